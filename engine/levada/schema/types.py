@@ -1,0 +1,228 @@
+"""PostgreSQL's types and the Arrow types that hold their values exactly.
+
+Source of the OIDs: PostgreSQL's ``pg_type.dat``. A type without an entry here is carried as PostgreSQL's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from levada.values import OnUnrepresentable
+
+MAX_DECIMAL_PRECISION: Final = 38
+
+
+class Kind(StrEnum):
+    """How a value is decoded and held; one word for one Arrow shape."""
+
+    BOOL = "bool"
+    INT2 = "int2"
+    INT4 = "int4"
+    INT8 = "int8"
+    OID = "oid"
+    FLOAT4 = "float4"
+    FLOAT8 = "float8"
+    DECIMAL = "decimal"
+    """numeric with a precision of at most 38 digits; any other numeric is TEXT."""
+    TEXT = "text"
+    BYTEA = "bytea"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    UUID = "uuid"
+    """Held as its canonical text: not every engine that reads Iceberg has a uuid type."""
+    JSON = "json"
+    """json and jsonb, held as PostgreSQL's text."""
+    ARRAY = "array"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """A row of ``pg_type`` for a type that is not built in."""
+
+    oid: int
+    name: str
+    typtype: str
+    """``typtype``: b base, c composite, d domain, e enum, m multirange, p pseudo, r range."""
+    base_oid: int = 0
+    """For a domain: the type below it."""
+    base_typmod: int = -1
+    element_oid: int = 0
+    """For a true array type: its element; else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """The shape of a column's values.
+
+    ``precision`` and ``scale`` are set for DECIMAL alone, ``element`` for ARRAY alone.
+    """
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    element: ColumnType | None = None
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type that holds these values, the same in copy, stream, segments and destination."""
+        if self.kind is Kind.DECIMAL:
+            return pa.decimal128(self.precision, self.scale)
+        if self.kind is Kind.ARRAY:
+            assert self.element is not None
+            return pa.list_(pa.field("element", self.element.arrow))
+        return _ARROW[self.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        out: dict[str, Any] = {"kind": self.kind.value}
+        if self.kind is Kind.DECIMAL:
+            out |= {"precision": self.precision, "scale": self.scale}
+        if self.element is not None:
+            out["element"] = self.element.to_json()
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ColumnType:
+        """Read what `to_json` returned."""
+        element = data.get("element")
+        return cls(
+            Kind(data["kind"]),
+            data.get("precision", 0),
+            data.get("scale", 0),
+            None if element is None else cls.from_json(element),
+        )
+
+
+_ARROW: Final[Mapping[Kind, pa.DataType]] = {
+    Kind.BOOL: pa.bool_(),
+    # Iceberg and Delta have no 16-bit integer, so the widening int2 -> int4 changes nothing there.
+    Kind.INT2: pa.int32(),
+    Kind.INT4: pa.int32(),
+    Kind.INT8: pa.int64(),
+    Kind.OID: pa.int64(),
+    Kind.FLOAT4: pa.float32(),
+    Kind.FLOAT8: pa.float64(),
+    Kind.TEXT: pa.string(),
+    Kind.BYTEA: pa.binary(),
+    Kind.DATE: pa.date32(),
+    Kind.TIME: pa.time64("us"),
+    Kind.TIMESTAMP: pa.timestamp("us"),
+    Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    Kind.UUID: pa.string(),
+    Kind.JSON: pa.string(),
+}
+
+NUMERIC_OID: Final = 1700
+
+_SCALARS: Final[Mapping[int, Kind]] = {
+    16: Kind.BOOL,
+    17: Kind.BYTEA,
+    18: Kind.TEXT,  # "char"
+    19: Kind.TEXT,  # name
+    20: Kind.INT8,
+    21: Kind.INT2,
+    23: Kind.INT4,
+    25: Kind.TEXT,
+    26: Kind.OID,
+    114: Kind.JSON,
+    700: Kind.FLOAT4,
+    701: Kind.FLOAT8,
+    1042: Kind.TEXT,  # bpchar, padding kept
+    1043: Kind.TEXT,  # varchar
+    1082: Kind.DATE,
+    1083: Kind.TIME,
+    1114: Kind.TIMESTAMP,
+    1184: Kind.TIMESTAMPTZ,
+    2950: Kind.UUID,
+    3802: Kind.JSON,
+}
+
+_ARRAYS: Final[Mapping[int, int]] = {
+    199: 114,
+    1000: 16,
+    1001: 17,
+    1002: 18,
+    1003: 19,
+    1005: 21,
+    1007: 23,
+    1009: 25,
+    1014: 1042,
+    1015: 1043,
+    1016: 20,
+    1021: 700,
+    1022: 701,
+    1028: 26,
+    1115: 1114,
+    1182: 1082,
+    1183: 1083,
+    1185: 1184,
+    1231: 1700,
+    2951: 2950,
+    3807: 3802,
+}
+
+_HAS_UNREPRESENTABLE: Final = {Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.ARRAY}
+
+
+def is_builtin(oid: int) -> bool:
+    """Tell whether `resolve_type` knows the OID without a look at the catalog."""
+    return oid in _SCALARS or oid in _ARRAYS or oid == NUMERIC_OID
+
+
+def resolve_type(
+    oid: int,
+    typmod: int,
+    catalog: Mapping[int, TypeInfo] | None = None,
+    policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+) -> ColumnType:
+    """Map a type's OID and modifier to its shape.
+
+    ``catalog`` describes the types that are not built in: a domain is its base type, an array of such types a list,
+    everything else text. Under ``OnUnrepresentable.TEXT`` a type that has values without a place in Arrow's type
+    is text as well.
+    """
+    shape = _resolve(oid, typmod, catalog or {})
+    if policy is OnUnrepresentable.TEXT and shape.kind in _HAS_UNREPRESENTABLE:
+        return ColumnType(Kind.TEXT)
+    return shape
+
+
+def _resolve(oid: int, typmod: int, catalog: Mapping[int, TypeInfo]) -> ColumnType:
+    if (kind := _SCALARS.get(oid)) is not None:
+        return ColumnType(kind)
+    if oid == NUMERIC_OID:
+        return _numeric(typmod)
+    if (element := _ARRAYS.get(oid)) is not None:
+        return ColumnType(Kind.ARRAY, element=_resolve(element, typmod, catalog))
+    info = catalog.get(oid)
+    if info is None:
+        return ColumnType(Kind.TEXT)
+    if info.typtype == "d":
+        return _resolve(info.base_oid, info.base_typmod, catalog)
+    if info.element_oid:
+        element_type = _resolve(info.element_oid, typmod, catalog)
+        # An array of arrays-in-a-domain has no one-dimensional list that holds it.
+        nested = element_type.kind is Kind.ARRAY
+        return ColumnType(Kind.TEXT) if nested else ColumnType(Kind.ARRAY, element=element_type)
+    return ColumnType(Kind.TEXT)
+
+
+def _numeric(typmod: int) -> ColumnType:
+    """PostgreSQL docs, "Numeric Types": the scale may be negative or larger than the precision (from 15 on)."""
+    if typmod < 4:
+        return ColumnType(Kind.TEXT)
+    precision = ((typmod - 4) >> 16) & 0xFFFF
+    scale = (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    if scale < 0:
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    if precision > MAX_DECIMAL_PRECISION:
+        return ColumnType(Kind.TEXT)
+    return ColumnType(Kind.DECIMAL, precision, scale)

@@ -1,0 +1,160 @@
+"""The manifest of a segment: written last, atomically, so that it *is* the segment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from levada.pgoutput.changes import RelationChange, Truncate
+from levada.schema import ReplicatedTableSchema
+from levada.values import Lsn, SnapshotId, TableId
+
+MANIFEST_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One Parquet file of changes of one version of one table, in WAL order.
+
+    ``path`` is relative to the staging root. ``first_lsn`` and ``last_lsn`` are commit LSNs, both inclusive.
+    """
+
+    path: str
+    table: TableId
+    snapshot_id: SnapshotId
+    rows: int
+    bytes: int
+    first_lsn: Lsn
+    last_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The WAL range ``(start_lsn, end_lsn]``, cut at commits: what is in it, in order.
+
+    ``schemas`` has every version that a file names. ``relations`` and ``truncates`` are what is not a row, ordered by
+    ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` and ``last_commit_ts_us`` are in microseconds since 1970-01-01
+    UTC; None in a segment without transactions.
+    """
+
+    pipeline: str
+    epoch: int
+    start_lsn: Lsn
+    end_lsn: Lsn
+    files: tuple[SegmentFile, ...]
+    schemas: tuple[ReplicatedTableSchema, ...]
+    relations: tuple[RelationChange, ...]
+    truncates: tuple[Truncate, ...]
+    transactions: int
+    first_commit_ts_us: int | None
+    last_commit_ts_us: int | None
+
+    @property
+    def name(self) -> str:
+        """The segment's name; names sort as the WAL does."""
+        return f"{self.start_lsn.hex}-{self.end_lsn.hex}-{self.epoch:08d}"
+
+    @property
+    def rows(self) -> int:
+        """How many row changes it has."""
+        return sum(f.rows for f in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its files have."""
+        return sum(f.bytes for f in self.files)
+
+    @property
+    def tables(self) -> frozenset[TableId]:
+        """The tables that it has something of."""
+        touched = {f.table for f in self.files} | {r.schema.id for r in self.relations}
+        return frozenset(touched.union(*(t.tables for t in self.truncates)))
+
+    def dumps(self) -> bytes:
+        """Return the manifest as JSON."""
+        data: dict[str, Any] = {
+            "version": MANIFEST_VERSION,
+            "pipeline": self.pipeline,
+            "epoch": self.epoch,
+            "startLsn": str(self.start_lsn),
+            "endLsn": str(self.end_lsn),
+            "transactions": self.transactions,
+            "firstCommitTsUs": self.first_commit_ts_us,
+            "lastCommitTsUs": self.last_commit_ts_us,
+            "files": [
+                {
+                    "path": f.path,
+                    "table": int(f.table),
+                    "snapshotId": str(f.snapshot_id),
+                    "rows": f.rows,
+                    "bytes": f.bytes,
+                    "firstLsn": str(f.first_lsn),
+                    "lastLsn": str(f.last_lsn),
+                }
+                for f in self.files
+            ],
+            "schemas": [s.to_json() for s in self.schemas],
+            "relations": [
+                {"commitLsn": str(r.commit_lsn), "ordinal": r.ordinal, "schema": r.schema.to_json()}
+                for r in self.relations
+            ],
+            "truncates": [
+                {
+                    "commitLsn": str(t.commit_lsn),
+                    "ordinal": t.ordinal,
+                    "tables": [int(x) for x in t.tables],
+                    "cascade": t.cascade,
+                    "restartIdentity": t.restart_identity,
+                    "commitTsUs": t.commit_ts_us,
+                    "xid": t.xid,
+                }
+                for t in self.truncates
+            ],
+        }
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @classmethod
+    def loads(cls, data: bytes) -> Manifest:
+        """Read what `dumps` returned; raise ValueError for another version."""
+        raw = json.loads(data)
+        if raw["version"] != MANIFEST_VERSION:
+            raise ValueError(f"manifest version {raw['version']}, this program reads {MANIFEST_VERSION}")
+        return cls(
+            pipeline=raw["pipeline"],
+            epoch=raw["epoch"],
+            start_lsn=Lsn.parse(raw["startLsn"]),
+            end_lsn=Lsn.parse(raw["endLsn"]),
+            transactions=raw["transactions"],
+            first_commit_ts_us=raw["firstCommitTsUs"],
+            last_commit_ts_us=raw["lastCommitTsUs"],
+            files=tuple(
+                SegmentFile(
+                    path=f["path"],
+                    table=TableId(f["table"]),
+                    snapshot_id=SnapshotId.parse(f["snapshotId"]),
+                    rows=f["rows"],
+                    bytes=f["bytes"],
+                    first_lsn=Lsn.parse(f["firstLsn"]),
+                    last_lsn=Lsn.parse(f["lastLsn"]),
+                )
+                for f in raw["files"]
+            ),
+            schemas=tuple(ReplicatedTableSchema.from_json(s) for s in raw["schemas"]),
+            relations=tuple(
+                RelationChange(Lsn.parse(r["commitLsn"]), r["ordinal"], ReplicatedTableSchema.from_json(r["schema"]))
+                for r in raw["relations"]
+            ),
+            truncates=tuple(
+                Truncate(
+                    commit_lsn=Lsn.parse(t["commitLsn"]),
+                    ordinal=t["ordinal"],
+                    tables=tuple(TableId(x) for x in t["tables"]),
+                    cascade=t["cascade"],
+                    restart_identity=t["restartIdentity"],
+                    commit_ts_us=t["commitTsUs"],
+                    xid=t["xid"],
+                )
+                for t in raw["truncates"]
+            ),
+        )

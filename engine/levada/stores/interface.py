@@ -1,0 +1,130 @@
+"""What a store promises.
+
+Every method may be called from several threads at once. Reads are answered from a cache that ``load_*`` fills once at
+start; writes go to storage first, then to the cache. From ``next_epoch`` on, every write carries that epoch: if storage
+holds a higher one the write is refused with `StaleEpoch` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from levada.schema import ReplicatedTableSchema
+from levada.stores.phases import TableReplicationPhase
+from levada.values import Lsn, SnapshotId, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTableMetadata:
+    """What was made at the destination for a table: its name there, and the newest schema version applied."""
+
+    destination_table: str
+    snapshot_id: SnapshotId
+
+
+class SchemaStore(ABC):
+    """The versions of each table's schema."""
+
+    @abstractmethod
+    def get_table_schema(self, table: TableId, snapshot_id: SnapshotId) -> ReplicatedTableSchema | None:
+        """Return the newest version not above ``snapshot_id``."""
+
+    @abstractmethod
+    def get_table_schemas(self) -> tuple[ReplicatedTableSchema, ...]:
+        """Return every version of every table, by table and version."""
+
+    @abstractmethod
+    def load_table_schemas(self) -> int:
+        """Fill the cache from storage; return how many versions there are."""
+
+    @abstractmethod
+    def store_table_schema(self, schema: ReplicatedTableSchema) -> None:
+        """Keep a version; the same table and snapshot id again replaces it."""
+
+    @abstractmethod
+    def prune_table_schemas(self, retentions: Mapping[TableId, SnapshotId]) -> int:
+        """Remove versions older than the newest one not above each table's retention; return how many."""
+
+
+class StateStore(ABC):
+    """Each table's phase with its history, each worker's progress, each destination table's metadata."""
+
+    @abstractmethod
+    def get_table_replication_state(self, table: TableId) -> TableReplicationPhase | None:
+        """Return the table's current phase."""
+
+    @abstractmethod
+    def get_table_replication_states(self) -> Mapping[TableId, TableReplicationPhase]:
+        """Return every table's current phase."""
+
+    @abstractmethod
+    def load_table_replication_states(self) -> int:
+        """Fill the cache from storage; return how many tables there are."""
+
+    @abstractmethod
+    def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
+        """Make these the current phases, in one write; the former ones become history.
+
+        Phases that are not persisted (SyncWait, Catchup) change the cache alone.
+        """
+
+    @abstractmethod
+    def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
+        """Step one phase back through the stored history and return it.
+
+        Raise NeedsOperator ``no_previous_phase`` at its beginning.
+        """
+
+    @abstractmethod
+    def get_replication_progress(self, worker: str) -> Lsn | None:
+        """Return how far the worker has come."""
+
+    @abstractmethod
+    def upsert_replication_progress(self, worker: str, lsn: Lsn) -> Lsn:
+        """Move the worker's progress forwards, never backwards; return what it is now."""
+
+    @abstractmethod
+    def delete_replication_progress(self, worker: str) -> None:
+        """Forget the worker; not an error if there is none."""
+
+    @abstractmethod
+    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
+        """Return what is known of the destination's table."""
+
+    @abstractmethod
+    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata) -> None:
+        """Keep what is known of the destination's table."""
+
+    @abstractmethod
+    def load_destination_tables_metadata(self) -> int:
+        """Fill the cache from storage; return how many tables there are."""
+
+
+class TableLifecycleStore(ABC):
+    """What is forgotten when."""
+
+    @abstractmethod
+    def clear_table_copy_state(self, table: TableId) -> None:
+        """Before a copy: forget the table's schema versions, metadata and progress; keep its phase and history."""
+
+    @abstractmethod
+    def delete_table_pipeline_state(self, table: TableId) -> None:
+        """After the table left the publication: forget all of it."""
+
+
+class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
+    """All that one pipeline keeps."""
+
+    @abstractmethod
+    def next_epoch(self) -> int:
+        """Take the pipeline over: raise its epoch by one, atomically, and return it; older ones are refused then."""
+
+    @abstractmethod
+    def delete_pipeline_state(self) -> None:
+        """Forget everything that is kept of this pipeline but its epoch; not an error if there is nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the store holds; not an error if closed already."""

@@ -1,0 +1,105 @@
+"""Small values that every layer speaks: positions, names, marks.
+
+Nothing here knows of a connection, a file or a configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, Self
+
+_LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class Lsn(int):
+    """A position in the write-ahead log, in bytes since its beginning; prints as ``0/16B3748``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read PostgreSQL's ``pg_lsn`` text; raise ValueError for anything else."""
+        match = _LSN.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not an LSN: {text!r}")
+        return cls((int(match[1], 16) << 32) | int(match[2], 16))
+
+    @property
+    def hex(self) -> str:
+        """Sixteen hexadecimal digits, so that names sort as positions do."""
+        return f"{int(self):016x}"
+
+    def __str__(self) -> str:
+        return f"{int(self) >> 32:X}/{int(self) & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class SnapshotId(Lsn):
+    """The version of a table's schema: the LSN from which it holds; 0/0 is the copy's version."""
+
+    __slots__ = ()
+
+
+class TableId(int):
+    """The OID of a table in its database."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"TableId({int(self)})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QualifiedTable:
+    """A table's schema and name, unquoted; prints as ``schema.name``."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``schema.name``; a name without a dot is in ``public``."""
+        schema, dot, name = text.partition(".")
+        return cls(schema, name) if dot else cls("public", text)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """What a destination commit carries: every transaction with a commit LSN below ``lsn`` is in it.
+
+    ``epoch`` numbers the incarnation of the pipeline's driver that wrote it.
+    """
+
+    pipeline: str
+    epoch: int
+    lsn: Lsn
+
+
+class Durability(Enum):
+    """How far a destination answers for a write."""
+
+    DURABLE = "durable"
+    """This write and every earlier one accepted for the table survive a crash."""
+    ACCEPTED = "accepted"
+    """The destination owns the write; a later DURABLE covers it."""
+
+
+class OnUnrepresentable(StrEnum):
+    """What becomes of a value that has no place in the destination's type (an infinite date, a NaN numeric)."""
+
+    ERROR = "Error"
+    """The table is parked with an error that names the column; nothing is lost."""
+    NULL = "Null"
+    """The value becomes NULL, and is counted."""
+    TEXT = "Text"
+    """Columns whose type has such values are kept as PostgreSQL's text, all of them."""

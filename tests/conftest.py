@@ -1,0 +1,75 @@
+"""Fixtures: a real PostgreSQL for the session, a database of its own for each test that asks for one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.connection import PostgresConnection
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of one test, on the session's server."""
+
+    server: EmbeddedPostgres
+    name: str
+
+    @property
+    def uri(self) -> str:
+        return self.server.uri(self.name)
+
+    @property
+    def connection(self) -> PostgresConnection:
+        return PostgresConnection("127.0.0.1", self.server.port, self.name, sslmode="disable", user="postgres")
+
+    def connect(self, **kwargs: Any) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.uri, autocommit=True, **kwargs)
+
+    def execute(self, *statements: LiteralString) -> None:
+        """Run each statement in a transaction of its own."""
+        with self.connect() as c:
+            for s in statements:
+                c.execute(s)
+
+    def query(self, sql: LiteralString, *params: Any) -> list[tuple[Any, ...]]:
+        with self.connect() as c:
+            return c.execute(sql, params).fetchall()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One server with wal_level=logical for the session."""
+    with EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database; its slots and the database itself are dropped afterwards."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(postgres.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]  # a name made here
+    try:
+        yield Database(postgres, name)
+    finally:
+        with psycopg.connect(postgres.uri(), autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            for _ in range(50):
+                try:
+                    admin.execute(
+                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+                        [name],
+                    )
+                    break
+                except psycopg.errors.ObjectInUse:
+                    admin.execute("SELECT pg_sleep(0.1)")
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]  # a name made here
