@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
 

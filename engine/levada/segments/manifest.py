@@ -56,12 +56,12 @@ class Manifest:
         return f"{self.start_lsn.hex}-{self.end_lsn.hex}-{self.epoch:08d}"
 
     @property
-    def rows(self) -> int:
+    def total_rows(self) -> int:
         """How many row changes it has."""
         return sum(f.rows for f in self.files)
 
     @property
-    def bytes(self) -> int:
+    def total_bytes(self) -> int:
         """How many bytes its files have."""
         return sum(f.bytes for f in self.files)
 
