@@ -1,0 +1,119 @@
+"""Which staged segments each table still needs, and which segments nobody needs any more. Pure bookkeeping.
+
+A table's *position* is the LSN up to which nothing is left to apply: every staged change of it with a commit LSN below
+is at the destination, or is in the table's copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from levada.segments.manifest import Manifest
+from levada.values import Lsn, TableId
+
+
+@dataclass(slots=True)
+class _Table:
+    position: Lsn
+    pending: list[Manifest] = field(default_factory=list)
+    holds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a table has left to apply: ``rows`` is an upper bound, ``oldest_commit_ts_us`` in µs since 1970 UTC."""
+
+    segments: int
+    rows: int
+    bytes: int
+    oldest_commit_ts_us: int | None
+
+
+class Backlog:
+    """The staged segments, seen from each table. Not thread-safe: the supervisor alone holds it."""
+
+    def __init__(self) -> None:
+        self._manifests: dict[str, Manifest] = {}
+        self._tables: dict[TableId, _Table] = {}
+
+    def track(self, table: TableId, position: Lsn, *, holds: bool = True) -> None:
+        """Begin to keep segments for a table from ``position`` on, or move it there (a copy, a resync).
+
+        Without ``holds`` the table needs nothing that is staged before its copy begins: it follows what lands.
+        """
+        pending = [m for m in self._in_order() if holds and m.end_lsn > position and table in m.tables]
+        self._tables[table] = _Table(position, pending, holds)
+
+    def forget(self, table: TableId) -> None:
+        """Keep nothing for the table any more; not an error if it was not tracked."""
+        self._tables.pop(table, None)
+
+    def land(self, manifest: Manifest) -> None:
+        """Add a segment that was staged."""
+        self._manifests[manifest.name] = manifest
+        for table in manifest.tables:
+            state = self._tables.get(table)
+            if state is not None and state.holds and manifest.end_lsn > state.position:
+                state.pending.append(manifest)
+
+    def next_batch(self, table: TableId, max_rows: int) -> tuple[Manifest, ...]:
+        """Return the table's oldest pending segments, at least one, further ones while ``max_rows`` holds."""
+        chosen: list[Manifest] = []
+        rows = 0
+        for manifest in self._tables[table].pending:
+            mine = sum(f.rows for f in manifest.files if f.table == table)
+            if chosen and rows + mine > max_rows:
+                break
+            chosen.append(manifest)
+            rows += mine
+        return tuple(chosen)
+
+    def applied(self, table: TableId, position: Lsn) -> None:
+        """Move the table's position forwards; one that was forgotten meanwhile stays so."""
+        state = self._tables.get(table)
+        if state is None or position <= state.position:
+            return
+        state.position = position
+        state.pending = [m for m in state.pending if m.end_lsn > position]
+
+    def position(self, table: TableId, staged: Lsn) -> Lsn:
+        """Return the table's position, given that everything up to ``staged`` is staged."""
+        state = self._tables[table]
+        if state.pending or not state.holds:
+            return state.position
+        return max(state.position, staged)
+
+    def pending(self, table: TableId) -> Pending:
+        """Return what the table has left to apply."""
+        state = self._tables.get(table)
+        if state is None:
+            return Pending(0, 0, 0, None)
+        files = [f for m in state.pending for f in m.files if f.table == table]
+        first = state.pending[0].first_commit_ts_us if state.pending else None
+        return Pending(len(state.pending), sum(f.rows for f in files), sum(f.bytes for f in files), first)
+
+    def everywhere(self, staged: Lsn) -> Lsn:
+        """Return the LSN up to which every table that holds segments has nothing left, given what is staged."""
+        return min((self.position(t, staged) for t, s in self._tables.items() if s.holds), default=staged)
+
+    def take_removable(self) -> tuple[Manifest, ...]:
+        """Return the segments that no table needs, oldest first, and forget them."""
+        needed = {m.name for s in self._tables.values() for m in s.pending}
+        gone = tuple(m for m in self._in_order() if m.name not in needed)
+        for manifest in gone:
+            del self._manifests[manifest.name]
+        return gone
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the segments that are waiting for apply."""
+        return sum(m.total_bytes for m in self._manifests.values())
+
+    @property
+    def segments(self) -> int:
+        """How many segments are waiting for apply."""
+        return len(self._manifests)
+
+    def _in_order(self) -> Iterable[Manifest]:
+        return sorted(self._manifests.values(), key=lambda m: m.end_lsn)

@@ -1,0 +1,245 @@
+"""A snapshot of how far the pipeline has come: what `/v1/progress`, `/metrics`, the CLI and the operator read.
+
+Answers the three questions in one place: will it fill my disk (``slot.retainedBytes``, ``staging``), is it right
+(``tables[].error``, ``state``), when will it be done (``tables[].copy.secondsLeft``, ``tables[].lagSeconds``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from levada.values import Lsn, QualifiedTable, TableId
+
+PROGRESS_VERSION: Final = 1
+
+
+class PipelineState(StrEnum):
+    """What the process as a whole is doing."""
+
+    STARTING = "Starting"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorProgress:
+    """An error as a user sees it. ``next_retry`` is None where somebody must ask for the retry."""
+
+    code: str
+    reason: str
+    solution: str
+    retry_policy: str
+    attempts: int
+    next_retry: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "code": self.code,
+            "reason": self.reason,
+            "solution": self.solution,
+            "retryPolicy": self.retry_policy,
+            "attempts": self.attempts,
+            "nextRetry": _time(self.next_retry),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """An initial copy. Totals are PostgreSQL's estimates until it is finished; None where it has none."""
+
+    rows: int
+    bytes: int
+    total_rows: int | None
+    total_bytes: int | None
+    percent: float
+    """0 to 100; 100 only once the copy is committed at the destination."""
+    rows_per_second: float
+    seconds_left: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "totalRows": self.total_rows,
+            "totalBytes": self.total_bytes,
+            "percent": round(self.percent, 1),
+            "rowsPerSecond": round(self.rows_per_second, 1),
+            "secondsLeft": None if self.seconds_left is None else round(self.seconds_left, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """One table. ``lag_seconds`` is the age of the oldest change that is not at the destination, 0 without one.
+
+    ``rows_applied`` counts row changes since this process began; ``staged_bytes`` waits for this table's apply.
+    """
+
+    id: TableId
+    table: QualifiedTable
+    phase: str
+    mode: str
+    """What the destination's table holds: Upsert or Changelog."""
+    note: str
+    """Why the mode is not the one asked for, else empty."""
+    copy: CopyProgress | None
+    applied_lsn: Lsn | None
+    lag_seconds: float | None
+    pending_segments: int
+    pending_rows: int
+    staged_bytes: int
+    rows_applied: int
+    last_apply_seconds: float | None
+    last_commit_at: datetime | None
+    unrepresentable: int
+    """Values that became NULL under `onUnrepresentable: Null` since this process began."""
+    error: ErrorProgress | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "id": int(self.id),
+            "schema": self.table.schema,
+            "name": self.table.name,
+            "phase": self.phase,
+            "mode": self.mode,
+            "note": self.note,
+            "copy": None if self.copy is None else self.copy.to_json(),
+            "appliedLsn": None if self.applied_lsn is None else str(self.applied_lsn),
+            "lagSeconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
+            "pendingSegments": self.pending_segments,
+            "pendingRows": self.pending_rows,
+            "stagedBytes": self.staged_bytes,
+            "rowsApplied": self.rows_applied,
+            "lastApplySeconds": None if self.last_apply_seconds is None else round(self.last_apply_seconds, 3),
+            "lastCommitAt": _time(self.last_commit_at),
+            "unrepresentable": self.unrepresentable,
+            "error": None if self.error is None else self.error.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProgress:
+    """The slot, as sampled at ``sampled_at``. All sizes in bytes; None where the server does not tell."""
+
+    name: str
+    lag_bytes: int | None
+    retained_bytes: int | None
+    wal_status: str | None
+    safe_wal_bytes: int | None
+    active: bool | None
+    sampled_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "lagBytes": self.lag_bytes,
+            "retainedBytes": self.retained_bytes,
+            "walStatus": self.wal_status,
+            "safeWalBytes": self.safe_wal_bytes,
+            "active": self.active,
+            "sampledAt": _time(self.sampled_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureProgress:
+    """Reading the WAL. Positions are None before the stream is open; ``rows`` counts since this process began."""
+
+    connected: bool
+    received_lsn: Lsn | None
+    staged_lsn: Lsn | None
+    acknowledged_lsn: Lsn | None
+    rows: int
+    transactions: int
+    rows_per_second: float
+    error: ErrorProgress | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "connected": self.connected,
+            "receivedLsn": _lsn(self.received_lsn),
+            "stagedLsn": _lsn(self.staged_lsn),
+            "acknowledgedLsn": _lsn(self.acknowledged_lsn),
+            "rows": self.rows,
+            "transactions": self.transactions,
+            "rowsPerSecond": round(self.rows_per_second, 1),
+            "error": None if self.error is None else self.error.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StagingProgress:
+    """The staging area. Not durable: the slot is acknowledged only for what every table has applied."""
+
+    durable: bool
+    segments: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"durable": self.durable, "segments": self.segments, "bytes": self.bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The whole pipeline at one moment."""
+
+    pipeline: str
+    epoch: int
+    state: PipelineState
+    started_at: datetime
+    at: datetime
+    slot: SlotProgress
+    capture: CaptureProgress
+    staging: StagingProgress
+    tables: tuple[TableProgress, ...]
+    error: ErrorProgress | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether every table is streaming."""
+        return self.state is PipelineState.RUNNING and all(t.phase == "Ready" for t in self.tables)
+
+    @property
+    def tables_by_phase(self) -> dict[str, int]:
+        """How many tables each phase has; phases without tables are left out."""
+        counts: dict[str, int] = {}
+        for table in self.tables:
+            counts[table.phase] = counts.get(table.phase, 0) + 1
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "version": PROGRESS_VERSION,
+            "pipeline": self.pipeline,
+            "epoch": self.epoch,
+            "state": self.state.value,
+            "ready": self.ready,
+            "startedAt": _time(self.started_at),
+            "at": _time(self.at),
+            "slot": self.slot.to_json(),
+            "capture": self.capture.to_json(),
+            "staging": self.staging.to_json(),
+            "tablesByPhase": self.tables_by_phase,
+            "tables": [t.to_json() for t in self.tables],
+            "error": None if self.error is None else self.error.to_json(),
+        }
+
+
+def _lsn(lsn: Lsn | None) -> str | None:
+    return None if lsn is None else str(lsn)
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,57 @@
+"""What an error means for a table: parked for how long, and who brings it back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+from levada.stores.phases import Errored, RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLimits:
+    """How often and how long. ``delay_s`` doubles with each attempt, up to ``max_delay_s``, both in seconds."""
+
+    max_attempts: int = 5
+    delay_s: float = 10.0
+    max_delay_s: float = 600.0
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after the ``attempt``-th failure, counted from 1."""
+        return float(min(self.max_delay_s, self.delay_s * 2 ** (attempt - 1)))
+
+
+def as_levada_error(error: BaseException) -> LevadaError:
+    """Return the error itself, or what an unexpected one is for a user: something to report, and to retry by hand."""
+    if isinstance(error, LevadaError):
+        return error
+    return NeedsOperator(
+        "internal_error",
+        f"unexpected {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
+        hint="the log has the traceback; retry the table with: levada retry MANIFEST TABLE",
+    )
+
+
+def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime) -> Errored:
+    """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
+
+    A Transient error is retried by itself until the attempts are used up; then, as for any other, somebody must ask.
+    """
+    known = as_levada_error(error)
+    policy, due = RetryPolicy.MANUAL_RETRY, None
+    if isinstance(known, Permanent):
+        policy = RetryPolicy.NO_RETRY
+    elif isinstance(known, Transient) and attempt < limits.max_attempts:
+        policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
+    solution = known.hint
+    if policy is RetryPolicy.MANUAL_RETRY and not solution:
+        solution = "mend the cause, then: levada retry MANIFEST TABLE"
+    return Errored(
+        code=known.code,
+        reason=known.message,
+        solution=solution,
+        retry_policy=policy,
+        attempts=attempt,
+        next_retry=due,
+    )
