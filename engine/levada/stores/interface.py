@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import TableReplicationPhase
@@ -114,8 +115,28 @@ class TableLifecycleStore(ABC):
         """After the table left the publication: forget all of it."""
 
 
+class TableAction(StrEnum):
+    """What a person may ask of a table, whether a driver is running or not."""
+
+    RETRY = "Retry"
+    """Bring an errored table back to the phase before the error; keep its data."""
+    RESYNC = "Resync"
+    """Copy the table again."""
+
+
 class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     """All that one pipeline keeps."""
+
+    @abstractmethod
+    def request_table_action(self, table: TableId, action: TableAction) -> None:
+        """Leave a request for the pipeline's driver, from whichever process: carries no epoch, is never refused.
+
+        A later request for the same table replaces one that was not taken yet.
+        """
+
+    @abstractmethod
+    def take_table_actions(self) -> Mapping[TableId, TableAction]:
+        """Return the requests and remove them, in one step; reads storage, not the cache."""
 
     @abstractmethod
     def next_epoch(self) -> int:
