@@ -6,13 +6,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
 
@@ -74,3 +77,11 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
                 except psycopg.errors.ObjectInUse:
                     admin.execute("SELECT pg_sleep(0.1)")
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]  # a name made here
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    """One local Spark session for the whole run: a second one in the process would share its JVM anyhow."""
+    from levada.runtime.spark import spark_session
+
+    return spark_session("tests", cores=2)

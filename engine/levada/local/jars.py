@@ -1,0 +1,124 @@
+"""The jars that Spark needs beside its own: named with their checksums, fetched once with the Ivy that pyspark ships.
+
+Ivy's own settings say where from; a file named by ``LEVADA_IVY_SETTINGS`` says otherwise (a mirror, a login).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from levada.errors import NeedsOperator
+from levada.local.cache import cache_folder, only_process
+from levada.local.java import ensure_java
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A jar by its Maven coordinates and the SHA-256 of its bytes, in hexadecimal."""
+
+    organisation: str
+    module: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Its name in the cache."""
+        return f"{self.module}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.module}:{self.version}"
+
+
+JARS: Final = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        "1.12.0",
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+    Jar(
+        "org.postgresql",
+        "postgresql",
+        "42.7.14",
+        "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
+    ),
+)
+
+
+def ensure_jars(jars: Iterable[Jar] = JARS) -> tuple[Path, ...]:
+    """Return the jars' paths in the cache, fetching what is not there or not what its checksum says.
+
+    Raise NeedsOperator (``jar_unavailable``, ``jar_checksum``) if one cannot be had.
+    """
+    folder = cache_folder() / "jars"
+    wanted = {jar: folder / jar.file_name for jar in jars}
+    if not all(_is(path, jar) for jar, path in wanted.items()):
+        with only_process(folder):
+            for jar, path in wanted.items():
+                if not _is(path, jar):
+                    _fetch(jar, path)
+    return tuple(wanted.values())
+
+
+def pyspark_folder() -> Path:
+    """Return where pyspark is installed, without importing it; raise NeedsOperator (``pyspark_missing``)."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise NeedsOperator("pyspark_missing", "pyspark is not installed", hint="pip install 'levada[spark]'")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _is(path: Path, jar: Jar) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _fetch(jar: Jar, target: Path) -> None:
+    _log.info("fetching %s", jar)
+    scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=".fetch-"))
+    try:
+        output = _run_ivy(jar, scratch)
+        fetched = scratch / jar.file_name
+        if not fetched.exists():
+            _log.debug("%s", output)
+            raise NeedsOperator(
+                "jar_unavailable",
+                f"{jar} could not be fetched",
+                hint=f"put the file at {target}, or name Ivy settings that lead to a mirror by LEVADA_IVY_SETTINGS",
+            )
+        if not _is(fetched, jar):
+            raise NeedsOperator(
+                "jar_checksum",
+                f"{jar} was fetched, but its SHA-256 is not {jar.sha256}",
+                hint="the repository or a proxy serves another file: look at Ivy's settings",
+            )
+        fetched.replace(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run_ivy(jar: Jar, scratch: Path) -> str:
+    """Let Ivy retrieve the jar into ``scratch``; its cache is there as well, so nothing half-fetched is ever reused."""
+    ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
+    settings = os.environ.get("LEVADA_IVY_SETTINGS")
+    command: list[str | Path] = [ensure_java().executable, "-jar", ivy, *(("-settings", settings) if settings else ())]
+    command += ["-cache", scratch / "ivy", "-dependency", jar.organisation, jar.module, jar.version, "-notransitive"]
+    command += ["-retrieve", f"{scratch}/[artifact]-[revision].[ext]", "-confs", "default"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    return done.stdout + done.stderr
