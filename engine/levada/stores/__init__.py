@@ -1,4 +1,33 @@
 """Where a pipeline's decisions live: phases, schema versions, epochs, progress.
 
-What is *applied* is not decided here but by the destination's own commits. Implementations: memory, PostgreSQL.
+What is *applied* is not decided here but by the destination's own commits. Implementations: memory, PostgreSQL. Each is
+a `Storage` (what is kept, and who may write) beneath one cache, `CachedStore`.
 """
+
+from levada.stores.cached import CachedStore
+from levada.stores.interface import (
+    DestinationTableMetadata,
+    PipelineStore,
+    SchemaStore,
+    StateStore,
+    TableAction,
+    TableLifecycleStore,
+)
+from levada.stores.memory import MemoryStorage, MemoryStore
+from levada.stores.postgres import PostgresStore
+from levada.stores.storage import Storage, table_worker
+
+__all__ = [
+    "CachedStore",
+    "DestinationTableMetadata",
+    "MemoryStorage",
+    "MemoryStore",
+    "PipelineStore",
+    "PostgresStore",
+    "SchemaStore",
+    "StateStore",
+    "Storage",
+    "TableAction",
+    "TableLifecycleStore",
+    "table_worker",
+]

@@ -1,0 +1,197 @@
+"""The one cache over every kind of storage."""
+# ruff: noqa: D102 - what each method promises is told by the interface
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
+from levada.stores.interface import DestinationTableMetadata, PipelineStore, TableAction
+from levada.stores.phases import TableReplicationPhase
+from levada.stores.storage import Storage, table_worker
+from levada.values import Lsn, SnapshotId, TableId
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_Versions = Mapping[SnapshotId, ReplicatedTableSchema]
+
+
+class CachedStore(PipelineStore):
+    """A store that answers from memory and writes to a `Storage` first.
+
+    Until `next_epoch` it has epoch 0, so that it may write only where no driver has ever taken the pipeline over.
+    """
+
+    # A cached mapping is replaced by a write and never changed, so that readers need no lock and do not wait for
+    # storage; writers take turns, which keeps the cache in storage's order.
+
+    def __init__(self, pipeline: str, storage: Storage) -> None:
+        self.pipeline = pipeline
+        self._storage = storage
+        self._turn = threading.Lock()
+        self._epoch = 0
+        self._phases: Mapping[TableId, TableReplicationPhase] = {}
+        self._schemas: Mapping[TableId, _Versions] = {}
+        self._destinations: Mapping[TableId, DestinationTableMetadata] = {}
+        self._progress: Mapping[str, Lsn] | None = None
+
+    def next_epoch(self) -> int:
+        with self._turn:
+            self._epoch = self._storage.next_epoch()
+            return self._epoch
+
+    def close(self) -> None:
+        with self._turn:
+            self._storage.close()
+
+    # Requests
+
+    def request_table_action(self, table: TableId, action: TableAction) -> None:
+        with self._turn:
+            self._storage.put_action(table, action)
+
+    def take_table_actions(self) -> Mapping[TableId, TableAction]:
+        with self._turn:
+            return self._storage.take_actions(self._epoch)
+
+    # Phases
+
+    def get_table_replication_state(self, table: TableId) -> TableReplicationPhase | None:
+        return self._phases.get(table)
+
+    def get_table_replication_states(self) -> Mapping[TableId, TableReplicationPhase]:
+        return MappingProxyType(self._phases)
+
+    def load_table_replication_states(self) -> int:
+        with self._turn:
+            self._phases = self._storage.load_phases()
+            return len(self._phases)
+
+    def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
+        with self._turn:
+            persisted = {table: phase for table, phase in updates.items() if phase.persisted}
+            if persisted:
+                self._storage.push_phases(self._epoch, persisted)
+            self._phases = {**self._phases, **updates}
+
+    def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
+        with self._turn:
+            phase = self._storage.pop_phase(self._epoch, table)
+            if phase is None:
+                raise NeedsOperator(
+                    "no_previous_phase",
+                    f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one to step back to",
+                    hint="copy it again instead: change spec.resyncNonce of its TableSync",
+                )
+            self._phases = {**self._phases, table: phase}
+            return phase
+
+    # Schema versions
+
+    def get_table_schema(self, table: TableId, snapshot_id: SnapshotId) -> ReplicatedTableSchema | None:
+        versions = self._schemas.get(table, {})
+        newest = max((v for v in versions if v <= snapshot_id), default=None)
+        return None if newest is None else versions[newest]
+
+    def get_table_schemas(self) -> tuple[ReplicatedTableSchema, ...]:
+        schemas = self._schemas
+        return tuple(schemas[table][version] for table in sorted(schemas) for version in sorted(schemas[table]))
+
+    def load_table_schemas(self) -> int:
+        with self._turn:
+            loaded: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = {}
+            for schema in self._storage.load_schemas():
+                loaded.setdefault(schema.id, {})[schema.snapshot_id] = schema
+            self._schemas = loaded
+            return sum(map(len, loaded.values()))
+
+    def store_table_schema(self, schema: ReplicatedTableSchema) -> None:
+        with self._turn:
+            self._storage.put_schema(self._epoch, schema)
+            versions = {**self._schemas.get(schema.id, {}), schema.snapshot_id: schema}
+            self._schemas = {**self._schemas, schema.id: versions}
+
+    def prune_table_schemas(self, retentions: Mapping[TableId, SnapshotId]) -> int:
+        with self._turn:
+            removed = self._storage.prune_schemas(self._epoch, retentions)
+            pruned = {table: retained(self._schemas.get(table, {}), retentions[table]) for table in retentions}
+            self._schemas = {**self._schemas, **{table: kept for table, kept in pruned.items() if kept}}
+            return removed
+
+    # Progress
+
+    def get_replication_progress(self, worker: str) -> Lsn | None:
+        progress = self._progress
+        if progress is None:
+            with self._turn:
+                progress = self._loaded_progress()
+        return progress.get(worker)
+
+    def upsert_replication_progress(self, worker: str, lsn: Lsn) -> Lsn:
+        with self._turn:
+            now = self._storage.raise_progress(self._epoch, worker, lsn)
+            self._progress = {**self._loaded_progress(), worker: now}
+            return now
+
+    def delete_replication_progress(self, worker: str) -> None:
+        with self._turn:
+            self._storage.delete_progress(self._epoch, worker)
+            self._progress = {w: lsn for w, lsn in self._loaded_progress().items() if w != worker}
+
+    def _loaded_progress(self) -> Mapping[str, Lsn]:
+        if self._progress is None:
+            self._progress = self._storage.load_progress()
+        return self._progress
+
+    # Destination tables
+
+    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
+        return self._destinations.get(table)
+
+    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata) -> None:
+        with self._turn:
+            self._storage.put_destination(self._epoch, table, metadata)
+            self._destinations = {**self._destinations, table: metadata}
+
+    def load_destination_tables_metadata(self) -> int:
+        with self._turn:
+            self._destinations = self._storage.load_destinations()
+            return len(self._destinations)
+
+    # Lifecycle
+
+    def clear_table_copy_state(self, table: TableId) -> None:
+        with self._turn:
+            self._storage.delete_table(self._epoch, table, keep_phases=True)
+            self._forget(table)
+
+    def delete_table_pipeline_state(self, table: TableId) -> None:
+        with self._turn:
+            self._storage.delete_table(self._epoch, table, keep_phases=False)
+            self._forget(table)
+            self._phases = without(self._phases, table)
+
+    def _forget(self, table: TableId) -> None:
+        self._schemas = without(self._schemas, table)
+        self._destinations = without(self._destinations, table)
+        self._progress = without(self._loaded_progress(), table_worker(table))
+
+    def delete_pipeline_state(self) -> None:
+        with self._turn:
+            self._storage.delete_all(self._epoch)
+            self._phases, self._schemas, self._destinations, self._progress = {}, {}, {}, {}
+
+
+def retained(versions: _Versions, retention: SnapshotId) -> _Versions:
+    """Return the newest version not above ``retention`` and all that are newer; all, if every one is above it."""
+    oldest = max((v for v in versions if v <= retention), default=SnapshotId(0))
+    return {version: schema for version, schema in versions.items() if version >= oldest}
+
+
+def without(mapping: Mapping[_K, _V], key: _K) -> Mapping[_K, _V]:
+    """Return the mapping without one key."""
+    return {k: v for k, v in mapping.items() if k != key}

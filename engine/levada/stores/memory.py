@@ -1,0 +1,142 @@
+"""State that lives as long as the process: for tests, for trials, and for pipelines that may copy everything again."""
+# ruff: noqa: D102 - what each method promises is told by the interface
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from levada.errors import StaleEpoch
+from levada.schema import ReplicatedTableSchema
+from levada.stores.cached import CachedStore, retained
+from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.phases import TableReplicationPhase
+from levada.stores.storage import HISTORY, Storage, table_worker
+from levada.values import Lsn, SnapshotId, TableId
+
+
+@dataclass(slots=True)
+class _Kept:
+    epoch: int = 0
+    histories: dict[TableId, list[TableReplicationPhase]] = field(default_factory=dict)
+    schemas: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = field(default_factory=dict)
+    progress: dict[str, Lsn] = field(default_factory=dict)
+    destinations: dict[TableId, DestinationTableMetadata] = field(default_factory=dict)
+    actions: dict[TableId, TableAction] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class MemoryStorage(Storage):
+    """A pipeline's state in this process; stores that are given the same one share it."""
+
+    def __init__(self) -> None:
+        self._kept = _Kept()
+
+    @contextmanager
+    def _write(self, epoch: int) -> Iterator[_Kept]:
+        with self._kept.lock:
+            if self._kept.epoch > epoch:
+                raise StaleEpoch(epoch, self._kept.epoch)
+            yield self._kept
+
+    @contextmanager
+    def _locked(self) -> Iterator[_Kept]:
+        with self._kept.lock:
+            yield self._kept
+
+    def next_epoch(self) -> int:
+        with self._locked() as kept:
+            kept.epoch += 1
+            return kept.epoch
+
+    def put_action(self, table: TableId, action: TableAction) -> None:
+        with self._locked() as kept:
+            kept.actions[table] = action
+
+    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
+        with self._write(epoch) as kept:
+            taken, kept.actions = kept.actions, {}
+            return taken
+
+    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
+        with self._locked() as kept:
+            return {table: history[-1] for table, history in kept.histories.items()}
+
+    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
+        with self._write(epoch) as kept:
+            for table, phase in phases.items():
+                history = kept.histories.setdefault(table, [])
+                if history[-1:] != [phase]:
+                    history.append(phase)
+                    del history[:-HISTORY]
+
+    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
+        with self._write(epoch) as kept:
+            history = kept.histories.get(table, [])
+            if len(history) < 2:
+                return None
+            history.pop()
+            return history[-1]
+
+    def load_schemas(self) -> list[ReplicatedTableSchema]:
+        with self._locked() as kept:
+            return [schema for versions in kept.schemas.values() for schema in versions.values()]
+
+    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
+        with self._write(epoch) as kept:
+            kept.schemas.setdefault(schema.id, {})[schema.snapshot_id] = schema
+
+    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
+        with self._write(epoch) as kept:
+            before = sum(map(len, kept.schemas.values()))
+            for table in kept.schemas.keys() & retentions.keys():
+                kept.schemas[table] = dict(retained(kept.schemas[table], retentions[table]))
+            return before - sum(map(len, kept.schemas.values()))
+
+    def load_progress(self) -> dict[str, Lsn]:
+        with self._locked() as kept:
+            return dict(kept.progress)
+
+    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
+        with self._write(epoch) as kept:
+            kept.progress[worker] = max(lsn, kept.progress.get(worker, lsn))
+            return kept.progress[worker]
+
+    def delete_progress(self, epoch: int, worker: str) -> None:
+        with self._write(epoch) as kept:
+            kept.progress.pop(worker, None)
+
+    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
+        with self._locked() as kept:
+            return dict(kept.destinations)
+
+    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
+        with self._write(epoch) as kept:
+            kept.destinations[table] = metadata
+
+    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
+        with self._write(epoch) as kept:
+            kept.schemas.pop(table, None)
+            kept.destinations.pop(table, None)
+            kept.progress.pop(table_worker(table), None)
+            if not keep_phases:
+                kept.histories.pop(table, None)
+                kept.actions.pop(table, None)
+
+    def delete_all(self, epoch: int) -> None:
+        with self._write(epoch) as kept:
+            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.actions):
+                part.clear()
+
+    def close(self) -> None:
+        """Keep everything: another store may be opened over this."""
+
+
+class MemoryStore(CachedStore):
+    """A store without a disk; ``storage`` is another store's, to begin where it left off."""
+
+    def __init__(self, pipeline: str = "", storage: MemoryStorage | None = None) -> None:
+        self.storage = storage or MemoryStorage()
+        super().__init__(pipeline, self.storage)

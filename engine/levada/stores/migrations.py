@@ -1,0 +1,115 @@
+"""The tables of `PostgresStore`, as versioned steps that are never edited once released.
+
+The ledger is a table beside them. Steps are applied under an advisory lock, so that drivers that start together do not
+meet; a schema that a newer Levada has migrated is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator
+
+MIGRATIONS: Final[tuple[LiteralString, ...]] = (
+    """
+    create table pipelines (
+        name text primary key,
+        epoch bigint not null default 0,
+        created_at timestamptz not null default now()
+    );
+
+    -- A chain per table: the current row, the one that was current before it, and so on.
+    create table table_phases (
+        id bigint generated always as identity primary key,
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        -- json, not jsonb: an error's reason may hold characters that jsonb refuses.
+        phase json not null,
+        previous_id bigint references table_phases on delete set null,
+        is_current boolean not null default true,
+        epoch bigint not null,
+        created_at timestamptz not null default now()
+    );
+    create unique index table_phases_current on table_phases (pipeline, table_id) where is_current;
+    create index table_phases_chain on table_phases (pipeline, table_id, id);
+    create index table_phases_previous on table_phases (previous_id);
+
+    create table table_schemas (
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        snapshot_id pg_lsn not null,
+        definition jsonb not null,
+        created_at timestamptz not null default now(),
+        primary key (pipeline, table_id, snapshot_id)
+    );
+
+    create table destination_tables (
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        destination_table text not null,
+        snapshot_id pg_lsn not null,
+        primary key (pipeline, table_id)
+    );
+
+    create table progress (
+        pipeline text not null references pipelines,
+        worker text not null,
+        lsn pg_lsn not null,
+        updated_at timestamptz not null default now(),
+        primary key (pipeline, worker)
+    );
+
+    create table table_actions (
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        action text not null,
+        requested_at timestamptz not null default now(),
+        primary key (pipeline, table_id)
+    );
+    """,
+)
+
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def migrate(connection: _Connection, schema: str) -> None:
+    """Make the schema's tables, or bring them to this version, and let the connection's names mean them.
+
+    Raise NeedsOperator ``store_newer`` if a newer Levada has been here. A schema that is up to date is only read.
+    """
+    connection.execute("SELECT set_config('search_path', quote_ident(%s) || ', pg_temp', false)", [schema])
+    if _version(connection, schema) == len(MIGRATIONS):
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('levada store ' || %s, 0))", [schema])
+        # CREATE SCHEMA IF NOT EXISTS asks for a privilege on the database even where the schema exists.
+        if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        version = _version(connection, schema)
+        if version == 0:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS store_migrations"
+                " (version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
+            )
+        for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
+            connection.execute(step)
+            connection.execute("INSERT INTO store_migrations (version) VALUES (%s)", [number])
+
+
+def _version(connection: _Connection, schema: str) -> int:
+    ledger = connection.execute(
+        "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'store_migrations'", [schema]
+    ).fetchall()
+    if not ledger:
+        return 0
+    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM store_migrations").fetchone() or (0,)
+    if version > len(MIGRATIONS):
+        raise NeedsOperator(
+            "store_newer",
+            f"schema {schema!r} was migrated to version {version}, this Levada knows version {len(MIGRATIONS)}",
+            hint="run the Levada release that migrated it, or a later one",
+        )
+    return int(version)

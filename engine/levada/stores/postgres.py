@@ -1,0 +1,336 @@
+"""State in a PostgreSQL schema of its own, usually in the source's database, where it is backed up with the data."""
+# ruff: noqa: D102 - what each method promises is told by the interface
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, LiteralString, TypeVar
+
+import psycopg
+from psycopg.types.json import Jsonb
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.postgres.connection import PostgresConnection
+from levada.schema import ReplicatedTableSchema
+from levada.stores.cached import CachedStore
+from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.migrations import migrate
+from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
+from levada.stores.storage import HISTORY, Storage, table_worker
+from levada.values import Lsn, SnapshotId, TableId
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 3.0
+
+_T = TypeVar("_T")
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class PostgresStorage(Storage):
+    """One pipeline's rows in a schema's tables, over one connection that is made anew when it is lost.
+
+    A statement whose connection was lost is run again, so each method has the same effect when done twice. Raise
+    Transient ``store_unreachable`` after a few attempts, NeedsOperator for what no attempt mends.
+    """
+
+    def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
+        self._source = connection
+        self._pipeline = pipeline
+        self._schema = schema
+        self._connection: _Connection | None = None
+        self._closed = False
+
+    # Connections
+
+    def _run(self, work: Callable[[_Connection], _T]) -> _T:
+        """Run the work in a transaction, again if the connection is lost on the way."""
+        if self._closed:
+            raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
+        retrying = Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_exponential_jitter(_FIRST_DELAY_S, _LONGEST_DELAY_S),
+            retry=retry_if_exception(lambda error: isinstance(error, Transient)),
+            reraise=True,
+        )
+        done: _T = retrying(self._attempt, work)
+        return done
+
+    def _attempt(self, work: Callable[[_Connection], _T]) -> _T:
+        try:
+            connection = self._connected()
+            with connection.transaction():
+                return work(connection)
+        except psycopg.Error as error:
+            failure = _failure(error, self._schema)
+            if isinstance(failure, Transient):
+                _log.warning("store of pipeline %s: %s", self._pipeline, failure.message)
+                self._disconnect()
+            raise failure from error
+
+    def _connected(self) -> _Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._source.connect(application=f"levada store {self._pipeline}")
+            migrate(self._connection, self._schema)
+            self._connection.execute(
+                "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
+                " ON CONFLICT DO NOTHING",
+                {"p": self._pipeline},
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._disconnect()
+
+    # Epochs
+
+    def _write(self, epoch: int, work: Callable[[_Connection], _T]) -> _T:
+        def fenced(connection: _Connection) -> _T:
+            # The row's lock keeps next_epoch of another driver waiting until this write is committed.
+            current = _one(
+                connection, "SELECT epoch FROM pipelines WHERE name = %s FOR NO KEY UPDATE", [self._pipeline]
+            )
+            if current > epoch:
+                raise StaleEpoch(epoch, current)
+            return work(connection)
+
+        return self._run(fenced)
+
+    def next_epoch(self) -> int:
+        raising = "UPDATE pipelines SET epoch = epoch + 1 WHERE name = %s RETURNING epoch"
+        return int(self._run(lambda c: _one(c, raising, [self._pipeline])))
+
+    # Requests
+
+    def put_action(self, table: TableId, action: TableAction) -> None:
+        self._run(
+            lambda c: c.execute(
+                "INSERT INTO table_actions (pipeline, table_id, action) VALUES (%s, %s, %s)"
+                " ON CONFLICT (pipeline, table_id) DO UPDATE SET action = excluded.action, requested_at = now()",
+                [self._pipeline, int(table), action.value],
+            )
+        )
+
+    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
+        # Kept over the attempts: the first may have been committed before its connection was lost.
+        taken: dict[TableId, TableAction] = {}
+
+        def take(c: _Connection) -> None:
+            taking = "DELETE FROM table_actions WHERE pipeline = %s RETURNING table_id, action"
+            taken.update({TableId(table): TableAction(action) for table, action in c.execute(taking, [self._pipeline])})
+
+        self._write(epoch, take)
+        return taken
+
+    # Phases
+
+    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
+        rows = self._run(
+            lambda c: c.execute(
+                "SELECT table_id, phase FROM table_phases WHERE pipeline = %s AND is_current", [self._pipeline]
+            ).fetchall()
+        )
+        return {TableId(table): phase_from_json(phase) for table, phase in rows}
+
+    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
+        def push(c: _Connection) -> None:
+            tables = [int(table) for table in phases]
+            current = {
+                table: (row, phase_from_json(phase))
+                for table, row, phase in c.execute(
+                    "SELECT table_id, id, phase FROM table_phases"
+                    " WHERE pipeline = %s AND table_id = ANY (%s::oid[]) AND is_current",
+                    [self._pipeline, tables],
+                )
+            }
+            new = {t: phase for t, phase in phases.items() if t not in current or current[t][1] != phase}
+            previous = [current[t][0] if t in current else None for t in new]
+            c.execute("UPDATE table_phases SET is_current = false WHERE id = ANY (%s::bigint[])", [previous])
+            c.execute(
+                "INSERT INTO table_phases (pipeline, epoch, table_id, phase, previous_id)"
+                " SELECT %s, %s, t, p::json, i FROM unnest(%s::oid[], %s::text[], %s::bigint[]) AS new (t, p, i)",
+                [self._pipeline, epoch, [int(t) for t in new], list(map(_phase_text, new.values())), previous],
+            )
+            c.execute(
+                "DELETE FROM table_phases p USING unnest(%s::oid[]) AS t (id)"
+                " WHERE p.pipeline = %s AND p.table_id = t.id AND p.id <= ("
+                "  SELECT h.id FROM table_phases h WHERE h.pipeline = p.pipeline AND h.table_id = t.id"
+                "  ORDER BY h.id DESC OFFSET %s LIMIT 1)",
+                [[int(t) for t in new], self._pipeline, HISTORY],
+            )
+
+        self._write(epoch, push)
+
+    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
+        of_table = [self._pipeline, int(table)]
+        popped: int | None = None
+
+        def pop(c: _Connection) -> TableReplicationPhase | None:
+            nonlocal popped
+            chain = c.execute(
+                "SELECT id, previous_id FROM table_phases WHERE pipeline = %s AND table_id = %s AND is_current",
+                of_table,
+            ).fetchone()
+            # A second run finds another current row if the first was committed before its connection was lost.
+            if chain is not None and popped in (None, chain[0]):
+                current, previous = chain
+                if previous is None:
+                    return None
+                popped = current
+                c.execute("DELETE FROM table_phases WHERE id = %s", [current])
+                c.execute("UPDATE table_phases SET is_current = true WHERE id = %s", [previous])
+            row = c.execute(
+                "SELECT phase FROM table_phases WHERE pipeline = %s AND table_id = %s AND is_current", of_table
+            ).fetchone()
+            return None if row is None else phase_from_json(row[0])
+
+        return self._write(epoch, pop)
+
+    # Schema versions
+
+    def load_schemas(self) -> list[ReplicatedTableSchema]:
+        rows = self._run(
+            lambda c: c.execute("SELECT definition FROM table_schemas WHERE pipeline = %s", [self._pipeline]).fetchall()
+        )
+        return [ReplicatedTableSchema.from_json(definition) for (definition,) in rows]
+
+    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
+        self._write(
+            epoch,
+            lambda c: c.execute(
+                "INSERT INTO table_schemas (pipeline, table_id, snapshot_id, definition) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (pipeline, table_id, snapshot_id) DO UPDATE SET definition = excluded.definition",
+                [self._pipeline, int(schema.id), str(schema.snapshot_id), Jsonb(schema.to_json())],
+            ),
+        )
+
+    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
+        done = self._write(
+            epoch,
+            lambda c: c.execute(
+                "DELETE FROM table_schemas s USING unnest(%s::oid[], %s::pg_lsn[]) AS r (table_id, retention)"
+                " WHERE s.pipeline = %s AND s.table_id = r.table_id AND s.snapshot_id < ("
+                "  SELECT max(k.snapshot_id) FROM table_schemas k"
+                "  WHERE k.pipeline = s.pipeline AND k.table_id = s.table_id AND k.snapshot_id <= r.retention)",
+                [[int(t) for t in retentions], [str(r) for r in retentions.values()], self._pipeline],
+            ),
+        )
+        return done.rowcount
+
+    # Progress
+
+    def load_progress(self) -> dict[str, Lsn]:
+        rows = self._run(
+            lambda c: c.execute("SELECT worker, lsn FROM progress WHERE pipeline = %s", [self._pipeline]).fetchall()
+        )
+        return {worker: Lsn.parse(lsn) for worker, lsn in rows}
+
+    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
+        raising = (
+            "INSERT INTO progress (pipeline, worker, lsn) VALUES (%s, %s, %s) ON CONFLICT (pipeline, worker)"
+            " DO UPDATE SET lsn = greatest(progress.lsn, excluded.lsn), updated_at = now() RETURNING lsn"
+        )
+        return Lsn.parse(self._write(epoch, lambda c: _one(c, raising, [self._pipeline, worker, str(lsn)])))
+
+    def delete_progress(self, epoch: int, worker: str) -> None:
+        deleting = "DELETE FROM progress WHERE pipeline = %s AND worker = %s"
+        self._write(epoch, lambda c: c.execute(deleting, [self._pipeline, worker]))
+
+    # Destination tables
+
+    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
+        rows = self._run(
+            lambda c: c.execute(
+                "SELECT table_id, destination_table, snapshot_id FROM destination_tables WHERE pipeline = %s",
+                [self._pipeline],
+            ).fetchall()
+        )
+        return {TableId(t): DestinationTableMetadata(name, SnapshotId.parse(version)) for t, name, version in rows}
+
+    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
+        self._write(
+            epoch,
+            lambda c: c.execute(
+                "INSERT INTO destination_tables (pipeline, table_id, destination_table, snapshot_id)"
+                " VALUES (%s, %s, %s, %s) ON CONFLICT (pipeline, table_id) DO UPDATE"
+                " SET destination_table = excluded.destination_table, snapshot_id = excluded.snapshot_id",
+                [self._pipeline, int(table), metadata.destination_table, str(metadata.snapshot_id)],
+            ),
+        )
+
+    # Lifecycle
+
+    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
+        def delete(c: _Connection) -> None:
+            of_table = [self._pipeline, int(table)]
+            c.execute("DELETE FROM table_schemas WHERE pipeline = %s AND table_id = %s", of_table)
+            c.execute("DELETE FROM destination_tables WHERE pipeline = %s AND table_id = %s", of_table)
+            c.execute("DELETE FROM progress WHERE pipeline = %s AND worker = %s", [self._pipeline, table_worker(table)])
+            if not keep_phases:
+                c.execute("DELETE FROM table_phases WHERE pipeline = %s AND table_id = %s", of_table)
+                c.execute("DELETE FROM table_actions WHERE pipeline = %s AND table_id = %s", of_table)
+
+        self._write(epoch, delete)
+
+    def delete_all(self, epoch: int) -> None:
+        def delete(c: _Connection) -> None:
+            c.execute("DELETE FROM table_phases WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM table_schemas WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM destination_tables WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM progress WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
+
+        self._write(epoch, delete)
+
+
+class PostgresStore(CachedStore):
+    """A store in a schema of a PostgreSQL database; several pipelines may share the schema."""
+
+    def __init__(self, connection: PostgresConnection, pipeline: str, schema: str = "levada") -> None:
+        super().__init__(pipeline, PostgresStorage(connection, pipeline, schema))
+
+
+def _one(connection: _Connection, statement: LiteralString, parameters: list[Any]) -> Any:
+    row = connection.execute(statement, parameters).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _phase_text(phase: TableReplicationPhase) -> str:
+    return json.dumps(phase_to_json(phase))
+
+
+def _failure(error: psycopg.Error, schema: str) -> LevadaError:
+    """Say who can mend a failed statement; psycopg's classes follow SQLSTATE's."""
+    match error:
+        case psycopg.errors.InsufficientPrivilege():
+            return NeedsOperator(
+                "store_privilege_missing",
+                f"this role may not use schema {schema!r}: {_primary(error)}",
+                hint=f'CREATE SCHEMA IF NOT EXISTS "{schema}" AUTHORIZATION <role>;',
+            )
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return NeedsOperator(
+                "store_read_only",
+                f"the database that keeps schema {schema!r} is read-only",
+                hint="name a writable database in spec.store, or another kind of store",
+            )
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return Transient("store_unreachable", f"cannot reach the store's database: {_primary(error)}")
+    return NeedsOperator("store_failed", f"schema {schema!r} does not do as it should: {_primary(error)}")
+
+
+def _primary(error: psycopg.Error) -> str:
+    # DETAIL may show a row's values; the primary message does not.
+    return error.diag.message_primary or str(error).strip().partition("\n")[0]

@@ -1,0 +1,97 @@
+"""What a store needs of the place where it keeps things: few verbs, each fenced by an epoch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Final
+
+from levada.schema import ReplicatedTableSchema
+from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.phases import TableReplicationPhase
+from levada.values import Lsn, SnapshotId, TableId
+
+HISTORY: Final = 16
+"""How many phases of a table are kept, the current one included; older ones are forgotten."""
+
+
+def table_worker(table: TableId) -> str:
+    """Name the worker whose progress belongs to one table, and is forgotten with it."""
+    return f"table_{int(table)}"
+
+
+class Storage(ABC):
+    """One pipeline's part of a place that keeps state.
+
+    Every write but a request takes the writer's epoch. If a higher one is kept, it raises `StaleEpoch` and has changed
+    nothing; the check and the change are one. A store calls one method at a time; several stores, in several processes,
+    may share the place.
+    """
+
+    @abstractmethod
+    def next_epoch(self) -> int:
+        """Raise the kept epoch by one, atomically, and return it."""
+
+    @abstractmethod
+    def put_action(self, table: TableId, action: TableAction) -> None:
+        """Leave a request, in place of an earlier one for the table; carries no epoch."""
+
+    @abstractmethod
+    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
+        """Return the requests and remove them."""
+
+    @abstractmethod
+    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
+        """Return every table's current phase."""
+
+    @abstractmethod
+    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
+        """Make these the current phases and the former ones history; a phase that is current already adds none."""
+
+    @abstractmethod
+    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
+        """Drop the current phase and return the one before it; None, and no change, if there is none."""
+
+    @abstractmethod
+    def load_schemas(self) -> list[ReplicatedTableSchema]:
+        """Return every version of every table, in any order."""
+
+    @abstractmethod
+    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
+        """Keep a version, in place of the one with the same table and snapshot id if there is one."""
+
+    @abstractmethod
+    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
+        """Do what `SchemaStore.prune_table_schemas` says."""
+
+    @abstractmethod
+    def load_progress(self) -> dict[str, Lsn]:
+        """Return every worker's progress."""
+
+    @abstractmethod
+    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
+        """Keep the higher of this and what is kept, and return it."""
+
+    @abstractmethod
+    def delete_progress(self, epoch: int, worker: str) -> None:
+        """Forget the worker."""
+
+    @abstractmethod
+    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
+        """Return what is known of every destination table."""
+
+    @abstractmethod
+    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
+        """Keep what is known of a destination table."""
+
+    @abstractmethod
+    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
+        """Forget a table's schema versions, destination and progress, and its phases and requests if not to be kept."""
+
+    @abstractmethod
+    def delete_all(self, epoch: int) -> None:
+        """Forget everything but the epoch."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held; not an error if closed already."""
