@@ -1,0 +1,75 @@
+"""The capture thread: one stream after another, with back-off between them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from levada.capture import CapturePosition, CaptureWorker
+from levada.errors import LevadaError, Transient
+from levada.runtime.retries import RetryLimits, as_levada_error
+
+_log = logging.getLogger(__name__)
+
+
+class CaptureThread:
+    """Runs `CaptureWorker`, again after every Transient error, until stopped or until an error that needs somebody.
+
+    ``failed`` is called once, from this thread, with an error that ends capture for good.
+    """
+
+    def __init__(self, worker: CaptureWorker, limits: RetryLimits, failed: Callable[[LevadaError], None]) -> None:
+        self._worker = worker
+        self._limits = limits
+        self._failed = failed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
+        self.error: LevadaError | None = None
+        """The error that keeps the stream from running now, None while it runs."""
+        self.attempts = 0
+
+    @property
+    def position(self) -> CapturePosition:
+        """Return where the stream is; from any thread."""
+        return self._worker.position
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether the stream runs."""
+        return self._thread.is_alive() and self.error is None
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the open segment at its last commit, free the slot, and wait for the thread."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            rows = self.position.rows
+            try:
+                self.error = None
+                self._worker.run(self._stop)
+                return
+            except Exception as error:
+                known = as_levada_error(error)
+                self.error = known
+                if not isinstance(known, Transient):
+                    _log.error("capture ended: %s", known, exc_info=error if known is not error else None)
+                    self._failed(known)
+                    return
+                # A stream that delivered something is a success, whatever ended it.
+                self.attempts = 1 if self.position.rows > rows else self.attempts + 1
+                delay = min(self._limits.delay(self.attempts), self._limits.max_delay_s)
+                _log.warning("capture interrupted, next try in %.0f s: %s", delay, known)
+                self._stop.wait(delay)

@@ -1,0 +1,135 @@
+"""What the supervisor, capture and the lag sampler know, as one Progress. The observer never acts."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from datetime import UTC, datetime
+
+from levada.errors import LevadaError
+from levada.runtime.capturing import CaptureThread
+from levada.runtime.progress import (
+    CaptureProgress,
+    CopyProgress,
+    ErrorProgress,
+    PipelineState,
+    Progress,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
+from levada.runtime.retries import RetryLimits, park
+from levada.runtime.supervisor import Supervisor
+from levada.runtime.tables import TableRecord, error_progress
+
+_RATE_WINDOW_S = 10.0
+
+
+class RateMeter:
+    """Rows a second over the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def rate(self, now: float, total: int) -> float:
+        """Take a sample of the running total; return the rate. ``now`` is of the monotonic clock."""
+        self._samples.append((now, total))
+        while now - self._samples[0][0] > _RATE_WINDOW_S:
+            self._samples.popleft()
+        then, before = self._samples[0]
+        return (total - before) / (now - then) if now > then else 0.0
+
+
+def table_progress(record: TableRecord, supervisor: Supervisor, now_us: int) -> TableProgress:
+    """Return one table's progress. ``now_us``: microseconds since 1970 UTC."""
+    pending = supervisor.backlog.pending(record.id)
+    oldest = pending.oldest_commit_ts_us
+    copied = record.copy.progress() if record.copy is not None else record.copied
+    copying = record.phase.name in ("Init", "DataSync")
+    return TableProgress(
+        id=record.id,
+        table=record.name,
+        phase=record.phase.name,
+        mode=record.mode,
+        note=record.note,
+        copy=copied if copied is not None or copying else _finished_before(),
+        applied_lsn=None if copying else supervisor.backlog.position(record.id, supervisor.staged_lsn),
+        lag_seconds=None if copying else max(0.0, (now_us - oldest) / 1e6) if oldest is not None else 0.0,
+        pending_segments=pending.segments,
+        pending_rows=pending.rows,
+        staged_bytes=pending.bytes,
+        rows_applied=record.rows_applied,
+        last_apply_seconds=record.last_apply_s or None,
+        last_commit_at=record.last_commit_at,
+        unrepresentable=record.unrepresentable,
+        error=record.error,
+    )
+
+
+def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:
+    """Return what the capture thread tells."""
+    position = capture.position
+    return CaptureProgress(
+        connected=capture.connected,
+        received_lsn=position.received_lsn,
+        staged_lsn=position.staged_lsn,
+        acknowledged_lsn=position.acknowledged_lsn,
+        rows=position.rows,
+        transactions=position.transactions,
+        rows_per_second=rate,
+        error=fatal_progress(capture.error),
+    )
+
+
+def pipeline_progress(
+    supervisor: Supervisor,
+    state: PipelineState,
+    *,
+    epoch: int,
+    started_at: datetime,
+    slot: SlotProgress,
+    capture: CaptureProgress,
+    durable: bool,
+) -> Progress:
+    """Put the parts together; called by the supervisor's thread."""
+    now_us = time.time_ns() // 1000
+    tables = sorted(supervisor.tables.values(), key=lambda r: r.name)
+    return Progress(
+        pipeline=supervisor.config.name,
+        epoch=epoch,
+        state=state,
+        started_at=started_at,
+        at=datetime.now(UTC),
+        slot=slot,
+        capture=capture,
+        staging=StagingProgress(durable, supervisor.backlog.segments, supervisor.backlog.staged_bytes),
+        tables=tuple(table_progress(r, supervisor, now_us) for r in tables),
+        error=fatal_progress(supervisor.fatal),
+    )
+
+
+def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
+    """Return the progress of a pipeline that has not looked at its source yet."""
+    return Progress(
+        pipeline=pipeline,
+        epoch=0,
+        state=PipelineState.STARTING,
+        started_at=started_at,
+        at=started_at,
+        slot=SlotProgress(slot, None, None, None, None, None, None),
+        capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
+        staging=StagingProgress(False, 0, 0),
+        tables=(),
+    )
+
+
+def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
+    """Return an error that concerns the whole pipeline, as a user sees it."""
+    return None if error is None else error_progress(park(error, 1, RetryLimits(), datetime.now(UTC)))
+
+
+def _finished_before() -> CopyProgress:
+    """Return the copy that an earlier process finished: its size is not kept."""
+    return CopyProgress(0, 0, None, None, 100.0, 0.0, 0.0)
+
+

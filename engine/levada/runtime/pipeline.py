@@ -1,0 +1,224 @@
+"""A pipeline as a Python object: start it, watch it, stop it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from levada.apply.table import Applier
+from levada.capture import CaptureWorker
+from levada.destinations import Destination
+from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.lag import current_wal_lsn
+from levada.runtime.capturing import CaptureThread
+from levada.runtime.config import PipelineConfig
+from levada.runtime.copying import TableCopy
+from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
+from levada.runtime.progress import PipelineState, Progress
+from levada.runtime.sampling import LagSampler
+from levada.runtime.source import SourceState, discover, prepare_source
+from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
+from levada.segments.log import SegmentLog
+from levada.segments.staging import Staging
+from levada.stores.interface import PipelineStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from levada.postgres.catalog import PublishedTable
+    from levada.values import Lsn
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+
+
+class Pipeline:
+    """One source, one slot, one destination, running in threads of this process.
+
+    ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once.
+    """
+
+    def __init__(
+        self, config: PipelineConfig, *, store: PipelineStore, destination: Destination, spark: SparkSession | None = None
+    ) -> None:
+        self.config = config
+        self._store = store
+        self._destination = destination
+        self._spark = spark
+        self._started_at = datetime.now(UTC)
+        self._state = PipelineState.STARTING
+        self._progress = starting_progress(config.name, config.slot.name, self._started_at)
+        self._ended = threading.Event()
+        self._stopping = threading.Event()
+        self._stop_lock = threading.Lock()
+        self._error: LevadaError | None = None
+        self._rate = RateMeter()
+        self._sampler = LagSampler(config.source, config.slot.name)
+        self._supervisor: Supervisor | None = None
+        self._capture: CaptureThread | None = None
+        self._thread: threading.Thread | None = None
+        self._epoch = 0
+        self._staging: Staging | None = None
+
+    # ---- for callers ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take the pipeline over, make the source ready, and start; raise what keeps it from starting."""
+        try:
+            self._start()
+        except BaseException as error:
+            self._state = PipelineState.FAILED
+            self._error = error if isinstance(error, LevadaError) else None
+            self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
+            self._close()
+            self._ended.set()
+            raise
+
+    def stop(self) -> None:
+        """Close the open segment, let running batches finish, cancel copies; safe to call twice, from any thread."""
+        with self._stop_lock:
+            if self._ended.is_set() or self._supervisor is None:
+                return
+            self._stopping.set()
+            self._supervisor.stop()
+        self._ended.wait()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; return False when the time is over first. Raise the error that ended it."""
+        if not self._ended.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def run_until(self, done: Callable[[Progress], bool], timeout_s: float | None = None) -> Progress:
+        """Wait until ``done`` says so of the progress, and return that.
+
+        Raise TimeoutError when the time is over first, and the error that ended the pipeline if it ends before.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            progress = self._progress
+            if done(progress):
+                return progress
+            if self.wait(_POLL_S):
+                raise NeedsOperator("pipeline_stopped", f"pipeline {self.config.name} was stopped while it was waited for")
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"pipeline {self.config.name} did not get there in {timeout_s} s")
+
+    def progress(self) -> Progress:
+        """Return the newest snapshot; from any thread, without waiting."""
+        return self._progress
+
+    def caught_up(self) -> Callable[[Progress], bool]:
+        """Return what tells that every table is Ready and has applied all that is committed at the source now."""
+        with self.config.source.connect(application="caught-up") as connection:
+            target = current_wal_lsn(connection)
+        return lambda progress: reached(progress, target)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        config, store = self.config, self._store
+        self._epoch = store.next_epoch()
+        store.load_table_schemas()
+        store.load_table_replication_states()
+        store.load_destination_tables_metadata()
+        source = prepare_source(config, store)
+        staging = self._staging = Staging.open(config.staging.uri, durable=config.staging.durable)
+        log = SegmentLog(staging, config.name)
+        log.collect_garbage()
+        manifests = () if source.resync else log.list()
+        if source.resync:
+            for manifest in log.list():
+                log.remove(manifest)
+        self._destination.startup()
+        inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        worker = self._capture_worker(log, source, inbox)
+        self._capture = CaptureThread(worker, config.retries, lambda error: inbox.put(Fatal(error)))
+        self._supervisor = Supervisor(
+            config,
+            store,
+            self._destination,
+            log=log,
+            capture=self._capture,
+            copier=TableCopy(config, store, self._destination, self._spark, self._epoch, self._stopping),
+            applier=Applier(
+                config.name, self._epoch, staging, self._destination, config.on_unrepresentable, self._stopping
+            ),
+            discover=self._discover,
+            release=worker.applied,
+            publish=self._publish,
+            inbox=inbox,
+        )
+        self._supervisor.adopt(source.tables, tuple(manifests), resync=source.resync)
+        self._state = PipelineState.RUNNING
+        self._sampler.start()
+        self._capture.start()
+        self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
+        self._thread.start()
+
+    def _capture_worker(self, log: SegmentLog, source: SourceState, inbox: queue.SimpleQueue[Report]) -> CaptureWorker:
+        raise NotImplementedError
+
+    def _discover(self) -> tuple[PublishedTable, ...]:
+        with self.config.source.connect(application="discover") as connection:
+            return discover(self.config, connection)
+
+    def _run(self) -> None:
+        assert self._supervisor is not None
+        assert self._capture is not None
+        self._supervisor.run()
+        self._state = PipelineState.STOPPING
+        self._stopping.set()
+        self._capture.stop()
+        self._supervisor.drain()
+        self._error = self._supervisor.fatal
+        self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
+        self._close()
+        self._publish(self._supervisor)
+        self._ended.set()
+
+    def _close(self) -> None:
+        self._sampler.stop()
+        for close in (self._destination.shutdown, self._store.close):
+            try:
+                close()
+            except Exception:
+                _log.exception("closing failed")
+
+    def _publish(self, supervisor: Supervisor) -> None:
+        assert self._capture is not None
+        assert self._staging is not None
+        rate = self._rate.rate(time.monotonic(), self._capture.position.rows)
+        self._progress = pipeline_progress(
+            supervisor,
+            self._state,
+            epoch=self._epoch,
+            started_at=self._started_at,
+            slot=self._sampler.progress(),
+            capture=capture_progress(self._capture, rate),
+            durable=self._staging.durable,
+        )
+
+
+def reached(progress: Progress, target: Lsn) -> bool:
+    """Tell whether every table is Ready and nothing below ``target`` is left to apply."""
+    return bool(progress.tables) and all(
+        t.phase == "Ready" and t.applied_lsn is not None and t.applied_lsn >= target for t in progress.tables
+    )

@@ -1,0 +1,64 @@
+"""The lag sampler: asks the source out of band, on a timer; a failing probe is logged and fails nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.errors import LevadaError
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.lag import LagSample, sample_lag
+from levada.runtime.progress import SlotProgress
+
+_log = logging.getLogger(__name__)
+
+SAMPLE_EVERY_S: Final = 5.0
+
+
+class LagSampler:
+    """A thread that keeps the newest sample of the slot's lag."""
+
+    def __init__(self, source: PostgresConnection, slot: str) -> None:
+        self._source = source
+        self._slot = slot
+        self._sample: tuple[LagSample, datetime] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="levada-lag", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first sample is taken at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; does not wait for a probe that hangs."""
+        self._stop.set()
+
+    def progress(self) -> SlotProgress:
+        """Return the newest sample; from any thread."""
+        newest = self._sample
+        if newest is None:
+            return SlotProgress(self._slot, None, None, None, None, None, None)
+        sample, at = newest
+        return SlotProgress(
+            name=self._slot,
+            lag_bytes=sample.lag_bytes,
+            retained_bytes=sample.retained_bytes,
+            wal_status=sample.status.wal_status,
+            safe_wal_bytes=sample.status.safe_wal_size,
+            active=sample.status.active,
+            sampled_at=at,
+        )
+
+    def _run(self) -> None:
+        while True:
+            try:
+                sample = sample_lag(self._source, self._slot)
+                self._sample = None if sample is None else (sample, datetime.now(UTC))
+            except LevadaError as error:
+                _log.warning("lag probe failed: %s", error.message)
+            except Exception:
+                _log.warning("lag probe failed", exc_info=True)
+            if self._stop.wait(SAMPLE_EVERY_S):
+                return

@@ -1,0 +1,131 @@
+"""The source made ready: preflight, publication, tables, slot, in the order in which nothing can be lost.
+
+Publication first, then slot, then snapshots: a change made in between is in the slot, or is in the snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from levada.errors import NeedsOperator, SlotLost
+from levada.postgres.catalog import PublishedTable, list_tables, published_tables
+from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
+from levada.postgres.publications import ensure_coverage
+from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
+from levada.runtime.config import PipelineConfig
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Init, TableReplicationPhase
+from levada.values import Lsn, QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The source as it was found, or made, at the start. ``confirmed_lsn`` is the slot's; ``resync`` tells that the
+    slot was lost and every table is to be copied again."""
+
+    tables: tuple[PublishedTable, ...]
+    confirmed_lsn: Lsn
+    resync: bool
+
+
+def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
+    """Return every problem that keeps the pipeline from running, and every warning; change nothing."""
+    return preflight(config.source, _preflight_request(config))
+
+
+def prepare_source(config: PipelineConfig, store: PipelineStore) -> SourceState:
+    """Check the source, and make the publication and the slot where they are missing.
+
+    Raise NeedsOperator ``preflight_failed`` with every problem at once; SlotLost when the slot is gone while tables
+    depend on it and the policy is to hold.
+    """
+    problems = check_source(config)
+    for problem in problems:
+        if problem.severity is Severity.WARNING:
+            _log.warning("%s [%s]", problem.message, problem.code)
+    refuse(problems)
+    with config.source.connect(application="start") as connection:
+        tables = discover(config, connection)
+        install_ddl_trigger(connection)
+        confirmed, resync = _ensure_slot(config, connection, store.get_table_replication_states())
+        return SourceState(tables, confirmed, resync)
+
+
+def refuse(problems: tuple[Problem, ...]) -> None:
+    """Raise one error that tells all the problems, if any is more than a warning."""
+    errors = [p for p in problems if p.severity is Severity.ERROR]
+    if len(errors) == 1:
+        raise NeedsOperator(errors[0].code, errors[0].message, hint=errors[0].hint)
+    if errors:
+        raise NeedsOperator(
+            "preflight_failed",
+            f"{len(errors)} problems with the source:\n" + "\n".join(f"  - {p.message} [{p.code}]" for p in errors),
+            hint="\n        ".join(p.hint for p in errors if p.hint),
+        )
+
+
+def discover(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
+    """Return the selected tables, after the publication was made to cover them if it is managed.
+
+    Raise NeedsOperator ``no_tables_selected`` if there is none.
+    """
+    name = config.publication.name
+    if config.publication.managed:
+        required = {t for t in list_tables(connection) if config.selects(t)}
+        if required:
+            report = ensure_coverage(connection, name, required, manage=True)
+            if not report.satisfied and not report.manageable:
+                raise NeedsOperator(
+                    "publication_incomplete",
+                    f"publication {name} lacks {', '.join(map(str, report.missing))}: {'; '.join(report.blockers)}",
+                    hint="; ".join(report.remediation),
+                )
+    tables = tuple(t for t in published_tables(connection, name) if config.selects(t.name))
+    if not tables:
+        raise NeedsOperator(
+            "no_tables_selected",
+            f"spec.tables selects no table of publication {name} in database {config.source.database}",
+            hint="list what is published: SELECT * FROM pg_publication_tables;",
+        )
+    return tables
+
+
+def _ensure_slot(
+    config: PipelineConfig, connection: psycopg.Connection[Any], phases: Mapping[TableId, TableReplicationPhase]
+) -> tuple[Lsn, bool]:
+    status = inspect_slot(connection, config.slot.name)
+    begun = sorted(t for t, phase in phases.items() if not isinstance(phase, Init))
+    if status is not None and not status.lost:
+        validate_slot(status, config.source.database)
+        return status.confirmed_flush_lsn or Lsn(0), False
+    if begun and not config.slot.resync_when_lost:
+        raise SlotLost(
+            "slot_lost",
+            f"slot {config.slot.name} is {'missing' if status is None else 'invalidated'}, but {len(begun)} tables"
+            " depend on it: changes are gone",
+            hint="set spec.source.slot.onLost: Resync, or run: levada resync MANIFEST --all",
+        )
+    if status is not None:
+        validate_slot(status, config.source.database, allow_lost=True)
+        drop_slot(connection, config.slot.name)
+    lsn = create_slot(connection, config.slot.name, failover=config.slot.failover)
+    _log.info("created slot %s at %s", config.slot.name, lsn)
+    return lsn, bool(begun)
+
+
+def _preflight_request(config: PipelineConfig) -> PreflightRequest:
+    return PreflightRequest(
+        slot=config.slot.name,
+        publication=config.publication.name,
+        managed=config.publication.managed,
+        selects=config.selects,
+        copy_tables=config.copy_tables,
+    )

@@ -1,0 +1,67 @@
+"""What the supervisor knows of one table while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from levada.runtime.progress import CopyProgress, ErrorProgress
+from levada.schema import ReplicatedTableSchema
+from levada.stores.phases import Errored, TableReplicationPhase
+from levada.values import QualifiedTable, TableId
+
+
+class CopyMeter(Protocol):
+    """Something that can tell how far a copy has come, from any thread."""
+
+    def progress(self) -> CopyProgress:
+        """Return how far it has come."""
+        ...
+
+
+@dataclass(slots=True)
+class TableRecord:
+    """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
+
+    ``busy`` names the job that has the table (``copy``, ``apply``, ``maintain``), empty for none: a destination is
+    never called for one table from two threads.
+    """
+
+    id: TableId
+    name: QualifiedTable
+    phase: TableReplicationPhase
+    busy: str = ""
+    attempts: int = 0
+    schema: ReplicatedTableSchema | None = None
+    copy: CopyMeter | None = None
+    copied: CopyProgress | None = None
+    suspended: bool = False
+    published: bool = True
+    pending_since: float | None = None
+    last_apply_s: float = 0.0
+    last_commit_at: datetime | None = None
+    maintained_at: float = 0.0
+    rows_applied: int = 0
+    unrepresentable: int = 0
+    mode: str = ""
+    note: str = ""
+
+    @property
+    def error(self) -> ErrorProgress | None:
+        """The error as a user sees it, None unless the table is parked."""
+        if not isinstance(self.phase, Errored):
+            return None
+        return error_progress(self.phase)
+
+
+def error_progress(parked: Errored) -> ErrorProgress:
+    """Return an Errored phase as progress tells it."""
+    return ErrorProgress(
+        code=parked.code,
+        reason=parked.reason,
+        solution=parked.solution,
+        retry_policy=parked.retry_policy.value,
+        attempts=parked.attempts,
+        next_retry=parked.next_retry,
+    )
