@@ -54,7 +54,7 @@ class PostgresStorage(Storage):
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
         retrying = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(_FIRST_DELAY_S, _LONGEST_DELAY_S),
+            wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
             retry=retry_if_exception(lambda error: isinstance(error, Transient)),
             reraise=True,
         )

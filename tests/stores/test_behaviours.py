@@ -1,0 +1,354 @@
+"""What every kind of store promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from tests.stores.conftest import OpenStore
+
+from levada.errors import NeedsOperator, StaleEpoch
+from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
+from levada.stores import DestinationTableMetadata, PipelineStore, TableAction, table_worker
+from levada.stores.phases import (
+    Catchup,
+    DataSync,
+    Errored,
+    FinishedCopy,
+    Init,
+    Ready,
+    RetryPolicy,
+    SyncDone,
+    SyncWait,
+    TableReplicationPhase,
+)
+from levada.stores.storage import HISTORY
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+
+ORDERS, ITEMS = TableId(16402), TableId(4_000_000_000)
+
+ERRORED = Errored(
+    code="value_unrepresentable",
+    reason="column price: a NUL \x00, a lone surrogate \udc80, an ü",
+    solution="set spec.onUnrepresentable",
+    retry_policy=RetryPolicy.TIMED_RETRY,
+    attempts=3,
+    next_retry=datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC),
+)
+
+
+def schema(version: int, table: TableId = ORDERS) -> ReplicatedTableSchema:
+    """A version of a table, told apart by its name."""
+    columns = tuple(
+        Column(attnum, f"column {attnum}", resolve_type(oid, typmod), "a type", oid, typmod)
+        for attnum, (oid, typmod) in enumerate([(20, -1), (1700, 655366), (1007, -1)], start=1)
+    )
+    name = QualifiedTable("public", f"t{version}")
+    return ReplicatedTableSchema(table, name, columns, IdentityKind.PRIMARY_KEY, (1,), (1,), SnapshotId(version))
+
+
+def loaded(store: PipelineStore) -> PipelineStore:
+    """Fill the store's cache, as a driver does at its start."""
+    store.load_table_replication_states()
+    store.load_table_schemas()
+    store.load_destination_tables_metadata()
+    return store
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [Init(), DataSync(), FinishedCopy(Lsn(7)), SyncDone(Lsn(2**63)), Ready(), ERRORED],
+    ids=lambda phase: phase.name,
+)
+def test_persisted_phase_survives_restart(
+    store: PipelineStore, open_store: OpenStore, phase: TableReplicationPhase
+) -> None:
+    """A new instance loads each persisted phase as it was written."""
+    store.update_table_replication_states({ORDERS: Init(), ITEMS: phase})
+    again = open_store("shop")
+    assert again.get_table_replication_states() == {}
+    assert again.load_table_replication_states() == 2
+    assert again.get_table_replication_states() == {ORDERS: Init(), ITEMS: phase}
+    assert again.get_table_replication_state(ITEMS) == phase
+    assert again.get_table_replication_state(TableId(1)) is None
+
+
+@pytest.mark.parametrize("phase", [SyncWait(Lsn(9)), Catchup(Lsn(9))], ids=lambda phase: phase.name)
+def test_passing_phase_is_lost_at_restart(
+    store: PipelineStore, open_store: OpenStore, phase: TableReplicationPhase
+) -> None:
+    """Phases that are not persisted are seen by this instance alone, also beside one that is persisted."""
+    store.update_table_replication_states({ORDERS: FinishedCopy(Lsn(5))})
+    store.update_table_replication_states({ORDERS: phase, ITEMS: Ready()})
+    assert store.get_table_replication_states() == {ORDERS: phase, ITEMS: Ready()}
+    assert loaded(open_store("shop")).get_table_replication_states() == {ORDERS: FinishedCopy(Lsn(5)), ITEMS: Ready()}
+
+
+def test_states_once_read_do_not_change(store: PipelineStore) -> None:
+    """What a reader holds is the state at the time that it asked."""
+    store.update_table_replication_states({ORDERS: Init()})
+    seen = store.get_table_replication_states()
+    store.update_table_replication_states({ORDERS: DataSync()})
+    assert seen == {ORDERS: Init()}
+
+
+def test_rollback_walks_the_history(store: PipelineStore, open_store: OpenStore) -> None:
+    """Each rollback makes the phase before the current one current, in storage too; the beginning is an error."""
+    for phase in (Init(), DataSync(), FinishedCopy(Lsn(5)), Catchup(Lsn(6)), ERRORED):
+        store.update_table_replication_states({ORDERS: phase})
+    assert store.rollback_table_replication_state(ORDERS) == FinishedCopy(Lsn(5))
+    again = loaded(open_store("shop"))
+    assert again.get_table_replication_state(ORDERS) == FinishedCopy(Lsn(5))
+    again.next_epoch()
+    assert again.rollback_table_replication_state(ORDERS) == DataSync()
+    assert again.rollback_table_replication_state(ORDERS) == Init()
+    for table in (ORDERS, ITEMS):
+        with pytest.raises(NeedsOperator) as caught:
+            again.rollback_table_replication_state(table)
+        assert caught.value.code == "no_previous_phase"
+    assert again.get_table_replication_states() == {ORDERS: Init()}
+
+
+def test_history_goes_on_after_a_rollback(store: PipelineStore) -> None:
+    """A phase written after a rollback follows the one stepped back to, not the one left."""
+    for phase in (Init(), DataSync(), ERRORED):
+        store.update_table_replication_states({ORDERS: phase})
+    store.rollback_table_replication_state(ORDERS)
+    store.update_table_replication_states({ORDERS: Ready()})
+    assert store.rollback_table_replication_state(ORDERS) == DataSync()
+
+
+def test_same_phase_again_adds_no_history(store: PipelineStore) -> None:
+    """A write repeated after a lost answer does no harm."""
+    for phase in (Init(), DataSync(), DataSync(), SyncWait(Lsn(1)), DataSync()):
+        store.update_table_replication_states({ORDERS: phase})
+    assert store.rollback_table_replication_state(ORDERS) == Init()
+
+
+def test_history_is_bounded(store: PipelineStore) -> None:
+    """Of a table that fails for ever the last phases are kept, no more."""
+    for attempt in range(HISTORY + 3):
+        store.update_table_replication_states({ORDERS: FinishedCopy(Lsn(attempt)), ITEMS: Init()})
+    for back in range(1, HISTORY):
+        assert store.rollback_table_replication_state(ORDERS) == FinishedCopy(Lsn(HISTORY + 2 - back))
+    with pytest.raises(NeedsOperator):
+        store.rollback_table_replication_state(ORDERS)
+
+
+def test_schema_version_is_the_newest_not_above(store: PipelineStore, open_store: OpenStore) -> None:
+    """A version holds from its snapshot id (inclusive) to the next one's (exclusive)."""
+    for version in (20, 0, 10):
+        store.store_table_schema(schema(version))
+    store.store_table_schema(schema(15, ITEMS))
+    again = open_store("shop")
+    assert again.load_table_schemas() == 4
+    for instance in (store, again):
+        versions = {at: instance.get_table_schema(ORDERS, SnapshotId(at)) for at in (0, 9, 10, 19, 20, 2**63)}
+        expected = {0: 0, 9: 0, 10: 10, 19: 10, 20: 20, 2**63: 20}
+        assert versions == {at: schema(version) for at, version in expected.items()}
+        assert instance.get_table_schema(ITEMS, SnapshotId(14)) is None
+        assert instance.get_table_schema(TableId(1), SnapshotId(99)) is None
+        assert instance.get_table_schemas() == (schema(0), schema(10), schema(20), schema(15, ITEMS))
+
+
+def test_schema_version_is_replaced(store: PipelineStore, open_store: OpenStore) -> None:
+    """The same table and snapshot id again is one version, the later one."""
+    changed = ReplicatedTableSchema(
+        ORDERS, QualifiedTable("public", "new"), schema(10).columns[:1], IdentityKind.FULL, snapshot_id=SnapshotId(10)
+    )
+    store.store_table_schema(schema(10))
+    store.store_table_schema(changed)
+    assert store.get_table_schemas() == loaded(open_store("shop")).get_table_schemas() == (changed,)
+
+
+def test_prune_keeps_what_can_still_be_read(store: PipelineStore, open_store: OpenStore) -> None:
+    """The version in force at the retention and all later ones stay; tables without a retention are left alone."""
+    for version in (0, 10, 20, 30):
+        store.store_table_schema(schema(version))
+        store.store_table_schema(schema(version + 5, ITEMS))
+    assert store.prune_table_schemas({ORDERS: SnapshotId(25), TableId(1): SnapshotId(99)}) == 2
+    assert store.prune_table_schemas({ITEMS: SnapshotId(4)}) == 0
+    items = tuple(schema(version, ITEMS) for version in (5, 15, 25, 35))
+    for instance in (store, loaded(open_store("shop"))):
+        assert instance.get_table_schemas() == (schema(20), schema(30), *items)
+
+
+def test_progress_never_goes_back(store: PipelineStore, open_store: OpenStore) -> None:
+    """The higher position wins, and the answer says which it is."""
+    assert store.get_replication_progress("capture") is None
+    assert store.upsert_replication_progress("capture", Lsn(10)) == Lsn(10)
+    assert store.upsert_replication_progress("capture", Lsn(5)) == Lsn(10)
+    assert store.upsert_replication_progress("capture", Lsn(2**64 - 1)) == Lsn(2**64 - 1)
+    assert store.upsert_replication_progress("other", Lsn(3)) == Lsn(3)
+    for instance in (store, open_store("shop")):
+        assert instance.get_replication_progress("capture") == Lsn(2**64 - 1)
+        assert instance.get_replication_progress("other") == Lsn(3)
+
+
+def test_deleted_progress_begins_anew(store: PipelineStore, open_store: OpenStore) -> None:
+    """Progress under one slot is forgotten with it, and a lower position may follow."""
+    store.upsert_replication_progress("capture", Lsn(10))
+    store.delete_replication_progress("capture")
+    store.delete_replication_progress("capture")
+    assert store.get_replication_progress("capture") is None
+    assert open_store("shop").get_replication_progress("capture") is None
+    assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4)
+
+
+def test_destination_metadata_survives_restart(store: PipelineStore, open_store: OpenStore) -> None:
+    """The later metadata of a table replaces the earlier."""
+    newest = DestinationTableMetadata("shop_public.orders", SnapshotId(7))
+    store.store_destination_table_metadata(ORDERS, DestinationTableMetadata("before", SnapshotId(0)))
+    store.store_destination_table_metadata(ORDERS, newest)
+    again = open_store("shop")
+    assert again.load_destination_tables_metadata() == 1
+    for instance in (store, again):
+        assert instance.get_destination_table_metadata(ORDERS) == newest
+        assert instance.get_destination_table_metadata(ITEMS) is None
+
+
+def fill(store: PipelineStore) -> None:
+    """Write something of everything for two tables."""
+    for table in (ORDERS, ITEMS):
+        store.update_table_replication_states({table: Init()})
+        store.update_table_replication_states({table: DataSync()})
+        store.store_table_schema(schema(0, table))
+        store.store_destination_table_metadata(table, DestinationTableMetadata("t", SnapshotId(0)))
+        store.upsert_replication_progress(table_worker(table), Lsn(5))
+        store.request_table_action(table, TableAction.RETRY)
+    store.upsert_replication_progress("capture", Lsn(6))
+
+
+def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
+    """What is known of a table, its history and requests apart."""
+    return (
+        store.get_table_replication_state(table),
+        store.get_table_schema(table, SnapshotId(0)),
+        store.get_destination_table_metadata(table),
+        store.get_replication_progress(table_worker(table)),
+    )
+
+
+FULL = (DataSync(), schema(0, ITEMS), DestinationTableMetadata("t", SnapshotId(0)), Lsn(5))
+
+
+def test_copy_state_is_cleared_but_not_the_phase(store: PipelineStore, open_store: OpenStore) -> None:
+    """Before a copy a table loses all but its phase and history; other tables and workers lose nothing."""
+    fill(store)
+    store.clear_table_copy_state(ORDERS)
+    for instance in (store, loaded(open_store("shop"))):
+        assert kept(instance, ORDERS) == (DataSync(), None, None, None)
+        assert kept(instance, ITEMS) == FULL
+        assert instance.get_replication_progress("capture") == Lsn(6)
+    assert store.rollback_table_replication_state(ORDERS) == Init()
+    assert set(store.take_table_actions()) == {ORDERS, ITEMS}
+
+
+def test_table_is_forgotten(store: PipelineStore, open_store: OpenStore) -> None:
+    """A table that left the publication leaves nothing; doing it twice is no error."""
+    fill(store)
+    store.delete_table_pipeline_state(ORDERS)
+    store.delete_table_pipeline_state(ORDERS)
+    for instance in (store, loaded(open_store("shop"))):
+        assert kept(instance, ORDERS) == (None, None, None, None)
+        assert kept(instance, ITEMS) == FULL
+        assert instance.get_replication_progress("capture") == Lsn(6)
+    assert set(store.take_table_actions()) == {ITEMS}
+
+
+def test_pipeline_is_forgotten_but_its_epoch(store: PipelineStore, open_store: OpenStore) -> None:
+    """Everything of this pipeline goes, nothing of another one in the same place, and epochs go on."""
+    other = open_store("other")
+    assert other.next_epoch() == 1
+    fill(store)
+    fill(other)
+    store.delete_pipeline_state()
+    store.delete_pipeline_state()
+    for instance in (store, loaded(open_store("shop"))):
+        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None, None, None, None)
+        assert instance.get_replication_progress("capture") is None
+        assert instance.get_table_schemas() == ()
+    assert store.take_table_actions() == {}
+    assert kept(loaded(open_store("other")), ITEMS) == FULL
+    assert store.next_epoch() == 2
+
+
+def test_actions_are_taken_once(store: PipelineStore, open_store: OpenStore) -> None:
+    """A request reaches the driver from a process without an epoch; the later one for a table is the one taken."""
+    visitor = open_store("shop")
+    visitor.request_table_action(ORDERS, TableAction.RETRY)
+    visitor.request_table_action(ORDERS, TableAction.RESYNC)
+    visitor.request_table_action(ITEMS, TableAction.RETRY)
+    assert store.take_table_actions() == {ORDERS: TableAction.RESYNC, ITEMS: TableAction.RETRY}
+    assert store.take_table_actions() == {}
+
+
+WRITES: dict[str, Callable[[PipelineStore], object]] = {
+    "update phases": lambda s: s.update_table_replication_states({ORDERS: Ready()}),
+    "rollback": lambda s: s.rollback_table_replication_state(ORDERS),
+    "store schema": lambda s: s.store_table_schema(schema(9)),
+    "prune schemas": lambda s: s.prune_table_schemas({ORDERS: SnapshotId(9)}),
+    "upsert progress": lambda s: s.upsert_replication_progress("capture", Lsn(99)),
+    "delete progress": lambda s: s.delete_replication_progress("capture"),
+    "store metadata": lambda s: s.store_destination_table_metadata(
+        ORDERS, DestinationTableMetadata("stale", SnapshotId(9))
+    ),
+    "clear copy": lambda s: s.clear_table_copy_state(ORDERS),
+    "delete table": lambda s: s.delete_table_pipeline_state(ORDERS),
+    "delete pipeline": lambda s: s.delete_pipeline_state(),
+    "take actions": lambda s: s.take_table_actions(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_stale_epoch_changes_nothing(
+    store: PipelineStore, open_store: OpenStore, write: Callable[[PipelineStore], object]
+) -> None:
+    """Once a second instance has taken the pipeline over, no write of the first has any effect."""
+    fill(store)
+    second = loaded(open_store("shop"))
+    assert second.next_epoch() == 2
+    never_took_over = loaded(open_store("shop"))
+    for stale in (store, never_took_over):
+        with pytest.raises(StaleEpoch):
+            write(stale)
+        assert kept(stale, ITEMS) == kept(loaded(open_store("shop")), ITEMS) == FULL
+        assert stale.get_table_replication_state(ORDERS) == DataSync()
+        assert stale.get_replication_progress("capture") == Lsn(6)
+    write(second)
+
+
+def test_epochs_are_handed_out_once(open_store: OpenStore) -> None:
+    """However many drivers start at once, each has an epoch of its own."""
+    stores = [open_store("shop") for _ in range(6)]
+    with ThreadPoolExecutor(len(stores)) as pool:
+        assert sorted(pool.map(lambda s: s.next_epoch(), stores)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_threads_share_a_store(store: PipelineStore, open_store: OpenStore) -> None:
+    """Writes of several threads all arrive, and cache and storage agree on their order."""
+
+    def work(number: int) -> None:
+        own = TableId(100 + number)
+        for step in range(8):
+            store.update_table_replication_states({own: FinishedCopy(Lsn(step)), ORDERS: SyncDone(Lsn(number))})
+            store.store_table_schema(schema(step, own))
+            store.upsert_replication_progress("capture", Lsn(number * 10 + step))
+            store.get_table_replication_states()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    again = loaded(open_store("shop"))
+    assert again.get_table_replication_states() == store.get_table_replication_states()
+    assert {again.get_table_replication_state(TableId(100 + n)) for n in range(4)} == {FinishedCopy(Lsn(7))}
+    assert again.get_table_schemas() == store.get_table_schemas()
+    assert len(again.get_table_schemas()) == 32
+    assert again.get_replication_progress("capture") == store.get_replication_progress("capture") == Lsn(37)
+
+
+def test_close_twice(store: PipelineStore) -> None:
+    """A closed store may be closed again."""
+    store.close()
+    store.close()
