@@ -1,0 +1,89 @@
+"""The backlog keeps exactly the segments that some table still needs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from levada.apply.backlog import Backlog
+from levada.segments.manifest import Manifest, SegmentFile
+from levada.values import Lsn, SnapshotId, TableId
+
+
+def segment(start: int, end: int, tables: dict[int, int]) -> Manifest:
+    """A manifest with so many rows of each table."""
+    files = tuple(
+        SegmentFile(f"{start}-{t}", TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1))
+        for t, rows in tables.items()
+    )
+    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, end)
+
+
+def test_table_without_staged_changes_is_as_far_as_staging() -> None:
+    """A table that nothing was staged for has nothing left up to what is staged."""
+    backlog = Backlog()
+    backlog.track(TableId(1), Lsn(5))
+    assert backlog.position(TableId(1), Lsn(100)) == 100
+    assert backlog.everywhere(Lsn(100)) == 100
+
+
+def test_table_waiting_for_its_copy_keeps_no_segment() -> None:
+    """What is staged before a copy begins is in the copy's snapshot, so it is kept for nobody."""
+    backlog = Backlog()
+    backlog.track(TableId(1), Lsn(0), holds=False)
+    backlog.land(segment(10, 20, {1: 5}))
+    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    backlog.track(TableId(1), Lsn(20))
+    backlog.land(segment(20, 30, {1: 5}))
+    assert backlog.take_removable() == ()
+    assert backlog.pending(TableId(1)).rows == 5
+
+
+def test_one_slow_table_keeps_the_segments_that_it_shares() -> None:
+    """A segment goes when the last table in it has applied it, and not before."""
+    backlog = Backlog()
+    for t in (1, 2):
+        backlog.track(TableId(t), Lsn(0))
+    backlog.land(segment(10, 20, {1: 1, 2: 1}))
+    backlog.land(segment(20, 30, {1: 1}))
+    backlog.applied(TableId(1), Lsn(30))
+    assert [m.end_lsn for m in backlog.take_removable()] == [30]
+    assert backlog.everywhere(Lsn(40)) == 0
+    backlog.applied(TableId(2), Lsn(20))
+    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    assert backlog.everywhere(Lsn(40)) == 40
+
+
+def test_batch_has_at_least_one_segment_and_keeps_to_the_bound() -> None:
+    """A batch takes further segments only while the rows stay within the bound."""
+    backlog = Backlog()
+    backlog.track(TableId(1), Lsn(0))
+    for k in range(4):
+        backlog.land(segment(10 * k, 10 * k + 10, {1: 100}))
+    assert len(backlog.next_batch(TableId(1), 50)) == 1
+    assert len(backlog.next_batch(TableId(1), 200)) == 2
+
+
+@given(
+    st.lists(st.sets(st.integers(1, 3), min_size=1), max_size=12),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12)), max_size=20),
+)
+def test_removed_segments_are_applied_by_every_table_in_them(
+    landed: list[set[int]], steps: list[tuple[int, int]]
+) -> None:
+    """Whatever the order of steps, a segment is given up if and only if each table in it is past it."""
+    backlog = Backlog()
+    positions = dict.fromkeys((1, 2, 3), 0)
+    for t in positions:
+        backlog.track(TableId(t), Lsn(0))
+    for k, tables in enumerate(landed):
+        backlog.land(segment(10 * k, 10 * k + 10, dict.fromkeys(tables, 1)))
+    removed: set[int] = set()
+    for table, to in steps:
+        positions[table] = max(positions[table], to * 10)
+        backlog.applied(TableId(table), Lsn(to * 10))
+        removed |= {m.end_lsn // 10 - 1 for m in backlog.take_removable()}
+        expected = {k for k, tables in enumerate(landed) if all(positions[t] >= 10 * k + 10 for t in tables)}
+        assert removed == expected
+    for table in positions:
+        left = [k for k, tables in enumerate(landed) if table in tables and positions[table] < 10 * k + 10]
+        assert backlog.pending(TableId(table)).segments == len(left)

@@ -1,0 +1,75 @@
+"""The policy of a retry follows from the error's type."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from levada.errors import NeedsOperator, StaleEpoch, Transient
+from levada.runtime.phases import TRANSITIONS, at_restart, check_transition
+from levada.runtime.retries import RetryLimits, park
+from levada.stores.phases import (
+    Catchup,
+    DataSync,
+    Errored,
+    FinishedCopy,
+    Init,
+    Ready,
+    RetryPolicy,
+    SyncDone,
+    SyncWait,
+    TableReplicationPhase,
+    phase_from_json,
+    phase_to_json,
+)
+from levada.values import Lsn
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = RetryLimits(max_attempts=3, delay_s=10, max_delay_s=15)
+PARKED = Errored("x", "reason", "solution", RetryPolicy.TIMED_RETRY, 2, NOW)
+EVERY: tuple[TableReplicationPhase, ...] = (
+    Init(), DataSync(), FinishedCopy(Lsn(1)), SyncWait(Lsn(2)), Catchup(Lsn(3)), SyncDone(Lsn(4)), Ready(), PARKED,
+)  # fmt: skip
+
+
+def test_transient_errors_wait_longer_each_time_then_ask() -> None:
+    """A Transient error is retried after a doubling, bounded delay until its attempts are used up."""
+    error = Transient("source_unreachable", "no route")
+    waits = [park(error, n, LIMITS, NOW) for n in (1, 2, 3)]
+    assert [w.next_retry for w in waits] == [NOW + timedelta(seconds=10), NOW + timedelta(seconds=15), None]
+    assert waits[2].retry_policy is RetryPolicy.MANUAL_RETRY
+
+
+def test_errors_for_the_operator_carry_their_hint() -> None:
+    """An error that a person mends is parked with what to do, and nothing retries it by itself."""
+    parked = park(NeedsOperator("bad_data", "what", hint="do this"), 1, LIMITS, NOW)
+    assert (parked.retry_policy, parked.solution, parked.next_retry) == (RetryPolicy.MANUAL_RETRY, "do this", None)
+
+
+def test_unexpected_errors_are_parked_not_lost() -> None:
+    """An error that nobody foresaw becomes a manual retry that names its type."""
+    parked = park(KeyError("boom"), 1, LIMITS, NOW)
+    assert parked.code == "internal_error"
+    assert "KeyError" in parked.reason
+    assert park(StaleEpoch(1, 2), 1, LIMITS, NOW).retry_policy is RetryPolicy.NO_RETRY
+
+
+@pytest.mark.parametrize("phase", EVERY, ids=lambda p: p.name)
+def test_phase_survives_json(phase: TableReplicationPhase) -> None:
+    """Every phase is the same after it was stored and read."""
+    assert phase_from_json(phase_to_json(phase)) == phase
+
+
+def test_every_phase_has_its_transitions() -> None:
+    """The table of transitions names every phase, and a step that it lacks is refused."""
+    assert TRANSITIONS.keys() == {p.name for p in EVERY}
+    with pytest.raises(ValueError, match="Ready cannot follow Init"):
+        check_transition(Init(), Ready())
+
+
+def test_restart_copies_again_only_what_was_half_copied() -> None:
+    """After a restart a half-made copy begins again, a finished one does not."""
+    assert at_restart(DataSync()) == Init()
+    assert at_restart(None) == Init()
+    for phase in (FinishedCopy(Lsn(1)), SyncDone(Lsn(4)), Ready(), PARKED):
+        assert at_restart(phase) == phase
