@@ -1,3 +1,77 @@
-"""Levada: Postgres tables, kept up to date in a lakehouse."""
+"""Levada: Postgres tables, kept up to date in a lakehouse.
+
+The names below are the library's interface; each is imported when it is first used, so that a Spark task that needs a
+decoder does not import a supervisor.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from levada.capture import Ack, Change, ChangeCapture, WalChangeCapture
+    from levada.destinations import Destination
+    from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+    from levada.postgres.connection import PostgresConnection
+    from levada.runtime.config import PipelineConfig
+    from levada.runtime.pipeline import Pipeline
+    from levada.runtime.progress import Progress
+    from levada.stores import MemoryStore, PipelineStore, PostgresStore
+    from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Ack": "levada.capture",
+    "Change": "levada.capture",
+    "ChangeCapture": "levada.capture",
+    "Destination": "levada.destinations",
+    "Durability": "levada.values",
+    "LevadaError": "levada.errors",
+    "Lsn": "levada.values",
+    "MemoryStore": "levada.stores",
+    "NeedsOperator": "levada.errors",
+    "Permanent": "levada.errors",
+    "Pipeline": "levada.runtime.pipeline",
+    "PipelineConfig": "levada.runtime.config",
+    "PipelineStore": "levada.stores",
+    "PostgresConnection": "levada.postgres.connection",
+    "PostgresStore": "levada.stores",
+    "Progress": "levada.runtime.progress",
+    "QualifiedTable": "levada.values",
+    "TableId": "levada.values",
+    "Transient": "levada.errors",
+    "WalChangeCapture": "levada.capture",
+    "Watermark": "levada.values",
+}
+
+__all__ = [
+    "Ack",
+    "Change",
+    "ChangeCapture",
+    "Destination",
+    "Durability",
+    "LevadaError",
+    "Lsn",
+    "MemoryStore",
+    "NeedsOperator",
+    "Permanent",
+    "Pipeline",
+    "PipelineConfig",
+    "PipelineStore",
+    "PostgresConnection",
+    "PostgresStore",
+    "Progress",
+    "QualifiedTable",
+    "TableId",
+    "Transient",
+    "WalChangeCapture",
+    "Watermark",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
