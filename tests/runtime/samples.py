@@ -1,0 +1,119 @@
+"""Snapshots of progress for tests, made by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from levada.runtime.progress import (
+    CaptureProgress,
+    CopyProgress,
+    ErrorProgress,
+    PipelineState,
+    Progress,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
+from levada.values import Lsn, QualifiedTable, TableId
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def seconds(count: float) -> datetime:
+    """Return a time that many seconds after noon."""
+    return NOON + timedelta(seconds=count)
+
+
+def error(**changes: Any) -> ErrorProgress:
+    """Return an error that somebody must mend."""
+    fields: dict[str, Any] = {
+        "code": "no_replica_identity",
+        "reason": "public.orders has no key",
+        "solution": "ALTER TABLE public.orders REPLICA IDENTITY FULL",
+        "retry_policy": "ManualRetry",
+        "attempts": 3,
+    }
+    return ErrorProgress(**{**fields, **changes})
+
+
+def copying(**changes: Any) -> CopyProgress:
+    """Return a copy that is at its half."""
+    fields: dict[str, Any] = {
+        "rows": 500,
+        "bytes": 64_000,
+        "total_rows": 1000,
+        "total_bytes": 128_000,
+        "percent": 50.0,
+        "rows_per_second": 100.0,
+        "seconds_left": 5.0,
+    }
+    return CopyProgress(**{**fields, **changes})
+
+
+def table(name: str = "orders", **changes: Any) -> TableProgress:
+    """Return a table that streams and has applied all."""
+    fields: dict[str, Any] = {
+        "id": TableId(16_384 + len(name)),
+        "table": QualifiedTable("public", name),
+        "phase": "Ready",
+        "mode": "Upsert",
+        "note": "",
+        "copy": None,
+        "applied_lsn": Lsn(2000),
+        "lag_seconds": 0.0,
+        "pending_segments": 0,
+        "pending_rows": 0,
+        "staged_bytes": 0,
+        "rows_applied": 100,
+        "last_apply_seconds": 0.25,
+        "last_commit_at": NOON,
+        "unrepresentable": 0,
+        "error": None,
+    }
+    return TableProgress(**{**fields, **changes})
+
+
+def slot(**changes: Any) -> SlotProgress:
+    """Return a healthy slot with nothing unread."""
+    fields: dict[str, Any] = {
+        "name": "levada_shop",
+        "lag_bytes": 0,
+        "retained_bytes": 4096,
+        "wal_status": "reserved",
+        "safe_wal_bytes": 1 << 30,
+        "active": True,
+        "sampled_at": NOON,
+    }
+    return SlotProgress(**{**fields, **changes})
+
+
+def capture(**changes: Any) -> CaptureProgress:
+    """Return a stream that has received, staged and acknowledged the same."""
+    fields: dict[str, Any] = {
+        "connected": True,
+        "received_lsn": Lsn(2000),
+        "staged_lsn": Lsn(2000),
+        "acknowledged_lsn": Lsn(2000),
+        "rows": 100,
+        "transactions": 10,
+        "rows_per_second": 12.0,
+        "error": None,
+    }
+    return CaptureProgress(**{**fields, **changes})
+
+
+def progress(*tables: TableProgress, **changes: Any) -> Progress:
+    """Return a pipeline that runs."""
+    fields: dict[str, Any] = {
+        "pipeline": "shop",
+        "epoch": 3,
+        "state": PipelineState.RUNNING,
+        "started_at": NOON - timedelta(hours=1),
+        "at": NOON,
+        "slot": slot(),
+        "capture": capture(),
+        "staging": StagingProgress(durable=True, segments=2, bytes=2048),
+        "tables": tables or (table(),),
+    }
+    return Progress(**{**fields, **changes})

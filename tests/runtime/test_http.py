@@ -1,0 +1,124 @@
+"""The engine's port."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+
+import pytest
+from tests.runtime import samples
+
+from levada.errors import NeedsOperator
+from levada.runtime.http import ProgressServer, not_ready
+from levada.runtime.progress import PipelineState, Progress
+
+
+class Snapshot:
+    """A progress that a test changes under the server."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+
+    def __call__(self) -> Progress | None:
+        return self.progress
+
+
+def running(**changes: object) -> Progress:
+    """Return a snapshot of this very moment."""
+    return samples.progress(at=datetime.now(UTC), **changes)
+
+
+def get(server: ProgressServer, path: str, **headers: str) -> tuple[int, str, str]:
+    """Return status, content type and body."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(server.address + path, headers=headers), timeout=10) as r:
+            return r.status, r.headers["Content-Type"], r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.headers["Content-Type"], e.read().decode()
+
+
+def test_all_four_answer_while_the_pipeline_runs() -> None:
+    """Probes say ok, progress is the snapshot as JSON, metrics are Prometheus'."""
+    progress = running()
+    with ProgressServer(lambda: progress) as server:
+        assert get(server, "/livez")[0] == 200
+        assert get(server, "/readyz")[::2] == (200, "ok\n")
+        status, content_type, body = get(server, "/v1/progress")
+        assert (status, content_type) == (200, "application/json")
+        assert json.loads(body) == progress.to_json()
+        assert 'levada_ready{pipeline="shop"} 1.0' in get(server, "/metrics?x=1")[2]
+
+
+def test_before_there_is_a_pipeline() -> None:
+    """Spark takes its time to start: alive, not ready, no progress, no metrics, and no error either."""
+    snapshot = Snapshot(None)
+    with ProgressServer(snapshot) as server:
+        assert get(server, "/livez")[0] == 200
+        assert get(server, "/readyz")[::2] == (503, "starting\n")
+        assert get(server, "/v1/progress")[0] == 503
+        assert get(server, "/metrics")[::2] == (200, "")
+        snapshot.progress = running()
+        assert get(server, "/readyz")[0] == 200
+
+
+def test_not_ready_says_why() -> None:
+    """Ready is: running, connected, without an error that stops it; a parked table does not count."""
+    assert not_ready(running()) == ""
+    assert not_ready(samples.progress(samples.table(error=samples.error(), phase="Errored"))) == ""
+    assert "not open" in not_ready(running(capture=samples.capture(connected=False)))
+    assert not_ready(running(state=PipelineState.STOPPING)) == "stopping"
+    assert "[slot_lost]" in not_ready(running(error=samples.error(code="slot_lost")))
+
+
+def test_failed_pipeline_is_not_alive() -> None:
+    """A restart is what a failed process needs."""
+    with ProgressServer(lambda: running(state=PipelineState.FAILED)) as server:
+        assert get(server, "/livez")[::2] == (503, "the pipeline is failed\n")
+
+
+def test_a_snapshot_that_cannot_be_had_is_not_fatal() -> None:
+    """The server answers 500 and goes on."""
+
+    def broken() -> Progress:
+        raise RuntimeError
+
+    with ProgressServer(broken) as server:
+        assert get(server, "/readyz")[0] == 500
+        assert get(server, "/metrics")[0] == 500
+
+
+def test_unknown_paths_and_methods() -> None:
+    """Nothing else is served, and nothing can be posted."""
+    with ProgressServer(lambda: None) as server:
+        assert get(server, "/")[0] == 404
+        request = urllib.request.Request(server.address + "/readyz", data=b"x")
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(request, timeout=10)
+
+
+def test_openmetrics_for_who_asks_for_it() -> None:
+    """The format follows Accept, as Prometheus sends it."""
+    with ProgressServer(running) as server:
+        accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+        _, content_type, body = get(server, "/metrics", Accept=accept)
+        assert content_type.startswith("application/openmetrics-text")
+        assert body.endswith("# EOF\n")
+
+
+def test_taken_port_says_what_to_do() -> None:
+    """A port that somebody has is an error with a hint, not a traceback."""
+    with ProgressServer(lambda: None) as server:
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(NeedsOperator) as raised:
+            ProgressServer(lambda: None, port=port)
+        assert raised.value.code == "port_taken"
+        assert "--port" in raised.value.hint
+
+
+def test_bound_to_loopback_unless_told_otherwise() -> None:
+    """Nobody on the network sees a laptop's pipeline."""
+    with ProgressServer(lambda: None) as server:
+        assert server.address.startswith("http://127.0.0.1:")
+    server.close()
