@@ -1,0 +1,63 @@
+"""Where a command's answers and errors go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from levada.errors import LevadaError
+
+
+class Output(StrEnum):
+    """How an answer is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def console() -> Console:
+    """Return a console on what standard output is now."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def error_console() -> Console:
+    """Return a console on what standard error is now."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON document to standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def show_error(error: BaseException, *, debug: bool) -> None:
+    """Write what went wrong and what to do about it; a traceback only for ``debug``.
+
+    The text of an error that is not our own may hold anything, so without ``debug`` only its type is shown.
+    """
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, LevadaError):
+        show_problem("error", error.code, error.message, error.hint)
+    elif not debug:
+        name = type(error).__name__
+        show_problem("error", "internal_error", f"unexpected {name}", "run again with: levada --debug …, and report it")
+
+
+def show_problem(severity: str, code: str, message: str, hint: str) -> None:
+    """Write one problem: a panel on a terminal, plain lines elsewhere."""
+    target = error_console()
+    if not target.is_terminal:
+        indented = hint.replace("\n", "\n        ")
+        target.print(f"{severity}: {message} [{code}]" + (f"\n  hint: {indented}" if hint else ""), markup=False)
+        return
+    style = "red" if severity == "error" else "yellow"
+    text = Text(message) if not hint else Text.assemble(message, "\n\n", (hint, "bold"))
+    target.print(Panel(text, title=Text(f"{severity}: {code}"), title_align="left", border_style=style))

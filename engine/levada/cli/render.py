@@ -1,0 +1,142 @@
+"""The document of ``/v1/progress`` as a table for terminals, and as lines for logs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from levada.cli.figures import duration, number, percent, rate, size
+
+Document = Mapping[str, Any]
+
+_STYLES: Mapping[str, str] = {"Ready": "green", "Errored": "bold red", "DataSync": "cyan", "Init": "dim"}
+
+
+def dashboard(now: Document, before: Document | None = None) -> RenderableType:
+    """Return all of it for a terminal; rates come from the difference to ``before``."""
+    parts: list[RenderableType] = [Text.from_markup(headline(now)), Text.from_markup(slot_line(now), style="dim")]
+    if now["tables"]:
+        parts.append(tables(now, before))
+    parts += [Text(line, style="red") for line in errors(now)]
+    return Group(*parts)
+
+
+def headline(now: Document) -> str:
+    """Return the pipeline's name, state and how many tables stream, with markup."""
+    ready = now["tablesByPhase"].get("Ready", 0)
+    text = f"[bold]{escape(now['pipeline'])}[/bold]  {now['state']}  {ready}/{len(now['tables'])} tables ready"
+    arriving = rate(now["capture"]["rowsPerSecond"])
+    return f"{text}  {arriving} arriving" if arriving else text
+
+
+def slot_line(now: Document) -> str:
+    """Return what the slot holds at the source and what waits in the staging area, with markup."""
+    slot, staging = now["slot"], now["staging"]
+    figures = [
+        f"slot {escape(slot['name'])}: lag {size(slot['lagBytes'])}",
+        f"retained {size(slot['retainedBytes'])}",
+        f"staged {size(staging['bytes'])}",
+    ]
+    if slot["walStatus"] not in (None, "reserved"):
+        figures.append(f"[yellow]WAL is {escape(slot['walStatus'])}[/yellow]")
+    return ", ".join(figures)
+
+
+def tables(now: Document, before: Document | None = None) -> Table:
+    """Return a row for each table."""
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    grid.add_column("TABLE", overflow="ellipsis")
+    grid.add_column("PHASE")
+    for name in ("COPIED", "ROWS", "RATE", "LEFT", "BEHIND", "WAITING"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    rates = applied_rates(now, before)
+    for table in now["tables"]:
+        grid.add_row(*cells(table, rates.get(table["id"])))
+    return grid
+
+
+def cells(table: Document, applied_rate: float | None = None) -> tuple[RenderableType, ...]:
+    """Return one table's row. Rows and rate are the copy's while it runs, afterwards those of applied changes."""
+    copy = table["copy"]
+    copying = table["phase"] == "DataSync" and copy is not None
+    return (
+        Text(f"{table['schema']}.{table['name']}"),
+        Text(table["phase"], style=_STYLES.get(table["phase"], "")),
+        percent(copy["percent"]) if copy is not None else "",
+        number(copy["rows"] if copying else table["rowsApplied"]),
+        rate(copy["rowsPerSecond"] if copying else applied_rate),
+        duration(copy["secondsLeft"]) if copying else "",
+        "" if table["lagSeconds"] is None else duration(table["lagSeconds"]),
+        number(table["pendingRows"]) if table["pendingRows"] else "",
+    )
+
+
+def applied_rates(now: Document, before: Document | None) -> dict[int, float]:
+    """Return each table's applied changes per second between two documents of one process."""
+    seconds = 0.0 if before is None else _seconds_between(before, now)
+    if before is None or seconds <= 0 or before["epoch"] != now["epoch"]:
+        return {}
+    applied = {t["id"]: t["rowsApplied"] for t in before["tables"]}
+    return {t["id"]: max(0, t["rowsApplied"] - applied[t["id"]]) / seconds for t in now["tables"] if t["id"] in applied}
+
+
+def errors(now: Document) -> Iterator[str]:
+    """Yield what is wrong and what to do, the pipeline's own errors first."""
+    for what, holder in (("pipeline", now), ("capture", now["capture"])):
+        if holder["error"] is not None:
+            yield error_text(what, holder["error"])
+    for table in now["tables"]:
+        if table["error"] is not None:
+            yield error_text(f"{table['schema']}.{table['name']}", table["error"])
+
+
+def error_text(what: str, error: Document) -> str:
+    """Return one error with its way out."""
+    text = f"{what}: {error['reason']} [{error['code']}]"
+    if error["nextRetry"] is not None:
+        text += f"; attempt {error['attempts']}, retried at {error['nextRetry']}"
+    elif error["solution"]:
+        text += f"\n  hint: {error['solution']}"
+    return text
+
+
+def news(now: Document, before: Document | None) -> Iterator[str]:
+    """Yield a line for each thing that is not as it was: states, phases, tenths of copies, errors. Plain text."""
+    if before is None or before["state"] != now["state"]:
+        yield f"{now['pipeline']}: {now['state']}"
+    known = {} if before is None else {t["id"]: t for t in before["tables"]}
+    for table in now["tables"]:
+        line = _table_news(table, known.get(table["id"]))
+        if line:
+            yield f"{table['schema']}.{table['name']}: {line}"
+    old_errors = set() if before is None else set(errors(before))
+    yield from (line for line in errors(now) if line not in old_errors)
+
+
+def _table_news(table: Document, before: Document | None) -> str:
+    phase, copy = table["phase"], table["copy"]
+    if before is None or before["phase"] != phase:
+        return f"{phase}, {table['note']}" if table["note"] and before is None else str(phase)
+    if copy is None or phase != "DataSync":
+        return ""
+    done = 0.0 if before["copy"] is None else before["copy"]["percent"]
+    if int(copy["percent"]) // 10 == int(done) // 10:
+        return ""
+    left = "" if copy["secondsLeft"] is None else f", {duration(copy['secondsLeft'])} left"
+    return f"{phase} {percent(copy['percent'])}, {number(copy['rows'])} rows at {rate(copy['rowsPerSecond'])}{left}"
+
+
+def summary(now: Document) -> str:
+    """Return one line of plain text about the whole pipeline."""
+    behind = [t["lagSeconds"] for t in now["tables"] if t["lagSeconds"] is not None]
+    return Text.from_markup(f"{headline(now)}; behind {duration(max(behind, default=0.0))}; {slot_line(now)}").plain
+
+
+def _seconds_between(before: Document, now: Document) -> float:
+    return (datetime.fromisoformat(now["at"]) - datetime.fromisoformat(before["at"])).total_seconds()

@@ -1,0 +1,102 @@
+"""Progress on a terminal and in a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from tests.runtime import samples
+
+from levada.cli.render import applied_rates, dashboard, errors, news, summary
+from levada.runtime.progress import PipelineState, TableProgress
+
+
+def document(*tables: TableProgress, **changes: Any) -> dict[str, Any]:
+    """Return what /v1/progress would say."""
+    return samples.progress(*tables, **changes).to_json()
+
+
+def drawn(now: dict[str, Any], before: dict[str, Any] | None = None) -> str:
+    """Return the dashboard as text, wide enough for everything."""
+    console = Console(width=160, force_terminal=False)
+    with console.capture() as captured:
+        console.print(dashboard(now, before))
+    return captured.get()
+
+
+def test_dashboard_answers_the_three_questions() -> None:
+    """Disk, rightness, and when it will be done are all on it."""
+    text = drawn(
+        document(
+            samples.table("orders", phase="DataSync", copy=samples.copying(), lag_seconds=None),
+            samples.table("payments", phase="Errored", error=samples.error()),
+            samples.table("items", lag_seconds=4.2, pending_rows=1200),
+            slot=samples.slot(lag_bytes=1 << 20, retained_bytes=20 << 20, wal_status="unreserved"),
+        )
+    )
+    assert "lag 1.0 MiB, retained 20.0 MiB, staged 2.0 KiB, WAL is unreserved" in text
+    assert "1/3 tables ready" in text
+    for expected in ("public.orders", "DataSync", "50.0%", "500", "100/s", "5.0s"):
+        assert expected in text
+    assert "4.2s" in text
+    assert "1,200" in text
+    assert "public.payments: public.orders has no key [no_replica_identity]" in text
+    assert "hint: ALTER TABLE" in text
+
+
+def test_rates_come_from_two_documents_of_one_process() -> None:
+    """Another epoch's counters began anew, and so prove nothing."""
+    before = document(samples.table(rows_applied=100))
+    later = document(samples.table(rows_applied=160), at=samples.seconds(2))
+    [rate] = applied_rates(later, before).values()
+    assert rate == 30
+    assert applied_rates(later, None) == {}
+    assert applied_rates(before, before) == {}
+    assert applied_rates(document(at=samples.seconds(2), epoch=4), before) == {}
+
+
+def test_names_with_markup_are_shown_as_they_are() -> None:
+    """A bracket in a name is not rich's markup."""
+    assert "public.a[b]c" in drawn(document(samples.table("a[b]c")))
+    assert "[red]" in drawn(document(pipeline="[red]"))
+
+
+def test_a_line_only_when_something_changed() -> None:
+    """The same again says nothing; a phase, a tenth of a copy and an error do."""
+    copying = samples.table(phase="DataSync", copy=samples.copying(percent=41.0))
+    assert list(news(document(copying), document(copying))) == []
+    assert list(news(document(copying), None)) == ["shop: Running", "public.orders: DataSync"]
+    slightly = samples.table(phase="DataSync", copy=samples.copying(percent=49.9))
+    assert list(news(document(slightly), document(copying))) == []
+    tenth = samples.table(phase="DataSync", copy=samples.copying(percent=50.0))
+    assert list(news(document(tenth), document(slightly))) == [
+        "public.orders: DataSync 50.0%, 500 rows at 100/s, 5.0s left"
+    ]
+    assert list(news(document(samples.table()), document(tenth))) == ["public.orders: Ready"]
+
+
+def test_an_error_is_told_once() -> None:
+    """With its way out, and not again until it is another."""
+    parked = document(samples.table(phase="Errored", error=samples.error()))
+    lines = list(news(parked, document()))
+    assert lines[0] == "public.orders: Errored"
+    assert "hint: ALTER TABLE" in lines[1]
+    assert list(news(parked, parked)) == []
+
+
+def test_a_timed_retry_says_when() -> None:
+    """Nobody has to act, so the hint gives way to the time."""
+    error = samples.error(retry_policy="TimedRetry", next_retry=samples.seconds(10))
+    [line] = errors(document(samples.table(phase="Errored", error=error)))
+    assert "attempt 3, retried at 2026-01-31T12:00:10" in line
+    assert "hint" not in line
+
+
+def test_before_anything_is_known() -> None:
+    """A pipeline that has not looked at its source has no figures, and is drawn all the same."""
+    empty = document(
+        state=PipelineState.STARTING,
+        slot=samples.slot(lag_bytes=None, retained_bytes=None, wal_status=None, sampled_at=None),
+    ) | {"tables": [], "tablesByPhase": {}}
+    assert "lag -, retained -" in drawn(empty)
+    assert summary(empty).startswith("shop  Starting  0/0 tables ready")
