@@ -1,0 +1,215 @@
+"""From rows of one version of a table to the layout of another, by attnum. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from levada.errors import NeedsOperator, Unrepresentable
+from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
+from levada.schema.changes import (
+    COMMIT_LSN,
+    OLD,
+    OLD_KIND,
+    OP,
+    UNCHANGED,
+    UNREPRESENTABLE,
+    change_schema,
+)
+from levada.values import Lsn, OnUnrepresentable
+
+_INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
+
+
+def layout(table: ReplicatedTableSchema) -> pa.Schema:
+    """Return the layout of changes of this version with every optional column."""
+    return change_schema(table, old=True, unchanged=True, unrepresentable=True)
+
+
+def widens(source: ColumnType, target: ColumnType) -> bool:
+    """Tell whether every value of ``source`` is the same value in ``target``."""
+    if source == target:
+        return True
+    match source.kind, target.kind:
+        case (a, b) if a in _INTEGERS and b in _INTEGERS:
+            return _INTEGERS.index(a) <= _INTEGERS.index(b)
+        case (Kind.FLOAT4, Kind.FLOAT8):
+            return True
+        case (Kind.DECIMAL, Kind.DECIMAL):
+            whole = target.precision - target.scale >= source.precision - source.scale
+            return whole and target.scale >= source.scale
+        case (Kind.UUID | Kind.JSON, Kind.TEXT):
+            return True
+        case (Kind.ARRAY, Kind.ARRAY):
+            assert source.element is not None
+            assert target.element is not None
+            return widens(source.element, target.element)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Rows of ``source`` as rows of ``target``, restricted to ``columns`` (of `layout`), under ``policy``."""
+
+    source: ReplicatedTableSchema
+    target: ReplicatedTableSchema
+    columns: tuple[str, ...]
+    policy: OnUnrepresentable
+
+    @classmethod
+    def of(
+        cls,
+        source: ReplicatedTableSchema,
+        target: ReplicatedTableSchema,
+        columns: Sequence[str] | None,
+        policy: OnUnrepresentable,
+    ) -> Projection:
+        """Check that it can be made.
+
+        Raise NeedsOperator ``schema_change_unsupported`` for a column whose type became another one, ValueError for a
+        column that the layout has not.
+        """
+        names = layout(target).names
+        if columns is not None and (unknown := set(columns) - set(names)):
+            raise ValueError(f"{target.name} has no columns {sorted(unknown)}")
+        projection = cls(source, target, tuple(names if columns is None else columns), policy)
+        for column in projection._table_columns(with_old=True):
+            before = source.by_attnum.get(column.attnum)
+            if before is not None and not widens(before.type, column.type):
+                raise _unsupported(target, before, column)
+        return projection
+
+    @property
+    def output(self) -> pa.Schema:
+        """The schema of what `apply` returns."""
+        full = layout(self.target)
+        return pa.schema([full.field(name) for name in self.columns])
+
+    def reads(self, file_columns: Sequence[str]) -> list[str]:
+        """Return which columns of a file are needed; the commit LSN always is."""
+        before = self.source.by_attnum
+        wanted = {COMMIT_LSN, UNREPRESENTABLE}
+        target = {c.name: c for c in self.target.columns}
+        for name in self.columns:
+            column = target.get(name)
+            if column is None:
+                wanted.add(name)
+            elif column.attnum in before:
+                wanted.add(before[column.attnum].name)
+            elif column.missing_value is not None:
+                wanted |= {OP, OLD_KIND}
+        if OLD in wanted:
+            wanted.add(OLD_KIND)
+        return [name for name in file_columns if name in wanted]
+
+    def apply(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+        """Return the projected rows, and how many values became NULL for want of a place.
+
+        Raise Unrepresentable under the policy ``Error``.
+        """
+        have = {name: rows.column(i) for i, name in enumerate(rows.schema.names)}
+        nulled = self._judge(have)
+        target = {c.name: c for c in self.target.columns}
+        arrays = []
+        for field in self.output:
+            if field.name in target:
+                arrays.append(self._column(target[field.name], have, rows.num_rows))
+            elif field.name not in have:
+                arrays.append(pa.nulls(rows.num_rows, field.type))
+            elif field.name == OLD:
+                arrays.append(self._old(have))
+            elif field.name == UNCHANGED:
+                arrays.append(self._unchanged(have[UNCHANGED], field.type))
+            else:
+                arrays.append(have[field.name])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output), nulled
+
+    def _table_columns(self, *, with_old: bool) -> list[Column]:
+        everything = with_old and OLD in self.columns
+        return [c for c in self.target.columns if everything or c.name in self.columns]
+
+    def _column(self, column: Column, have: dict[str, pa.Array], length: int) -> pa.Array:
+        before = self.source.by_attnum.get(column.attnum)
+        if before is None:
+            known = None
+            if column.missing_value is not None:
+                known = pc.fill_null(pc.not_equal(have[OP], "D"), True)
+                if OLD_KIND in have:
+                    known = pc.or_(known, pc.fill_null(pc.equal(have[OLD_KIND], "O"), False))
+            return _missing(column, known, length, self.target)
+        return _widen(have[before.name], column)
+
+    def _old(self, have: dict[str, pa.Array]) -> pa.Array:
+        old = have[OLD]
+        if self.source.arrow.equals(self.target.arrow) and self._same_attnums():
+            return old
+        known = pc.fill_null(pc.equal(have[OLD_KIND], "O"), False)
+        children = []
+        for column in self.target.columns:
+            before = self.source.by_attnum.get(column.attnum)
+            if before is None:
+                children.append(_missing(column, known, len(old), self.target))
+            else:
+                children.append(_widen(pc.struct_field(old, before.name), column))
+        return pa.StructArray.from_arrays(children, fields=list(self.target.arrow), mask=old.is_null())
+
+    def _same_attnums(self) -> bool:
+        return [c.attnum for c in self.source.columns] == [c.attnum for c in self.target.columns]
+
+    def _unchanged(self, attnums: pa.Array, kind: pa.DataType) -> pa.Array:
+        gone = set(self.source.by_attnum) - set(self.target.by_attnum)
+        if not gone or attnums.null_count == len(attnums):
+            return attnums
+        kept = [None if a is None else [n for n in a if n not in gone] or None for a in attnums.to_pylist()]
+        return pa.array(kept, kind)
+
+    def _judge(self, have: dict[str, pa.Array]) -> int:
+        """Apply the policy to the values that have no place; rows that have any are few."""
+        odd = have.get(UNREPRESENTABLE)
+        if odd is None or odd.null_count == len(odd):
+            return 0
+        wanted = {c.attnum: c for c in self._table_columns(with_old=False)}
+        nulled = 0
+        for i in pc.indices_nonzero(odd.is_valid()).to_pylist():
+            found = [wanted[attnum] for attnum, _ in odd[i].as_py() if attnum in wanted]
+            nulled += len(found)
+            if found and self.policy is not OnUnrepresentable.NULL:
+                raise _unrepresentable(self.target, found[0], Lsn(have[COMMIT_LSN][i].as_py()))
+        return nulled
+
+
+def _widen(values: pa.Array, column: Column) -> pa.Array:
+    return values if values.type == column.type.arrow else pc.cast(values, column.type.arrow)
+
+
+def _missing(column: Column, known: pa.Array | None, length: int, table: ReplicatedTableSchema) -> pa.Array:
+    """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
+    if column.missing_value is None or known is None:
+        return pa.nulls(length, column.type.arrow)
+    constant = pa.scalar(column.missing_value).cast(column.type.arrow)
+    if not constant.is_valid:
+        raise _unrepresentable(table, column, table.snapshot_id)
+    values = pa.repeat(constant, length)
+    return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
+
+
+def _unsupported(table: ReplicatedTableSchema, before: Column, after: Column) -> NeedsOperator:
+    return NeedsOperator(
+        "schema_change_unsupported",
+        f"{table.name}: column {after.name} changed from {before.type_name} to {after.type_name}, "
+        "and PostgreSQL does not tell the new values of the rows that were there",
+        hint=f"copy the table again (levada resync {table.name}, or resyncNonce of its TableSync)",
+    )
+
+
+def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> Unrepresentable:
+    return Unrepresentable(
+        "unrepresentable_value",
+        f"{table.name}: column {column.name} ({column.type_name}) has a value without a place in "
+        f"{column.type.arrow}, in the transaction with commit LSN {Lsn(at)}",
+        hint="set onUnrepresentable to Null, or to Text and copy the table again",
+    )

@@ -1,0 +1,156 @@
+"""Staged changes as apply hands them to a destination. Holds names and positions alone: cheap to pickle into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from levada.pgoutput.changes import RelationChange, Truncate
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN
+from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.manifest import Manifest, SegmentFile
+from levada.segments.projection import Projection
+from levada.segments.staging import Staging, failures
+from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId
+
+if TYPE_CHECKING:
+    from levada.pgoutput.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class TableStart:
+    """Where a table's part of a batch begins: changes with a commit LSN of ``after`` or more, on top of ``schema``."""
+
+    schema: ReplicatedTableSchema
+    after: Lsn
+
+
+class StagedBatch(EventBatch):
+    """What the manifests (in WAL order) have of each table, from its start to ``until``, exclusive."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        manifests: Sequence[Manifest],
+        starts: Sequence[TableStart],
+        until: Lsn,
+        policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+    ) -> None:
+        self.tables = tuple(s.schema.id for s in starts)
+        self.until = until
+        self._changes = {s.schema.id: _select(staging, manifests, s, until, policy) for s in starts}
+        self._relations = tuple(r for m in manifests for r in m.relations if self._concerns(r))
+        self._truncates = tuple(
+            sorted({t for c in self._changes.values() for t in c.truncates}, key=lambda t: (t.commit_lsn, t.ordinal))
+        )
+
+    def changes(self, table: TableId) -> StagedTable:
+        """Return the changes of one table of ``tables``."""
+        return self._changes[table]
+
+    def __iter__(self) -> Iterator[Event]:
+        """Walk the events of all tables in the order of (commit LSN, ordinal)."""
+        raise NotImplementedError
+
+    def _concerns(self, relation: RelationChange) -> bool:
+        mine = self._changes.get(relation.schema.id)
+        return mine is not None and mine.after <= relation.commit_lsn < self.until
+
+
+@dataclass(slots=True)
+class StagedTable(TableEvents):
+    """The staged changes of one table."""
+
+    staging: Staging
+    schema: ReplicatedTableSchema
+    versions: tuple[ReplicatedTableSchema, ...]
+    files: tuple[SegmentFile, ...]
+    truncates: tuple[Truncate, ...]
+    after: Lsn
+    until: Lsn
+    policy: OnUnrepresentable
+    written: Mapping[SnapshotId, ReplicatedTableSchema]
+    """The version of each file's rows."""
+    nulled: int = field(default=0, compare=False)
+    """Values that became NULL under the policy ``Null`` in the scans of this object, in this process."""
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes in WAL order, a row group at a time, projected to ``schema``.
+
+        Raise Unrepresentable under the policy ``Error``, NeedsOperator ``schema_change_unsupported`` for rows of a
+        version whose values cannot be had in the newest one.
+        """
+        for file in self.files if files is None else files:
+            projection = Projection.of(self.written[file.snapshot_id], self.schema, columns, self.policy)
+            for rows in self._row_groups(file, projection):
+                projected, nulled = projection.apply(rows)
+                self.nulled += nulled
+                yield projected
+
+    def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
+        whole = self.after <= file.first_lsn and file.last_lsn < self.until
+        with self.staging.input(file.path) as source, failures(f"read {file.path}"):
+            parquet = pq.ParquetFile(source)
+            names = parquet.schema_arrow.names
+            columns = projection.reads(names)
+            for group in range(parquet.num_row_groups):
+                if not whole and self._outside(parquet.metadata.row_group(group)):
+                    continue
+                rows = parquet.read_row_group(group, columns=columns)
+                if not whole:
+                    rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
+                yield from rows.combine_chunks().to_batches()
+
+    def _outside(self, group: pq.RowGroupMetaData) -> bool:
+        for i in range(group.num_columns):
+            column = group.column(i)
+            if column.path_in_schema == COMMIT_LSN:
+                lsn = column.statistics
+                return bool(lsn.max < self.after or lsn.min >= self.until)
+        return False
+
+    def _inside(self, lsn: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pc.and_(pc.greater_equal(lsn, int(self.after)), pc.less(lsn, int(self.until)))
+
+
+def _select(
+    staging: Staging, manifests: Sequence[Manifest], start: TableStart, until: Lsn, policy: OnUnrepresentable
+) -> StagedTable:
+    table, after = start.schema.id, start.after
+    files: list[SegmentFile] = []
+    truncates: list[Truncate] = []
+    written: dict[SnapshotId, ReplicatedTableSchema] = {}
+    newer: dict[SnapshotId, ReplicatedTableSchema] = {}
+    for manifest in manifests:
+        known = {s.snapshot_id: s for s in manifest.schemas if s.id == table}
+        for file in manifest.files:
+            if file.table == table and file.last_lsn >= after and file.first_lsn < until:
+                files.append(file)
+                written[file.snapshot_id] = known[file.snapshot_id]
+        for relation in manifest.relations:
+            if relation.schema.id == table and after <= relation.commit_lsn < until:
+                newer[relation.schema.snapshot_id] = relation.schema
+        truncates += [t for t in manifest.truncates if table in t.tables and after <= t.commit_lsn < until]
+    # A version from before the start is what the start's schema says or older, whatever its number: a copy's is 0/0.
+    newer |= {v: s for v, s in written.items() if v >= after and v > start.schema.snapshot_id}
+    newer.pop(start.schema.snapshot_id, None)
+    versions = (start.schema, *(newer[v] for v in sorted(newer)))
+    return StagedTable(
+        staging=staging,
+        schema=versions[-1],
+        versions=versions,
+        files=tuple(files),
+        truncates=tuple(truncates),
+        after=after,
+        until=until,
+        policy=policy,
+        written=written,
+    )

@@ -1,0 +1,146 @@
+"""The staging area: a folder on any file system, and the few operations on it that segments need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from levada.errors import NeedsOperator, Transient
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A folder given by a path, ``file://…``, or the URI of an object store. Cheap to pickle: it connects when used.
+
+    ``durable`` tells whether what was published outlives this machine's restart; only then may the slot be acknowledged
+    for it. Paths are relative to the folder, with ``/`` between their parts.
+    """
+
+    uri: str
+    durable: bool
+
+    @classmethod
+    def open(cls, uri: str, *, durable: bool | None = None) -> Self:
+        """Return the staging area at ``uri``; it is durable unless ``durable`` says that it is scratch.
+
+        Raise NeedsOperator ``staging_unusable`` if no file system answers to the URI.
+        """
+        staging = cls(uri if "://" in uri else str(Path(uri).absolute()), durable is not False)
+        staging._place()
+        return staging
+
+    def list(self, folder: str) -> Mapping[str, int]:
+        """Return the names of the folder's files with their sizes in bytes; nothing if there is no such folder."""
+        fs, root = self._place()
+        with failures(f"list {folder}"):
+            found = fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
+        return {i.base_name: i.size or 0 for i in found if i.type is pafs.FileType.File}
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        with failures(f"read {path}"), self.input(path) as stream:
+            return bytes(stream.read())
+
+    def input(self, path: str) -> pa.NativeFile:
+        """Open a file for reading at any position."""
+        fs, root = self._place()
+        with failures(f"read {path}"):
+            return fs.open_input_file(f"{root}/{path}")
+
+    def output(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing; an old one of that name is replaced."""
+        fs, root = self._place()
+        with failures(f"write {path}"):
+            if self._local:
+                fs.create_dir(f"{root}/{path}".rpartition("/")[0])
+            return fs.open_output_stream(f"{root}/{path}")
+
+    def publish(self, path: str, content: bytes, *, naming: Sequence[str]) -> None:
+        """Make a file visible whole or not at all, after the files that it names are safe."""
+        fs, root = self._place()
+        with failures(f"publish {path}"):
+            if not self._local:
+                # An object appears when its upload is completed. Not a `with`: leaving it by an error completes it too.
+                stream = fs.open_output_stream(f"{root}/{path}")
+                stream.write(content)
+                stream.close()
+                return
+            folder, _, name = f"{root}/{path}".rpartition("/")
+            os.makedirs(folder, exist_ok=True)
+            for named in naming:
+                self._sync(f"{root}/{named}")
+            temporary = f"{folder}/.{name}.partial"
+            with open(temporary, "wb") as file:
+                file.write(content)
+            self._sync(temporary)
+            os.replace(temporary, f"{folder}/{name}")
+            self._sync(folder)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; not an error if it is gone already."""
+        fs, root = self._place()
+        with failures(f"remove {path}"):
+            try:
+                fs.delete_file(f"{root}/{path}")
+            except FileNotFoundError:
+                return
+
+    def _place(self) -> tuple[pafs.FileSystem, str]:
+        return _connect(self.uri)
+
+    @property
+    def _local(self) -> bool:
+        return isinstance(self._place()[0], pafs.LocalFileSystem)
+
+    def _sync(self, path: str) -> None:
+        if not self.durable:
+            return
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def failures(action: str) -> Iterator[None]:
+    """Name what failed on the staging area, and who can mend it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NeedsOperator("staging_file_missing", f"staging: cannot {action}: the file is not there") from error
+    except PermissionError as error:
+        raise NeedsOperator("staging_denied", f"staging: cannot {action}: {error}") from error
+    except OSError as error:
+        raise Transient("staging_unavailable", f"staging: cannot {action}: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _connect(uri: str) -> tuple[pafs.FileSystem, str]:
+    if "://" not in uri:
+        return pafs.LocalFileSystem(), uri.rstrip("/")
+    try:
+        fs, root = pafs.FileSystem.from_uri(uri)
+    except pa.ArrowInvalid:
+        fs, root = _connect_fsspec(uri)
+    return fs, root.rstrip("/")
+
+
+def _connect_fsspec(uri: str) -> tuple[pafs.FileSystem, str]:
+    import fsspec
+
+    try:
+        fs, root = fsspec.core.url_to_fs(uri)
+    except (ImportError, ValueError) as error:
+        raise NeedsOperator(
+            "staging_unusable", f"staging: no file system for {uri.split('://')[0]}://: {error}"
+        ) from error
+    return pafs.PyFileSystem(pafs.FSSpecHandler(fs)), str(root)

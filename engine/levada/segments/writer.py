@@ -1,0 +1,285 @@
+"""Writing one segment: rows go to Parquet files as they come, and become a segment when the manifest names them.
+
+A transaction of any size passes with bounded memory, because its row groups are written before its end is known; if it
+never comes, no manifest names them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
+from levada.segments.manifest import Manifest, SegmentFile
+from levada.segments.staging import Staging, failures
+from levada.values import Lsn, SnapshotId, TableId
+
+ROW_GROUP_BYTES: Final = 8 << 20
+"""Arrow bytes after which a table's rows become a row group: large enough that a column's fixed costs vanish."""
+MAX_BUFFERED_BYTES: Final = 64 << 20
+"""Arrow bytes that all tables of a segment hold back together; above it the largest are written first."""
+
+
+class SegmentWriter:
+    """One open segment. Not thread-safe; after `commit` or `abort` it is of no further use."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        pipeline: str,
+        epoch: int,
+        start_lsn: Lsn,
+        *,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
+    ) -> None:
+        self.start_lsn = start_lsn
+        self.rows = 0
+        self.bytes = 0
+        """Arrow bytes that were added, on disk already or not."""
+        self.transactions = 0
+        self._staging = staging
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._row_group_bytes = row_group_bytes
+        self._max_buffered_bytes = max_buffered_bytes
+        self._open: dict[TableId, _Part] = {}
+        self._parts: list[_Part] = []
+        self._schemas: dict[tuple[TableId, SnapshotId], ReplicatedTableSchema] = {}
+        self._relations: list[RelationChange] = []
+        self._truncates: list[Truncate] = []
+        self._first_commit_ts_us: int | None = None
+        self._last_commit_ts_us: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether there is nothing that a segment would hold."""
+        return not (self.rows or self._relations or self._truncates)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Arrow bytes that are held back in memory."""
+        return sum(p.buffered_bytes for p in self._open.values())
+
+    def add(self, batch: ChangeBatch) -> None:
+        """Take the changes of a slice of the stream."""
+        for item in batch.items:
+            match item:
+                case TableChanges():
+                    self._add_rows(item)
+                case RelationChange():
+                    self._relations.append(item)
+                    self._schemas[item.schema.id, item.schema.snapshot_id] = item.schema
+                case Truncate():
+                    self._begin_at(item.commit_ts_us)
+                    self._truncates.append(item)
+        self.transactions += batch.transactions
+        if batch.last_commit_ts_us is not None:
+            self._begin_at(batch.last_commit_ts_us)
+            self._last_commit_ts_us = batch.last_commit_ts_us
+        self._bound_memory()
+
+    def commit(self, end_lsn: Lsn) -> Manifest:
+        """Make the segment ``(start_lsn, end_lsn]`` durable and visible; everything that was added is in it."""
+        for part in self._parts:
+            part.close(self._staging)
+        manifest = Manifest(
+            pipeline=self._pipeline,
+            epoch=self._epoch,
+            start_lsn=self.start_lsn,
+            end_lsn=end_lsn,
+            files=tuple(p.described() for p in self._parts),
+            schemas=tuple(self._schemas[key] for key in sorted(self._schemas)),
+            relations=tuple(self._relations),
+            truncates=tuple(self._truncates),
+            transactions=self.transactions,
+            first_commit_ts_us=self._first_commit_ts_us,
+            last_commit_ts_us=self._last_commit_ts_us,
+        )
+        self._staging.publish(
+            f"{self._pipeline}/{manifest.name}.json", manifest.dumps(), naming=[f.path for f in manifest.files]
+        )
+        return manifest
+
+    def abort(self) -> None:
+        """Forget what was added and remove what was written of it."""
+        for part in self._parts:
+            part.discard(self._staging)
+        self._open.clear()
+        self._parts.clear()
+
+    def _add_rows(self, changes: TableChanges) -> None:
+        rows = changes.rows
+        if not rows.num_rows:
+            return
+        layout = _Layout.of(rows)
+        part = self._open.get(changes.schema.id)
+        if part is None or not part.accepts(changes.schema, layout):
+            if part is not None:
+                part.close(self._staging)
+                if part.schema.snapshot_id == changes.schema.snapshot_id:
+                    layout |= part.layout
+            part = self._begin_part(changes.schema, layout)
+        part.add(rows, layout)
+        self.rows += rows.num_rows
+        self.bytes += rows.nbytes
+        if self._first_commit_ts_us is None:
+            self._begin_at(rows.column(COMMIT_TS)[0].value)
+        if part.buffered_bytes >= self._row_group_bytes:
+            part.flush(self._staging)
+
+    def _begin_part(self, schema: ReplicatedTableSchema, layout: _Layout) -> _Part:
+        name = f"{self.start_lsn.hex}-{self._epoch:08d}-{int(schema.id)}-{len(self._parts):05d}.parquet"
+        part = _Part(f"{self._pipeline}/{name}", schema, layout)
+        self._open[schema.id] = part
+        self._parts.append(part)
+        self._schemas[schema.id, schema.snapshot_id] = schema
+        return part
+
+    def _begin_at(self, commit_ts_us: int) -> None:
+        if self._first_commit_ts_us is None:
+            self._first_commit_ts_us = commit_ts_us
+
+    def _bound_memory(self) -> None:
+        buffered = self.buffered_bytes
+        if buffered <= self._max_buffered_bytes:
+            return
+        for part in sorted(self._open.values(), key=lambda p: -p.buffered_bytes):
+            buffered -= part.buffered_bytes
+            part.flush(self._staging)
+            if buffered <= self._max_buffered_bytes // 2:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which of the optional columns there are."""
+
+    old: bool
+    unchanged: bool
+    unrepresentable: bool
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> _Layout:
+        names = set(rows.schema.names)
+        return cls(OLD in names, UNCHANGED in names, UNREPRESENTABLE in names)
+
+    def __or__(self, other: _Layout) -> _Layout:
+        return _Layout(
+            self.old or other.old,
+            self.unchanged or other.unchanged,
+            self.unrepresentable or other.unrepresentable,
+        )
+
+
+@dataclass(slots=True)
+class _Part:
+    """One Parquet file in the making: rows of one version of one table, one layout."""
+
+    path: str
+    schema: ReplicatedTableSchema
+    layout: _Layout
+    buffered: list[pa.RecordBatch] = field(default_factory=list)
+    buffered_bytes: int = 0
+    rows: int = 0
+    bytes: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+    closed: bool = False
+    _sink: pa.NativeFile | None = None
+    _parquet: pq.ParquetWriter | None = None
+
+    def accepts(self, schema: ReplicatedTableSchema, layout: _Layout) -> bool:
+        """Tell whether such rows can follow; once a row group is written the file's columns are settled."""
+        if self.closed or schema.snapshot_id != self.schema.snapshot_id:
+            return False
+        return self._parquet is None or (self.layout | layout) == self.layout
+
+    def add(self, rows: pa.RecordBatch, layout: _Layout) -> None:
+        self.layout |= layout
+        if not self.rows:
+            self.first_lsn = rows.column(COMMIT_LSN)[0].as_py()
+        self.last_lsn = rows.column(COMMIT_LSN)[-1].as_py()
+        self.rows += rows.num_rows
+        self.buffered.append(rows)
+        self.buffered_bytes += rows.nbytes
+
+    def flush(self, staging: Staging) -> None:
+        """Write what is buffered as one row group."""
+        if not self.buffered:
+            return
+        arrow = change_schema(
+            self.schema,
+            old=self.layout.old,
+            unchanged=self.layout.unchanged,
+            unrepresentable=self.layout.unrepresentable,
+        )
+        table = pa.Table.from_batches([_pad(b, arrow) for b in self.buffered], arrow)
+        if self._parquet is None:
+            self._sink = staging.output(self.path)
+            self._parquet = _parquet_writer(self._sink, arrow)
+        with failures(f"write {self.path}"):
+            self._parquet.write_table(table, row_group_size=table.num_rows)
+        self.buffered.clear()
+        self.buffered_bytes = 0
+
+    def close(self, staging: Staging) -> None:
+        if self.closed:
+            return
+        self.flush(staging)
+        assert self._parquet is not None
+        assert self._sink is not None
+        with failures(f"write {self.path}"):
+            self._parquet.close()
+            self.bytes = self._sink.tell()
+            self._sink.close()
+        self.closed = True
+
+    def discard(self, staging: Staging) -> None:
+        self.buffered.clear()
+        if self._sink is None or self._parquet is None:
+            return
+        with suppress(OSError):  # what could not be written is not wanted any more
+            self._parquet.close()
+            self._sink.close()
+        staging.remove(self.path)
+
+    def described(self) -> SegmentFile:
+        return SegmentFile(
+            path=self.path,
+            table=self.schema.id,
+            snapshot_id=self.schema.snapshot_id,
+            rows=self.rows,
+            bytes=self.bytes,
+            first_lsn=Lsn(self.first_lsn),
+            last_lsn=Lsn(self.last_lsn),
+        )
+
+
+def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    """Measured on ten columns, CPU seconds per million rows: these settings 0.6; dictionaries everywhere 1.1."""
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[OP, OLD_KIND],
+        # Row groups outside of an LSN range are skipped; no other column is ever searched.
+        write_statistics=[COMMIT_LSN],
+        store_decimal_as_integer=True,
+    )
+
+
+def _pad(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if rows.num_columns == len(schema):
+        return rows
+    have = {name: rows.column(i) for i, name in enumerate(rows.schema.names)}
+    return pa.RecordBatch.from_arrays(
+        [have[f.name] if f.name in have else pa.nulls(rows.num_rows, f.type) for f in schema], schema=schema
+    )

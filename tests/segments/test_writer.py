@@ -1,0 +1,273 @@
+"""What is written is read back, and nothing of it is seen before its manifest."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.segments.changes import batch, changes, column, delete, insert, table, update
+
+from levada.errors import NeedsOperator, Transient
+from levada.pgoutput.changes import ChangeBatch, RelationChange, Truncate
+from levada.schema import Kind, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
+from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
+from levada.segments.projection import layout
+from levada.values import Lsn, OnUnrepresentable, TableId
+
+TABLES = [
+    table(1),
+    table(2, column(1, "id", Kind.INT8), column(2, "amount", Kind.INT4), column(5, "tag")),
+]
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, schema: ReplicatedTableSchema, lsn: int, first: int) -> list[dict[str, Any]]:
+    """A few changes of one transaction, with any of the optional columns."""
+    values = {Kind.INT8: st.integers(-(2**63), 2**63 - 1), Kind.INT4: st.integers(-(2**31), 2**31 - 1)}
+    row: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+        {c.name: st.none() | values.get(c.type.kind, st.text(max_size=5)) for c in schema.columns}
+    )
+    out = []
+    for ordinal in range(first, first + draw(st.integers(1, 4))):
+        new, old = draw(row), draw(row)
+        made = draw(
+            st.sampled_from(
+                [
+                    insert(lsn, ordinal, **new),
+                    update(lsn, ordinal, **new),
+                    update(lsn, ordinal, old, "O", **new),
+                    delete(lsn, ordinal, "O", **new),
+                    {**update(lsn, ordinal, **new), UNCHANGED: [schema.columns[-1].attnum]},
+                    {**insert(lsn, ordinal, **new), UNREPRESENTABLE: [(schema.columns[-1].attnum, "infinity")]},
+                ]
+            )
+        )
+        out.append(made)
+    return out
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[ChangeBatch]:
+    """Transactions of one or two tables, one slice each, some of them over several slices."""
+    out = []
+    lsn = 100
+    for _ in range(draw(st.integers(1, 6))):
+        lsn += draw(st.integers(1, 50)) * 8
+        items = []
+        ordinal = 0
+        for schema in draw(st.lists(st.sampled_from(TABLES), min_size=1, max_size=3)):
+            rows = draw(rows_of(schema, lsn, ordinal))
+            ordinal += len(rows)
+            items.append(changes(schema, rows))
+        if draw(st.booleans()):
+            out.append(batch(*items, end=lsn + 8))
+        else:
+            out += [batch(i, transactions=0) for i in items[:-1]]
+            out.append(batch(items[-1], end=lsn + 8))
+    return out
+
+
+def expected(stream: list[ChangeBatch], schema: ReplicatedTableSchema) -> list[dict[str, Any]]:
+    """The rows of one table in a stream, in the layout that is read."""
+    empty = dict.fromkeys(layout(schema).names)
+    return [
+        {**empty, **row}
+        for b in stream
+        for item in b.items
+        if item.schema.id == schema.id  # type: ignore[union-attr]  # rows alone are in these streams
+        for row in item.rows.to_pylist()  # type: ignore[union-attr]  # as above
+    ]
+
+
+def read(staging: Staging, log: SegmentLog, schema: ReplicatedTableSchema, after: int = 0) -> list[dict[str, Any]]:
+    """The rows of one table in the log."""
+    staged = StagedBatch(staging, log.list(), [TableStart(schema, Lsn(after))], Lsn(2**60), OnUnrepresentable.NULL)
+    return [row for rows in staged.changes(schema.id).scan() for row in rows.to_pylist()]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stream=streams(), group=st.sampled_from([1, 400, 1 << 20]), after=st.integers(0, 2000))
+def test_what_is_written_is_read_back(tmp_path_factory: Any, stream: list[ChangeBatch], group: int, after: int) -> None:
+    """Whatever the slices, the layouts and the size of row groups: the same rows, in the same order, in the range."""
+    staging = Staging.open(str(tmp_path_factory.mktemp("staging")), durable=False)
+    log = SegmentLog(staging, "shop")
+    writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=group, max_buffered_bytes=2 * group)
+    for b in stream:
+        writer.add(b)
+        assert writer.buffered_bytes <= 2 * group
+    end = stream[-1].end_lsn
+    assert end is not None
+    manifest = writer.commit(end)
+    assert manifest.total_rows == sum(b.rows for b in stream)
+    assert manifest.transactions == sum(b.transactions for b in stream)
+    assert log.list() == (manifest,)
+    for schema in TABLES:
+        want = [r for r in expected(stream, schema) if r[COMMIT_LSN] >= after]
+        assert read(staging, log, schema, after) == want
+
+
+class CrashingStaging(Staging):
+    """Ends everything at the n-th operation that changes the file system."""
+
+    left: int
+
+    def _count(self) -> None:
+        object.__setattr__(self, "left", self.left - 1)
+        if self.left < 0:
+            raise Transient("crash", "here")
+
+    def output(self, path: str) -> Any:
+        self._count()
+        return super().output(path)
+
+    def _sync(self, path: str) -> None:
+        self._count()
+        super()._sync(path)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("operations", range(10))
+def test_a_crash_leaves_no_half_segment(tmp_path: Path, operations: int) -> None:
+    """Ended between any two operations on files, a segment is there whole or not at all, and garbage goes at start."""
+    whole = Staging.open(str(tmp_path))
+    staging = CrashingStaging(whole.uri, True)
+    object.__setattr__(staging, "left", operations)
+    log = SegmentLog(staging, "shop")
+    with suppress(Transient):
+        writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
+        for n in range(2):
+            writer.add(batch(*(changes(t, [insert(8 + n, 0, id=1)]) for t in TABLES), end=16 + n))
+        log.remove(writer.commit(Lsn(17)))
+    after = SegmentLog(whole, "shop")
+    for m in after.list():
+        assert all((tmp_path / f.path).exists() for f in m.files)
+        assert [len(read(whole, after, t)) for t in TABLES] == [2, 2]
+    # Two files opened, two synced, then the manifest: there from its rename (the 6th) to its removal (the 7th).
+    assert bool(after.list()) == (operations in (5, 6))
+    after.collect_garbage()
+    left = {p.name for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == {n for m in after.list() for n in (f"{m.name}.json", *(f.path.split("/")[1] for f in m.files))}
+
+
+def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
+    """Abort removes what was written, row groups of an unfinished transaction among them."""
+    staging = Staging.open(str(tmp_path))
+    writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
+    writer.add(batch(changes(TABLES[0], [insert(8, 0, id=1)]), transactions=0))
+    assert list(tmp_path.rglob("*.parquet"))
+    writer.abort()
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_what_is_not_a_row_is_in_the_manifest(tmp_path: Path) -> None:
+    """Schema versions and truncates are kept in order, also where no row changed."""
+    staging = Staging.open(str(tmp_path))
+    log = SegmentLog(staging, "shop")
+    newer = table(1, *TABLES[0].columns, column(3, "more"), at=80)
+    truncate = Truncate(Lsn(88), 0, (TableId(1),), cascade=False, restart_identity=True, commit_ts_us=5, xid=9)
+    writer = log.writer(3, Lsn(40))
+    assert writer.empty
+    writer.add(batch(RelationChange(Lsn(80), 0, newer), truncate, end=96))
+    assert not writer.empty
+    manifest = writer.commit(Lsn(96))
+    assert log.list() == (manifest,)
+    assert (manifest.relations[0].schema, manifest.truncates) == (newer, (truncate,))
+    assert (manifest.epoch, manifest.start_lsn, manifest.first_commit_ts_us) == (3, Lsn(40), 5)
+
+
+def test_overlapping_segments_are_refused(tmp_path: Path) -> None:
+    """Two segments over the same WAL mean two drivers: neither is read."""
+    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
+    for epoch, start in ((1, 0), (2, 8)):
+        writer = log.writer(epoch, Lsn(start))
+        writer.add(batch(changes(TABLES[0], [insert(10, 0, id=1)]), end=16))
+        writer.commit(Lsn(start + 16))
+    with pytest.raises(NeedsOperator) as refused:
+        log.list()
+    assert refused.value.code == "segments_overlap"
+    with pytest.raises(NeedsOperator):
+        log.collect_garbage()
+
+
+def test_a_removed_table_leaves_the_others(tmp_path: Path) -> None:
+    """The files of one table may go while another still needs its own; the manifest goes with the whole."""
+    staging = Staging.open(str(tmp_path))
+    log = SegmentLog(staging, "shop")
+    writer = log.writer(1, Lsn(0))
+    writer.add(batch(*(changes(t, [insert(8, 0, id=1)]) for t in TABLES), end=16))
+    manifest = writer.commit(Lsn(16))
+    log.remove(manifest, [TableId(1)])
+    assert len(read(staging, log, TABLES[1])) == 1
+    assert read(staging, log, TABLES[0], after=16) == []
+    with pytest.raises(NeedsOperator) as missing:
+        read(staging, log, TABLES[0])
+    assert missing.value.code == "staging_file_missing"
+    log.remove(manifest)
+    assert log.list() == ()
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_broken_manifest_is_told(tmp_path: Path) -> None:
+    """A manifest that cannot be read stops the start and names its file."""
+    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
+    writer = log.writer(1, Lsn(0))
+    manifest = writer.commit(Lsn(16))
+    (tmp_path / "shop" / f"{manifest.name}.json").write_text("{")
+    with pytest.raises(NeedsOperator) as broken:
+        log.list()
+    assert broken.value.code == "manifest_unreadable"
+
+
+@pytest.mark.parametrize("uri", ["file://{}", "{}", "memory://levada-{}"])
+def test_any_file_system_will_do(tmp_path: Path, uri: str) -> None:
+    """Segments are the same on a path, a file URI and a file system of fsspec's."""
+    staging = Staging.open(uri.format(tmp_path))
+    log = SegmentLog(staging, "shop")
+    assert log.list() == ()
+    writer = log.writer(1, Lsn(0))
+    writer.add(batch(changes(TABLES[0], [insert(8, 0, id=1, note="a b")]), end=16))
+    manifest = writer.commit(Lsn(16))
+    assert log.list() == (manifest,)
+    assert manifest.total_bytes > 0
+    assert [r["note"] for r in read(staging, log, TABLES[0])] == ["a b"]
+    log.remove(manifest)
+    assert log.list() == ()
+    assert log.collect_garbage() == 0
+
+
+def test_an_unknown_file_system_is_told() -> None:
+    """A URI that nothing answers to is an error with a code, not a traceback of a library's."""
+    with pytest.raises(NeedsOperator) as unknown:
+        Staging.open("nosuch://bucket/x")
+    assert unknown.value.code == "staging_unusable"
+
+
+def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit LSN's statistics skip row groups; what is asked for by the column is all that is read."""
+    staging = Staging.open(str(tmp_path))
+    writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
+    for lsn in range(8, 88, 8):
+        writer.add(batch(changes(TABLES[0], [insert(lsn, 0, id=lsn, note="x")]), end=lsn + 8))
+    manifest = writer.commit(Lsn(88))
+    asked: list[Any] = []
+    original = pq.ParquetFile.read_row_group
+
+    def spy(self: Any, i: int, columns: Any = None, **more: Any) -> Any:
+        asked.append((i, tuple(columns)))
+        return original(self, i, columns=columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
+    staged = StagedBatch(staging, [manifest], [TableStart(TABLES[0], Lsn(24))], Lsn(48))
+    got = staged.changes(TableId(1)).read(["id"])
+    assert got is not None
+    assert got.to_pydict() == {"id": [24, 32, 40]}
+    assert asked == [(i, ("id", COMMIT_LSN)) for i in (2, 3, 4)]
