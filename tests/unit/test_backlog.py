@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from levada.apply.backlog import Backlog
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.values import Lsn, SnapshotId, TableId

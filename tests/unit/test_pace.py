@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from levada.apply.pace import due
 
 seconds = st.floats(0, 1000)

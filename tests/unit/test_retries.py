@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.runtime.phases import TRANSITIONS, at_restart, check_transition
 from levada.runtime.retries import RetryLimits, park

@@ -1,0 +1,171 @@
+"""The engine as a user runs it: ``levada run`` in a process of its own, watched over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.conftest import Database
+from tests.scenarios.equality import differences
+
+TIMEOUT_S = 240
+
+
+@dataclass
+class Engine:
+    """A pipeline named ``shop`` over a test's database, with everything it keeps in one folder."""
+
+    db: Database
+    folder: Path
+    spec: dict[str, Any] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "pipeline.yaml"
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "engine.log"
+        return path.read_text() if path.exists() else ""
+
+    def write_manifest(self, *table_syncs: dict[str, Any]) -> Path:
+        """Write the manifest and the Secret that it names."""
+        secret = self.folder / "secrets" / "pg"
+        secret.mkdir(parents=True, exist_ok=True)
+        (secret / "username").write_text("postgres")
+        (secret / "password").write_text("unused")
+        spec: dict[str, Any] = {
+            "source": {
+                "host": "127.0.0.1",
+                "port": self.db.server.port,
+                "database": self.db.name,
+                "credentialsSecretRef": {"name": "pg"},
+                "tls": {"mode": "Disable"},
+                "slot": {"name": f"levada_{self.db.name}"},
+                "publication": {"name": f"levada_{self.db.name}"},
+            },
+            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "batch": {"maxFillMs": 200},
+            "freshnessSeconds": 2,
+            "destination": {
+                "iceberg": {
+                    "catalog": {"type": "Hadoop", "warehouse": f"file://{self.warehouse}"},
+                    "namespace": "shop_{schema}",
+                }
+            },
+            "staging": {"uri": f"file://{self.folder / 'staging'}"},
+            "store": {"postgres": {}},
+            "retries": {"delaySeconds": 1, "maxDelaySeconds": 2},
+        }
+        documents = [
+            {
+                "apiVersion": "levada.dev/v1alpha1",
+                "kind": "Pipeline",
+                "metadata": {"name": "shop"},
+                "spec": {**spec, **self.spec},
+            },
+            *table_syncs,
+        ]
+        self.manifest.write_text(yaml.safe_dump_all(documents))
+        return self.manifest
+
+    def levada(self, *args: str, check: bool = True, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "levada", *args], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert not check or done.returncode == 0, (
+            f"levada {args} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        return done
+
+    def options(self) -> list[str]:
+        return [str(self.manifest), "--secrets", str(self.folder / "secrets"), "--work-dir", str(self.folder / "work")]
+
+    def start(self, **environment: str) -> None:
+        """Start ``levada run`` in the background."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        with open(self.folder / "engine.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "levada", "run", *self.options(), "--port", str(self.port)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    def progress(self) -> dict[str, Any] | None:
+        """Return what /v1/progress says, None while nothing answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/progress", timeout=5) as answer:
+                return dict(json.load(answer))
+        except (OSError, urllib.error.URLError):
+            return None
+
+    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout: float = TIMEOUT_S) -> dict[str, Any]:
+        """Wait until the progress satisfies; fail with the log if the engine ends first."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            progress = self.progress()
+            if progress is not None and what(progress):
+                return progress
+            assert self.process is None or self.process.poll() is None, f"the engine ended\n{self.log[-6000:]}"
+            time.sleep(0.1)
+        raise AssertionError(f"not reached in {timeout} s: {json.dumps(self.progress())[:3000]}\n{self.log[-4000:]}")
+
+    def wait_caught_up(self, timeout: float = TIMEOUT_S) -> dict[str, Any]:
+        """Wait until every table is Ready and has applied all that is committed now."""
+        [(target,)] = self.db.query("SELECT pg_current_wal_lsn()::text")
+        return self.wait_for(
+            lambda p: (
+                bool(p["tables"])
+                and all(t["phase"] == "Ready" and lsn(t["appliedLsn"]) >= lsn(target) for t in p["tables"])
+            ),
+            timeout,
+        )
+
+    def kill(self) -> None:
+        """End the engine and its children as a power cut would."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(30)
+
+    def stop(self) -> int:
+        """Ask it to stop, as Kubernetes would; return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+    def assert_equal(self, *tables: str, namespace: str = "shop_public") -> None:
+        """Compare these tables of schema public with the lake, row by row."""
+        with self.db.connect() as connection:
+            found = [differences(connection, self.warehouse, namespace, "public", t) for t in tables]
+        assert not any(found), "\n".join(f for f in found if f)
+
+
+def lsn(text: str | None) -> int:
+    if text is None:
+        return -1
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)

@@ -1,0 +1,126 @@
+"""Source and lake side by side, each read by something that is not Levada: PostgreSQL prints, PyIceberg reads.
+
+PostgreSQL prints every column in a form that Arrow casts without loss; both sides are sorted by the same columns and
+compared as Arrow tables.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+from psycopg import sql
+from pyiceberg.table import StaticTable
+
+_NULL = "\\N"
+
+
+def lake_table(warehouse: Path, namespace: str, name: str) -> pa.Table:
+    """Read the newest snapshot of a table of a Hadoop catalog."""
+    metadata = warehouse / namespace / name / "metadata"
+    version = (metadata / "version-hint.text").read_text().strip()
+    table = StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan().to_arrow()
+    return table.cast(pa.schema([pa.field(f.name, _small(f.type)) for f in table.schema]))
+
+
+def source_table(connection: psycopg.Connection[Any], schema: str, name: str, like: pa.Schema) -> pa.Table:
+    """Read a table of the source as Arrow of the lake's types, from what PostgreSQL prints."""
+    columns = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+        [f'"{schema}"."{name}"'],
+    ).fetchall()
+    expressions = [_printed(column, kind) for column, kind in columns]
+    query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv, NULL '\\N', FORCE_QUOTE *)").format(
+        sql.SQL(", ").join(expressions), sql.Identifier(schema, name)
+    )
+    out = io.BytesIO()
+    with connection.cursor().copy(query) as copy:
+        for part in copy:
+            out.write(part)
+    names = [column for column, _ in columns]
+    if not out.tell():
+        return pa.table({n: pa.array([], like.field(n).type) for n in names})
+    text = pcsv.read_csv(
+        pa.BufferReader(out.getvalue()),
+        pcsv.ReadOptions(column_names=names, block_size=64 << 20),
+        pcsv.ParseOptions(newlines_in_values=True),
+        pcsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[_NULL],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return pa.table({n: _parse(text[n], like.field(n).type) for n in names})
+
+
+def differences(connection: psycopg.Connection[Any], warehouse: Path, namespace: str, schema: str, name: str) -> str:
+    """Return what differs between a table of the source and of the lake, empty if nothing does."""
+    lake = lake_table(warehouse, namespace, name)
+    try:
+        source = source_table(connection, schema, name, lake.schema)
+    except KeyError as error:
+        return f"{schema}.{name}: the lake lacks column {error}"
+    if set(lake.column_names) != set(source.column_names):
+        return f"{schema}.{name}: columns {lake.column_names} instead of {source.column_names}"
+    lake = lake.select(source.column_names)
+    if lake.num_rows != source.num_rows:
+        return f"{schema}.{name}: {lake.num_rows} rows in the lake, {source.num_rows} in the source"
+    order = [(n, "ascending") for n in source.column_names if not pa.types.is_nested(source.schema.field(n).type)]
+    source, lake = source.sort_by(order).combine_chunks(), lake.sort_by(order).combine_chunks()
+    wrong = [n for n in source.column_names if not _equal(source[n], lake[n])]
+    return f"{schema}.{name}: columns {wrong} differ" if wrong else ""
+
+
+def _equal(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
+    if pa.types.is_floating(a.type):  # NaN equals NaN here
+        a, b = pc.cast(a, pa.string()), pc.cast(b, pa.string())
+    return bool(a.equals(b))
+
+
+def _printed(column: str, kind: str) -> sql.Composable:
+    name = sql.Identifier(column)
+    if kind == "timestamp with time zone" or kind.startswith("timestamp("):
+        return sql.SQL("to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')").format(name)
+    if kind == "timestamp without time zone":
+        return sql.SQL("to_char({}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')").format(name)
+    if kind == "boolean":
+        return sql.SQL("CASE {0} WHEN true THEN 'true' WHEN false THEN 'false' END").format(name)
+    if kind == "bytea":
+        return sql.SQL("encode({}, 'hex')").format(name)
+    if kind.endswith("[]"):
+        return sql.SQL("array_to_json({})::text").format(name)
+    return sql.SQL("{}::text").format(name)
+
+
+def _parse(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_binary(kind):
+        return pa.chunked_array([pa.array([None if v is None else bytes.fromhex(v) for v in text.to_pylist()], kind)])
+    if pa.types.is_list(kind):
+        import json
+
+        return pa.chunked_array([pa.array([None if v is None else json.loads(v) for v in text.to_pylist()], kind)])
+    if pa.types.is_timestamp(kind):
+        return (
+            pc.cast(text, pa.timestamp("us")).cast(kind)
+            if kind.tz is None
+            else pc.cast(pc.assume_timezone(pc.cast(text, pa.timestamp("us")), "UTC"), kind)
+        )
+    return pc.cast(text, kind)
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """PyIceberg reads large strings; the source side has small ones."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _small(kind.value_type)))
+    return kind
