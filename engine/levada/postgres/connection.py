@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import select
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from levada.errors import NeedsOperator
+from levada.postgres.failures import source_error, source_errors
 from levada.values import QualifiedTable
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
+
+_NAME_BYTES: Final = 63
+"""NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off."""
+
+_CONNECT_TIMEOUT_S: Final = 15
+
+_OPTIONS: Final = " ".join(
+    f"-c {setting}"
+    for setting in (
+        # Values read as text must be those that the stream has, whatever the role's or the database's defaults are.
+        "timezone=UTC",
+        "datestyle=ISO",
+        "intervalstyle=postgres",
+        "extra_float_digits=3",
+        "bytea_output=hex",
+        # Limits that somebody set for an application's short statements must not cut a copy or a stream.
+        "statement_timeout=0",
+        "idle_in_transaction_session_timeout=0",
+        "idle_session_timeout=0",
+        # A policy that hides rows is an error then, not a copy that silently lacks them.
+        "row_security=off",
+    )
+)
+
+_KEEPALIVE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A peer that vanished is noticed after a minute instead of the kernel's two hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +56,8 @@ class PostgresConnection:
     """Where the source is and as whom to log in. Pickled into Spark tasks: it holds paths, never a secret's value.
 
     ``credentials`` is a folder with the files ``username`` and ``password``, read at each connect so that a rotated
-    password needs no restart; None: libpq's own environment and passfile. ``sslmode`` and ``sslrootcert`` are libpq's.
+    password needs no restart; None: libpq's own environment and passfile, and ``user``. ``sslmode`` and
+    ``sslrootcert`` are libpq's.
     """
 
     host: str
@@ -26,3 +68,84 @@ class PostgresConnection:
     sslrootcert: Path | None = None
     user: str | None = None
     application_name: str = "levada"
+
+    @property
+    def where(self) -> str:
+        """``host:port/database``, for messages."""
+        return f"{self.host}:{self.port}/{self.database}"
+
+    def conninfo(self, *, replication: bool = False, application: str = "") -> str:
+        """Return libpq's connection string. It holds the password where ``credentials`` are given: never log it.
+
+        ``application`` is appended to the application name. Raise NeedsOperator ``credentials_unreadable``.
+        """
+        parameters: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "dbname": self.database,
+            "user": self.user,
+            "sslmode": self.sslmode,
+            "sslrootcert": self.sslrootcert and str(self.sslrootcert),
+            "application_name": clamp_application_name(self.application_name, application),
+            "client_encoding": "UTF8",
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "options": _OPTIONS,
+            **_KEEPALIVE,
+        }
+        if self.credentials is not None:
+            parameters |= {"user": self._secret("username"), "password": self._secret("password")}
+        if replication:
+            parameters["replication"] = "database"
+        return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
+
+    def connect(self, *, application: str = "") -> psycopg.Connection[tuple[Any, ...]]:
+        """Return an SQL connection in autocommit, with UTC, ISO dates, exact floats and UTF-8."""
+        conninfo = self.conninfo(application=application)
+        with source_errors(f"connecting to {self.where}"):
+            return psycopg.connect(conninfo, autocommit=True)
+
+    def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
+        """Return a connection to a walsender of this database, non-blocking."""
+        conninfo = self.conninfo(replication=True, application=application)
+        pg = pq.PGconn.connect_start(conninfo.encode())
+        try:
+            self._complete(pg)
+        except BaseException:
+            pg.finish()
+            raise
+        pg.nonblocking = 1
+        return pg
+
+    def _complete(self, pg: pq.abc.PGconn) -> None:
+        # PGconn.connect would hold Python's lock, and with it every thread, for as long as the host does not answer.
+        doing = f"connecting to {self.where} for replication"
+        deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+        while pg.status != pq.ConnStatus.BAD:
+            state = pg.connect_poll()
+            if state == pq.PollingStatus.OK:
+                return
+            if state == pq.PollingStatus.FAILED:
+                break
+            poll = select.poll()
+            poll.register(pg.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise source_error(doing, None, f"no answer within {_CONNECT_TIMEOUT_S} s")
+        raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0])
+
+    def _secret(self, name: str) -> str:
+        assert self.credentials is not None
+        try:
+            return (self.credentials / name).read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NeedsOperator(
+                "credentials_unreadable",
+                f"the credentials for {self.where} have no readable file {name!r}: {type(error).__name__}",
+                hint="the Secret needs the keys username and password",
+            ) from None
+
+
+def clamp_application_name(name: str, suffix: str) -> str:
+    """Join with a colon and keep to 63 bytes, cutting ``name`` rather than ``suffix``."""
+    tail = f":{suffix}".encode()[:_NAME_BYTES] if suffix else b""
+    head = name.encode()[: _NAME_BYTES - len(tail)]
+    return head.decode("utf-8", "ignore") + tail.decode("utf-8", "ignore")

@@ -1,0 +1,193 @@
+"""What went wrong at the source, as one of Levada's errors: the one table of SQLSTATEs and libpq's own messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One row of the table: which failures these are, and what becomes of them.
+
+    ``pattern`` is searched for in English messages, for failures that have no SQLSTATE of their own: libpq does not
+    tell the one of a refused login.
+    """
+
+    code: str
+    error: type[LevadaError]
+    sqlstates: tuple[str, ...] = ()
+    pattern: str = ""
+    hint: str = ""
+
+
+FAILURES: Final = (
+    # Told by text first: their SQLSTATE is shared with other failures, or there is none.
+    Failure(
+        "slot_lost",
+        SlotLost,
+        pattern=r"can no longer (get changes from|access) replication slot",
+        hint="the slot's WAL is gone; drop the slot and copy the tables again",
+    ),
+    Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist'),
+    Failure(
+        "wal_level_not_logical",
+        NeedsOperator,
+        pattern=r'requires "?(effective_)?wal_level',
+        hint="ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+    ),
+    Failure(
+        "publication_missing",
+        NeedsOperator,
+        pattern=r'^publication ".*" does not exist',
+        hint="a publication must exist before its slot: WAL from before it cannot be decoded; drop the slot as well",
+    ),
+    Failure(
+        "snapshot_gone",
+        Transient,
+        pattern=r'could not import the requested snapshot|invalid snapshot identifier|^snapshot ".*" does not exist',
+    ),
+    Failure(
+        "row_security",
+        NeedsOperator,
+        pattern="affected by row-level security",
+        hint="ALTER ROLE <role> BYPASSRLS; a copy that silently lacks rows is refused",
+    ),
+    Failure(
+        "source_starting",
+        Transient,
+        sqlstates=("57P03",),
+        pattern="the database system is|not yet accepting connections",
+    ),
+    Failure("source_stopping", Transient, sqlstates=("57P01", "57P02")),
+    Failure(
+        "too_many_connections",
+        Transient,
+        sqlstates=("53300",),
+        pattern="too many clients already|too many connections for|remaining connection slots are reserved",
+        hint="raise max_connections at the source, or lower spec.copy.connectionsPerTable",
+    ),
+    Failure(
+        "no_free_wal_sender",
+        Transient,
+        pattern='exceeds "?max_wal_senders',
+        hint="ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL",
+    ),
+    Failure(
+        "no_free_slot",
+        Transient,
+        pattern="all replication slots are in use",
+        hint="drop unused slots, or ALTER SYSTEM SET max_replication_slots = 20; then restart PostgreSQL",
+    ),
+    Failure(
+        "replication_privilege_missing",
+        NeedsOperator,
+        pattern="must be superuser or replication role"
+        "|permission denied to start WAL sender|permission denied to use replication slots",
+        hint="ALTER ROLE <role> REPLICATION",
+    ),
+    Failure(
+        "source_access_denied",
+        NeedsOperator,
+        pattern="pg_hba.conf",
+        hint="add a line to the source's pg_hba.conf for this role, database and address, then SELECT pg_reload_conf()",
+    ),
+    Failure(
+        "source_auth_failed",
+        NeedsOperator,
+        sqlstates=("28P01", "28000"),
+        pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
+        hint="check the username and password that the source's credentials hold",
+    ),
+    Failure(
+        "source_database_missing",
+        NeedsOperator,
+        sqlstates=("3D000",),
+        pattern='FATAL:  database "',
+        hint="check spec.source.database",
+    ),
+    Failure(
+        "source_tls_failed",
+        NeedsOperator,
+        pattern="certificate|SSL error|SSL negotiation|does not support SSL|sslmode",
+        hint="check spec.source.tls: its mode, and that the CA is the one that signed the server's certificate",
+    ),
+    # Told by SQLSTATE.
+    Failure(
+        "slot_active",
+        Transient,
+        sqlstates=("55006",),
+        hint="another process streams from the slot; it is free when that one ends",
+    ),
+    Failure("source_unreachable", Transient, sqlstates=("08000", "08001", "08003", "08004", "08006")),
+    Failure("statement_timeout", Transient, sqlstates=("57014",)),
+    Failure("session_timeout", Transient, sqlstates=("25P03", "25P04", "57P05")),
+    Failure("lock_timeout", Transient, sqlstates=("55P03",)),
+    Failure("serialization_conflict", Transient, sqlstates=("40001", "40P01")),
+    Failure("source_out_of_resources", Transient, sqlstates=("53000", "53100", "53200", "53400")),
+    Failure("insufficient_privilege", NeedsOperator, sqlstates=("42501",)),
+    Failure(
+        "source_read_only",
+        NeedsOperator,
+        sqlstates=("25006",),
+        hint="the server is a standby or read-only: run this on the primary",
+    ),
+    Failure("table_missing", NeedsOperator, sqlstates=("42P01",)),
+    Failure("object_missing", NeedsOperator, sqlstates=("42704",)),
+    Failure("object_exists", NeedsOperator, sqlstates=("42710", "42P07", "23505")),
+)
+
+_UNREACHABLE: Final = Failure("source_unreachable", Transient)
+_UNKNOWN: Final = Failure("source_error", NeedsOperator)
+
+
+def find_failure(sqlstate: str | None, message: str) -> Failure:
+    """Return the table's row: the first whose pattern is in the message, else the one that has the SQLSTATE.
+
+    Without an SQLSTATE the connection itself broke or never came to be.
+    """
+    for failure in FAILURES:
+        if failure.pattern and re.search(failure.pattern, message):
+            return failure
+    if sqlstate is None:
+        return _UNREACHABLE
+    return next((f for f in FAILURES if sqlstate in f.sqlstates), _UNKNOWN)
+
+
+def source_error(doing: str, sqlstate: str | None, message: str) -> LevadaError:
+    """Return the error for a failure while ``doing`` something; only the server's primary message is told.
+
+    DETAIL and CONTEXT may quote a row's values, so they are left out.
+    """
+    failure = find_failure(sqlstate, message)
+    tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
+    return failure.error(failure.code, f"{doing}: {message}{tail}", hint=failure.hint)
+
+
+def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
+    """Return the error that a failed result tells."""
+    state = result.error_field(pq.DiagnosticField.SQLSTATE)
+    text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    return source_error(doing, state.decode() if state else None, text.decode("utf-8", "replace").strip())
+
+
+@contextmanager
+def source_errors(doing: str) -> Iterator[None]:
+    """Turn psycopg's errors within into Levada's; also a decorator."""
+    try:
+        yield
+    except psycopg.Error as error:
+        message = error.diag.message_primary or _first_line(str(error))
+        raise source_error(doing, error.sqlstate, message) from error
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

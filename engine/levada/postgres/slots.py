@@ -1,0 +1,228 @@
+"""Replication slots: their names, what the server says of them, and their life from creation to drop."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.postgres.replication import execute_replication, quote_identifier
+from levada.values import Lsn, TableId
+
+PLUGIN: Final = "pgoutput"
+
+_MAX_PIPELINE: Final = 40
+"""So that ``levada_<pipeline>_copy_<oid>`` with an OID of ten digits has at most 63 bytes."""
+_PIPELINE: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_(\d+))?")
+
+_DROP_WAIT_S: Final = 30.0
+_DROP_RETRY_S: Final = 0.1
+
+
+def slot_name(pipeline: str) -> str:
+    """Return the main slot's name, ``levada_<pipeline>`` with ``-`` as ``_``.
+
+    Raise NeedsOperator ``invalid_pipeline_name`` where the name could not be read back: it may have lower-case letters,
+    digits and ``-``, at most 40 of them, and must not end like a copy slot's name.
+    """
+    name = f"levada_{pipeline.replace('-', '_')}"
+    if len(pipeline) > _MAX_PIPELINE or not _PIPELINE.fullmatch(pipeline) or parse_slot_name(name) != (pipeline, None):
+        raise NeedsOperator(
+            "invalid_pipeline_name",
+            f"the pipeline's name {pipeline!r} cannot be part of a slot's name",
+            hint=f"use at most {_MAX_PIPELINE} of a-z, 0-9 and '-', and no end like '-copy-1'",
+        )
+    return name
+
+
+def copy_slot_name(pipeline: str, table_id: TableId) -> str:
+    """Return the name of the temporary slot that a table's copy takes its snapshot from."""
+    return f"{slot_name(pipeline)}_copy_{int(table_id)}"
+
+
+def parse_slot_name(name: str) -> tuple[str, TableId | None] | None:
+    """Return the pipeline, and the table for a copy slot; None for a name that is not one of Levada's."""
+    match = _SLOT.fullmatch(name)
+    if match is None:
+        return None
+    return match[1].replace("_", "-"), TableId(match[2]) if match[2] else None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """A row of ``pg_replication_slots``; None where the server's version has no such column or no value."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str | None
+    """``reserved``, ``extended``, ``unreserved`` or ``lost``."""
+    safe_wal_size: int | None
+    """Bytes of WAL that may be written before the slot is in danger; None: no limit is set."""
+    inactive_since: datetime | None
+    """From PostgreSQL 17 on."""
+    invalidation_reason: str | None
+    """From PostgreSQL 17 on; on 16 ``conflicting`` is told as ``recovery_conflict``."""
+    failover: bool | None
+    """From PostgreSQL 17 on."""
+
+    @property
+    def lost(self) -> bool:
+        """The slot has been invalidated: changes are gone."""
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+
+@source_errors("reading the replication slot")
+def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
+    """Return what the server knows of the slot; None if there is none."""
+    row = conn.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", [name]).fetchone()
+    if row is None:
+        return None
+    slot: dict[str, Any] = row[0]
+    since = slot.get("inactive_since")
+    return SlotStatus(
+        name=slot["slot_name"],
+        plugin=slot["plugin"],
+        database=slot["database"],
+        temporary=slot["temporary"],
+        active=slot["active"],
+        active_pid=slot["active_pid"],
+        restart_lsn=_lsn(slot["restart_lsn"]),
+        confirmed_flush_lsn=_lsn(slot["confirmed_flush_lsn"]),
+        wal_status=slot["wal_status"],
+        safe_wal_size=slot["safe_wal_size"],
+        inactive_since=datetime.fromisoformat(since) if since else None,
+        invalidation_reason=slot.get("invalidation_reason")
+        or ("recovery_conflict" if slot.get("conflicting") else None),
+        failover=slot.get("failover"),
+    )
+
+
+@source_errors("creating the replication slot")
+def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False) -> Lsn:
+    """Create a permanent pgoutput slot and return its consistent point; changes that commit after it are in its stream.
+
+    Waits for the transactions that are running. Its publication must exist already. Raise NeedsOperator
+    ``failover_unsupported`` if ``failover`` is asked of a server below 17.
+    """
+    if not failover:
+        query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s)"
+    elif conn.info.server_version >= 170000:
+        query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s, failover => true)"
+    else:
+        raise NeedsOperator(
+            "failover_unsupported",
+            f"slot {name} is to be a failover slot, which PostgreSQL has from version 17 on",
+            hint="set spec.source.slot.failover to false",
+        )
+    row = conn.execute(query, [name, PLUGIN]).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def validate_slot(status: SlotStatus, database: str) -> None:
+    """Raise unless the slot can serve a pipeline of this database; it is left as it is.
+
+    NeedsOperator ``slot_foreign``: another plugin, database or kind. SlotLost ``slot_lost``: invalidated.
+    """
+    if status.plugin != PLUGIN or status.database != database or status.temporary:
+        kind = "temporary" if status.temporary else "logical" if status.plugin else "physical"
+        raise NeedsOperator(
+            "slot_foreign",
+            f"slot {status.name} is a {kind} slot of plugin {status.plugin} in database {status.database},"
+            f" not a permanent one of {PLUGIN} in {database}",
+            hint="set spec.source.slot.name to another name",
+        )
+    if status.lost:
+        reason = status.invalidation_reason or "wal_removed"
+        raise SlotLost(
+            "slot_lost",
+            f"slot {status.name} has been invalidated ({reason}): changes since {status.confirmed_flush_lsn} are gone",
+            hint=f"SELECT pg_drop_replication_slot('{status.name}'); and copy the tables again",
+        )
+
+
+def drop_slot(
+    conn: psycopg.Connection[Any], name: str, *, wait_s: float = _DROP_WAIT_S, terminate: bool = False
+) -> bool:
+    """Drop the slot; return False if there is none.
+
+    An active slot is waited for, for ``wait_s`` seconds at most, then Transient ``slot_active``. With ``terminate`` the
+    backend that holds it is ended first.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        status = inspect_slot(conn, name)
+        if status is None:
+            return False
+        if not status.active and _try_drop(conn, name):
+            return True
+        if terminate and status.active_pid is not None:
+            with source_errors(f"ending the backend that holds slot {name}"):
+                conn.execute("SELECT pg_terminate_backend(%s)", [status.active_pid])
+        if time.monotonic() >= deadline:
+            raise Transient(
+                "slot_active",
+                f"slot {name} is in use by PID {status.active_pid}",
+                hint=f"SELECT pg_terminate_backend({status.active_pid})",
+            )
+        time.sleep(_DROP_RETRY_S)
+
+
+def _try_drop(conn: psycopg.Connection[Any], name: str) -> bool:
+    try:
+        with source_errors(f"dropping slot {name}"):
+            conn.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    except Transient as error:
+        if error.code != "slot_active":
+            raise
+        return False
+    except SlotLost as error:
+        if error.code != "slot_missing":
+            raise
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSnapshot:
+    """A snapshot that other sessions can take on: it holds exactly the commits whose final LSN is below ``lsn``."""
+
+    name: str
+    lsn: Lsn
+
+
+@contextmanager
+def export_snapshot(connection: PostgresConnection, slot_name: str) -> Iterator[ExportedSnapshot]:
+    """Hold a snapshot open for as long as the context lasts, through a temporary slot that goes with it.
+
+    Waits for the transactions that are running. `levada.postgres.slots.create_slot` of the main slot must come first.
+    """
+    pg = connection.connect_replication(application=slot_name)
+    try:
+        command = f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
+        result = execute_replication(pg, command, f"exporting a snapshot through slot {slot_name}")
+        lsn, name = result.get_value(0, 1), result.get_value(0, 2)
+        assert lsn is not None
+        assert name is not None
+        yield ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
+    finally:
+        pg.finish()
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else Lsn.parse(text)
