@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations import Destination
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
 from levada.segments.manifest import Manifest
-from levada.segments.staged import StagedBatch
+from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
-from levada.values import Durability, Lsn, OnUnrepresentable, TableId, Watermark
+from levada.stores.interface import SchemaStore
+from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, Watermark
 
 _ASK_AGAIN_S: Final = 0.5
 
@@ -34,6 +37,7 @@ class Applier:
     pipeline: str
     epoch: int
     staging: Staging
+    schemas: SchemaStore
     destination: Destination
     policy: OnUnrepresentable
     stopping: threading.Event
@@ -41,18 +45,30 @@ class Applier:
     def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest]) -> Applied:
         """Apply the manifests' changes of these tables, each from its position on; return once it is durable.
 
-        Raise what the destination raises. A stop while a destination has only accepted the batch leaves the positions
-        where they were: it is applied again.
+        Raise what the destination raises, and InterruptedError when the pipeline stops while a destination has only
+        accepted the batch: the positions stay, so that it is applied again.
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn
-        batch = StagedBatch(self.staging, manifests, positions, until, policy=self.policy)
+        starts = [TableStart(self._schema(table, after), after) for table, after in positions.items()]
+        batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
-        durability = self.destination.write_events(batch, mark)
-        if durability is not Durability.DURABLE:
-            settle(self.destination, StagedBatch(self.staging, (), positions, until, policy=self.policy), mark, self.stopping)
+        if self.destination.write_events(batch, mark) is not Durability.DURABLE:
+            nothing = StagedBatch(self.staging, (), starts, until, self.policy)
+            settle(self.destination, nothing, mark, self.stopping)
         rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
-        return Applied(until, rows, batch.unrepresentable, time.monotonic() - began)
+        nulled = sum(batch.changes(table).nulled for table in positions)
+        return Applied(until, rows, nulled, time.monotonic() - began)
+
+    def _schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
+        schema = self.schemas.get_table_schema(table, SnapshotId(after))
+        if schema is None:
+            raise NeedsOperator(
+                "schema_version_missing",
+                f"the store has no schema of table {table} that holds at {after}",
+                hint="copy the table again: levada resync MANIFEST TABLE",
+            )
+        return schema
 
 
 def settle(destination: Destination, empty: StagedBatch, mark: Watermark, stopping: threading.Event) -> None:

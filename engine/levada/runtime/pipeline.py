@@ -47,7 +47,12 @@ class Pipeline:
     """
 
     def __init__(
-        self, config: PipelineConfig, *, store: PipelineStore, destination: Destination, spark: SparkSession | None = None
+        self,
+        config: PipelineConfig,
+        *,
+        store: PipelineStore,
+        destination: Destination,
+        spark: SparkSession | None = None,
     ) -> None:
         self.config = config
         self._store = store
@@ -110,7 +115,9 @@ class Pipeline:
             if done(progress):
                 return progress
             if self.wait(_POLL_S):
-                raise NeedsOperator("pipeline_stopped", f"pipeline {self.config.name} was stopped while it was waited for")
+                raise NeedsOperator(
+                    "pipeline_stopped", f"pipeline {self.config.name} was stopped while it was waited for"
+                )
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"pipeline {self.config.name} did not get there in {timeout_s} s")
 
@@ -159,7 +166,7 @@ class Pipeline:
             capture=self._capture,
             copier=TableCopy(config, store, self._destination, self._spark, self._epoch, self._stopping),
             applier=Applier(
-                config.name, self._epoch, staging, self._destination, config.on_unrepresentable, self._stopping
+                config.name, self._epoch, staging, store, self._destination, config.on_unrepresentable, self._stopping
             ),
             discover=self._discover,
             release=worker.applied,
