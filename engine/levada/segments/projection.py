@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.errors import NeedsOperator, Unrepresentable
+from levada.pgoutput.text import decode_text
+from levada.pgoutput.wire import Values, WireBuffer
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.schema.changes import (
     COMMIT_LSN,
@@ -140,7 +142,7 @@ class Projection:
                 known = pc.fill_null(pc.not_equal(have[OP], "D"), True)
                 if OLD_KIND in have:
                     known = pc.or_(known, pc.fill_null(pc.equal(have[OLD_KIND], "O"), False))
-            return _missing(column, known, length, self.target)
+            return _missing(column, known, length, self.target, self.policy)
         return _widen(have[before.name], column)
 
     def _old(self, have: dict[str, pa.Array]) -> pa.Array:
@@ -152,7 +154,7 @@ class Projection:
         for column in self.target.columns:
             before = self.source.by_attnum.get(column.attnum)
             if before is None:
-                children.append(_missing(column, known, len(old), self.target))
+                children.append(_missing(column, known, len(old), self.target, self.policy))
             else:
                 children.append(_widen(pc.struct_field(old, before.name), column))
         return pa.StructArray.from_arrays(children, fields=list(self.target.arrow), mask=old.is_null())
@@ -186,14 +188,17 @@ def _widen(values: pa.Array, column: Column) -> pa.Array:
     return values if values.type == column.type.arrow else pc.cast(values, column.type.arrow)
 
 
-def _missing(column: Column, known: pa.Array | None, length: int, table: ReplicatedTableSchema) -> pa.Array:
+def _missing(
+    column: Column, known: pa.Array | None, length: int, table: ReplicatedTableSchema, policy: OnUnrepresentable
+) -> pa.Array:
     """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
     if column.missing_value is None or known is None:
         return pa.nulls(length, column.type.arrow)
-    constant = pa.scalar(column.missing_value).cast(column.type.arrow)
-    if not constant.is_valid:
+    buffer, start, end = WireBuffer.join([column.missing_value.encode()])
+    decoded = decode_text(Values(buffer, start, end - start), column.type)
+    if decoded.refused is not None and policy is not OnUnrepresentable.NULL:
         raise _unrepresentable(table, column, table.snapshot_id)
-    values = pa.repeat(constant, length)
+    values = pa.repeat(decoded.array[0], length)
     return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
 
