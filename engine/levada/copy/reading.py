@@ -1,0 +1,161 @@
+"""One range of a table as Arrow batches: binary COPY under the exported snapshot, decoded column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import pq, sql
+
+from levada.copy.plan import BlockRange
+from levada.errors import Unrepresentable
+from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import result_error, source_errors
+from levada.postgres.replication import quote_identifier
+from levada.postgres.slots import ExportedSnapshot
+from levada.schema import Column, ReplicatedTableSchema
+from levada.schema.changes import UNREPRESENTABLE
+from levada.values import OnUnrepresentable, QualifiedTable
+
+_SLICE_BYTES: Final = 8 << 20
+_SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
+_TRAILER: Final = b"\xff\xff"
+
+
+@contextmanager
+def snapshot_session(
+    connection: PostgresConnection, snapshot: ExportedSnapshot, application: str
+) -> Iterator[psycopg.Connection[Any]]:
+    """Open a read-only transaction that sees what the snapshot holds.
+
+    Raise Transient ``snapshot_gone`` if whoever exported it holds it no more.
+    """
+    conn = connection.connect(application=application)
+    try:
+        with source_errors("taking on the copy's snapshot"):
+            conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
+        yield conn
+    finally:
+        # Not by psycopg's own context manager: it would try to end the transaction in the middle of a COPY.
+        conn.close()
+
+
+@dataclass(slots=True)
+class RangeReader:
+    """Reads ranges of one table; pickled into tasks. ``rows`` and ``unrepresentable`` count what `batches` yielded.
+
+    ``row_filter`` is the publication's, as SQL; None: all rows.
+    """
+
+    connection: PostgresConnection
+    snapshot: ExportedSnapshot
+    schema: ReplicatedTableSchema
+    row_filter: str | None
+    policy: OnUnrepresentable
+    rows: int = field(default=0, init=False)
+    unrepresentable: int = field(default=0, init=False)
+
+    def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the range, about 8 MiB of them at a time.
+
+        Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for.
+        """
+        decoder = CopyDecoder(self.schema)
+        statement = copy_statement(self.schema, part, self.row_filter)
+        with snapshot_session(self.connection, self.snapshot, "copy") as conn:
+            for rows in _copy_slices(conn.pgconn, statement, f"copying {part.leaf}"):
+                batch = self._settle(decoder.decode(rows))
+                self.rows += batch.num_rows
+                yield batch
+
+    def _settle(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Decide what becomes of values without a place in their column, which holds NULL for them."""
+        if UNREPRESENTABLE not in batch.schema.names:
+            return batch
+        told = batch.column(UNREPRESENTABLE)
+        if self.policy is OnUnrepresentable.ERROR:
+            raise self._refusal(pc.unique(told.keys).to_pylist())
+        self.unrepresentable += len(told.keys)
+        return batch.drop_columns([UNREPRESENTABLE])
+
+    def _refusal(self, attnums: list[int]) -> Unrepresentable:
+        names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
+        return Unrepresentable(
+            "unrepresentable_value",
+            f"{self.schema.name} has values in {names} that the destination's type has no place for",
+            hint="set spec.onUnrepresentable to Null or Text, or change the values; then retry the table",
+        )
+
+
+def copy_statement(schema: ReplicatedTableSchema, part: BlockRange, row_filter: str | None) -> bytes:
+    """Return the COPY of a range, in the order of the schema's columns. Names are the root's in every leaf."""
+    conditions = []
+    if part.first:
+        conditions.append(f"ctid >= '({part.first},0)'::tid")
+    if part.end is not None:
+        conditions.append(f"ctid < '({part.end},0)'::tid")
+    if row_filter is not None:
+        conditions.append(f"({row_filter})")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    columns = ", ".join(map(_expression, schema.columns))
+    return f"COPY (SELECT {columns} FROM ONLY {quote_table(part.leaf)}{where}) TO STDOUT (FORMAT binary)".encode()
+
+
+def quote_table(table: QualifiedTable) -> str:
+    """Return the name for SQL."""
+    return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
+
+
+def _expression(column: Column) -> str:
+    name = quote_identifier(column.name)
+    if not needs_text_cast(column.type):
+        return name
+    # The type's own output, which is what the stream has; a cast may say something else (inet::text adds the netmask).
+    # IS DISTINCT FROM, because a row of NULLs "is null" as well.
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
+
+
+def _copy_slices(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[list[bytes]]:
+    """Run the COPY; yield its rows, header and trailer removed, in slices of about `_SLICE_BYTES`."""
+    result = pg.exec_(statement)
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise result_error(doing, result)
+    rows: list[bytes] = []
+    size = 0
+    append, receive = rows.append, pg.get_copy_data
+    with source_errors(doing):
+        first = bytes(receive(0)[1])
+        if first.startswith(_SIGNATURE):
+            append(first[_header_bytes(first) :])
+        while True:
+            length, row = receive(0)
+            if length < 0:
+                break
+            append(row)  # type: ignore[arg-type]  # a memoryview by its declaration, bytes or a view of them in fact
+            size += length
+            if size >= _SLICE_BYTES:
+                yield rows
+                rows, size = [], 0
+                append = rows.append
+        ended = pg.get_result()
+    if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
+        raise result_error(doing, ended or result)
+    while pg.get_result() is not None:
+        pass
+    if rows and rows[-1] == _TRAILER:
+        rows.pop()
+    if rows:
+        yield rows
+
+
+def _header_bytes(first: bytes) -> int:
+    """Signature, flags, and the extension area with its length (PostgreSQL docs, COPY, "Binary Format")."""
+    at = len(_SIGNATURE) + 4
+    return at + 4 + int.from_bytes(first[at : at + 4], "big")

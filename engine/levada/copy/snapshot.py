@@ -1,0 +1,139 @@
+"""The rows of a table as of an exported snapshot, read by Spark tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import pyarrow as pa
+
+from levada.copy.jobs import SparkTasks
+from levada.copy.plan import BlockRange, Leaf, plan_ranges
+from levada.copy.progress import CopyMeter, CopyProgress
+from levada.copy.reading import RangeReader, snapshot_session
+from levada.copy.rows import TableRows
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.postgres.slots import ExportedSnapshot
+from levada.schema import ReplicatedTableSchema
+from levada.values import OnUnrepresentable, QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from levada.postgres.catalog import PublishedTable
+
+T = TypeVar("T")
+
+# A partitioned table without partitions is a leaf as well, but has no storage.
+_LEAVES: Final = """
+    SELECT n.nspname, c.relname,
+           pg_relation_size(c.oid) / current_setting('block_size')::int,
+           pg_table_size(c.oid)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'm')
+      AND (c.oid = %(id)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(id)s) WHERE isleaf))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _RangeResult(Generic[T]):
+    value: T
+    rows: int
+    unrepresentable: int
+
+
+class SnapshotRows(TableRows):
+    """All rows of one published table as of ``snapshot``, which its owner holds open meanwhile.
+
+    Reads the sizes of the table's leaves when made. ``connections`` is how many connections it has at once at most;
+    ``cancelled`` ends `map_partitions` with Transient ``copy_cancelled``.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: PostgresConnection,
+        snapshot: ExportedSnapshot,
+        published: PublishedTable,
+        schema: ReplicatedTableSchema,
+        *,
+        connections: int,
+        policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        self.schema = schema
+        self._spark = spark
+        self._connections = connections
+        self._cancelled = cancelled or threading.Event()
+        self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
+        self.ranges = plan_ranges(_read_leaves(connection, snapshot, published.id), connections)
+        self._meter = CopyMeter(published.estimated_rows, sum(r.data_bytes for r in self.ranges))
+
+    def progress(self) -> CopyProgress:
+        """Return how far the copy has come, from any thread."""
+        return self._meter.progress()
+
+    def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
+        """Run ``fn`` over each range of blocks as one Spark task; see `TableRows.map_partitions`.
+
+        An error keeps its type on the way from the task. A range that failed with Transient is read again.
+        """
+        self._meter.start()
+        tasks: SparkTasks[_RangeResult[T]] = SparkTasks(
+            self._spark.sparkContext,
+            f"copy of {self.schema.name}",
+            parallel=self._connections,
+            cancelled=self._cancelled,
+            done=self._count,
+            final=frozenset({"snapshot_gone"}),
+        )
+        return [r.value for r in tasks.run([partial(_run_range, self._reader, part, fn) for part in self.ranges])]
+
+    def to_spark(self) -> DataFrame:
+        """Return the rows as a DataFrame; what Spark does with it is neither counted nor cancelled here."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        shares = [self.ranges[i :: self._connections] for i in range(min(self._connections, len(self.ranges)))]
+        index = self._spark.range(0, len(shares), 1, max(1, len(shares)))
+        return index.mapInArrow(partial(_read_shares, self._reader, shares), from_arrow_schema(self.schema.arrow))
+
+    def batches(self) -> pa.RecordBatchReader:
+        """Return the rows as a reader in this process, one range after another."""
+        self._meter.start()
+        return pa.RecordBatchReader.from_batches(self.schema.arrow, self._read_here())
+
+    def _read_here(self) -> Iterator[pa.RecordBatch]:
+        for part in self.ranges:
+            rows, unrepresentable = self._reader.rows, self._reader.unrepresentable
+            yield from self._reader.batches(part)
+            self._meter.add(self._reader.rows - rows, part.data_bytes, self._reader.unrepresentable - unrepresentable)
+
+    def _count(self, index: int, result: _RangeResult[Any]) -> None:
+        self._meter.add(result.rows, self.ranges[index].data_bytes, result.unrepresentable)
+
+
+def _read_leaves(connection: PostgresConnection, snapshot: ExportedSnapshot, table: TableId) -> list[Leaf]:
+    """Read the sizes inside the snapshot's lifetime: blocks that it sees are not truncated while it lasts."""
+    with snapshot_session(connection, snapshot, "copy") as conn, source_errors("reading the table's size"):
+        rows = conn.execute(_LEAVES, {"id": int(table)}).fetchall()
+    return [Leaf(QualifiedTable(schema, name), blocks, size) for schema, name, blocks, size in rows]
+
+
+def _run_range(
+    reader: RangeReader, part: BlockRange, fn: Callable[[pa.RecordBatchReader], T]
+) -> _RangeResult[T]:  # in a Python worker
+    value = fn(pa.RecordBatchReader.from_batches(reader.schema.arrow, reader.batches(part)))
+    return _RangeResult(value, reader.rows, reader.unrepresentable)
+
+
+def _read_shares(
+    reader: RangeReader, shares: list[tuple[BlockRange, ...]], indexes: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:  # in a Python worker
+    for batch in indexes:
+        for index in batch.column(0).to_pylist():
+            for part in shares[index]:
+                yield from reader.batches(part)
