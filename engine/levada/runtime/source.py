@@ -5,6 +5,7 @@ Publication first, then slot, then snapshots: a change made in between is in the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +22,17 @@ from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init, TableReplicationPhase
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The source as it was found, or made, at the start. ``confirmed_lsn`` is the slot's; ``resync`` tells that the
-    slot was lost and every table is to be copied again."""
+    """The source as it was found, or made, at the start.
+
+    ``confirmed_lsn`` is the slot's; ``resync`` tells that the slot was lost and every table is to be copied again.
+    """
 
     tables: tuple[PublishedTable, ...]
     confirmed_lsn: Lsn
@@ -114,7 +117,8 @@ def _ensure_slot(
             hint="set spec.source.slot.onLost: Resync, or run: levada resync MANIFEST --all",
         )
     if status is not None:
-        validate_slot(status, config.source.database, allow_lost=True)
+        with contextlib.suppress(SlotLost):
+            validate_slot(status, config.source.database)
         drop_slot(connection, config.slot.name)
     lsn = create_slot(connection, config.slot.name, failover=config.slot.failover)
     _log.info("created slot %s at %s", config.slot.name, lsn)
