@@ -1,0 +1,262 @@
+"""Where the rows of a table are: an index from key to data file and position, kept by who writes the table.
+
+It is a log-structured merge tree: what a commit adds is one sorted run, and runs are merged so that each is at least
+`RATIO` times as large as the next newer one. A look-up asks the newest run first. Runs are files of 16 bytes a row
+(24 for hashed keys) that are mapped into memory, so the operating system keeps what is used.
+
+The index is a cache: the table's metadata is the truth. `KeyIndex.snapshot_id` names the snapshot that the index stands
+for; where it is not the table's current one, whoever holds the index adds what is missing or begins anew. An
+index that cannot be read is therefore an empty one without a snapshot, and no error.
+
+A folder has ``index.json``, replaced whole by each commit; it names the runs' files and how much of the log of file
+names counts. Other files in the folder are left-overs and removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from levada.destinations.iceberg import index_runs as runs
+from levada.destinations.iceberg.index_files import FileNumbers
+from levada.destinations.iceberg.index_runs import Entries, Run
+from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+
+RATIO: Final = 4
+
+_MANIFEST: Final = "index.json"
+_VERSION: Final = 1
+_IN_MEMORY_ROWS: Final = 1 << 20
+"""More entries than this are not held in memory, but written to a file before they are committed."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Where rows are, in the order of the keys asked for; where ``found`` is False the others mean nothing."""
+
+    file_id: npt.NDArray[np.int32]
+    position: Indices
+    found: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """How large an index is: entries, runs, bytes on disk, data files. Entries may be more than the table's rows."""
+
+    rows: int
+    runs: int
+    bytes: int
+    files: int
+
+
+class KeyIndex:
+    """The index of one table, in a folder of its own; for one thread at a time.
+
+    Changes are seen by look-ups at once and made durable, all or none, by `commit`; `discard` takes them back.
+    """
+
+    def __init__(self, folder: Path, kind: KeyKind) -> None:
+        self._folder = folder
+        self._kind = kind
+        self._snapshot_id: int | None = None
+        self._next_run = 0
+        self._files = FileNumbers()
+        self._runs: list[Run] = []
+        self._durable: set[str] = set()
+        self._recent: list[Entries] = []
+        self._recent_rows = 0
+
+    @classmethod
+    def open(cls, folder: Path, kind: KeyKind) -> KeyIndex:
+        """Return the index as it was last committed, or an empty one if there is none of this kind that can be read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        index = cls(folder, kind)
+        index.discard()
+        return index
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The table's snapshot that the last commit named; None before the first."""
+        return self._snapshot_id
+
+    @property
+    def stats(self) -> IndexStats:
+        """How large it is."""
+        width = 8 * (2 if self._kind is KeyKind.INTEGER else 3)
+        rows = [r.rows for r in self._runs] + [len(e) for e in self._recent]
+        disk = sum(r.rows for r in self._runs if r.name) * width
+        return IndexStats(sum(rows), len(rows), disk, len(self._files))
+
+    def file_path(self, file_id: int) -> str:
+        """Return the path under which the file was added; raise KeyError for a file that is not there."""
+        return self._files.path(file_id)
+
+    def add_file(self, path: str, keys: Keys, positions: Indices | None = None) -> None:
+        """Enter rows of a data file, at positions from 0 on unless told; entries of the same keys are replaced."""
+        if positions is None:
+            positions = np.arange(len(keys), dtype=np.int64)
+        self._remember(Entries(keys, runs.pack(self._files.add(path), positions)))
+
+    def lookup(self, keys: Keys, *, forget: bool = False) -> Locations:
+        """Return where the rows of these keys are, the newest of each key.
+
+        With ``forget`` they are gone from then on, for who deletes what is found: only so do entries of deleted rows
+        leave the index. (A row found after it was deleted does no harm otherwise: it is deleted once more.)
+        """
+        self._settle()
+        # Sorted, neighbouring searches touch the same pages.
+        order = keys.order()
+        wanted, left = keys.take(order), order
+        locations = np.full(len(keys), runs.GONE, np.int64)
+        for run in reversed(self._runs):
+            if not len(left):
+                break
+            at, hit = runs.locate(run.entries.keys, wanted)
+            locations[left[hit]] = run.entries.locations[at[hit]]
+            missed = ~hit
+            wanted, left = wanted.take(missed), left[missed]
+        file_id = runs.file_ids(locations)
+        found: Mask = self._files.present()[file_id]
+        if forget and found.any():
+            self._remember(Entries(keys.take(found), np.full(int(found.sum()), runs.GONE, np.int64)))
+        return Locations(file_id, runs.positions(locations), found)
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Forget every row in these files; files that are not there are left alone."""
+        for path in paths:
+            self._files.remove(path)
+
+    def clear(self) -> None:
+        """Forget every row and file."""
+        self._runs, self._recent, self._recent_rows = [], [], 0
+        self._files.clear()
+
+    def commit(self, snapshot_id: int) -> None:
+        """Make every change since the last commit durable, and this the snapshot that the index stands for.
+
+        After an OSError (a full disk) the index is of use again after `discard`.
+        """
+        self._settle()
+        self._merge()
+        self._runs = [r if r.name else self._write(iter([r.entries]), r.rows) for r in self._runs]
+        names = {r.name for r in self._runs}
+        for name in names - self._durable:
+            runs.sync_run(self._folder, name)
+        self._files.save(self._folder)
+        self._snapshot_id = snapshot_id
+        self._write_manifest()
+        self._durable = names
+        self._remove_leftovers()
+
+    def discard(self) -> None:
+        """Go back to the last commit."""
+        self._begin()
+        manifest = self._folder / _MANIFEST
+        if manifest.exists():
+            try:
+                self._read_manifest(manifest)
+            except (OSError, ValueError, KeyError, TypeError) as e:
+                _log.warning("the key index in %s cannot be read and begins anew: %s", self._folder, e)
+                self._begin()
+                # Names of runs are used again: it must not find others than it meant.
+                manifest.unlink()
+        self._remove_leftovers()
+
+    def _begin(self) -> None:
+        self._snapshot_id = None
+        self._next_run = 0
+        self._files = FileNumbers()
+        self._durable = set()
+        self.clear()
+
+    def _remember(self, entries: Entries) -> None:
+        if not len(entries):
+            return
+        self._recent.append(entries)
+        self._recent_rows += len(entries)
+        if self._recent_rows >= _IN_MEMORY_ROWS:
+            self._settle()
+            spilled = self._runs.pop()
+            self._runs.append(self._write(iter([spilled.entries]), spilled.rows))
+
+    def _settle(self) -> None:
+        """Make a run of what was added, in memory."""
+        if self._recent:
+            self._runs.append(Run(runs.settle(self._recent)))
+            self._recent, self._recent_rows = [], 0
+
+    def _merge(self) -> None:
+        """Merge neighbours, the smallest first, until each run is `RATIO` times as large as the next newer."""
+        while True:
+            sizes = [r.rows for r in self._runs]
+            pairs = [i for i in range(len(sizes) - 1) if sizes[i] < RATIO * sizes[i + 1]]
+            if not pairs:
+                return
+            at = min(pairs, key=lambda i: sizes[i] + sizes[i + 1])
+            self._runs[at : at + 2] = [self._merged(at)]
+
+    def _merged(self, at: int) -> Run:
+        older, newer = self._runs[at : at + 2]
+        # What is gone, and what was in removed files, must go on hiding entries of older runs while there are any.
+        present = None if at else self._files.present()
+        keep = None if present is None else lambda locations: present[runs.file_ids(locations)]
+        blocks = runs.merge(older.entries, newer.entries, keep)
+        capacity = older.rows + newer.rows
+        if capacity >= _IN_MEMORY_ROWS:
+            return self._write(blocks, capacity)
+        return Run(runs.join(list(blocks), self._kind))
+
+    def _write(self, blocks: Iterator[Entries], capacity: int) -> Run:
+        name = f"run-{self._next_run}"
+        self._next_run += 1
+        return runs.write_run(self._folder, name, self._kind, blocks, capacity)
+
+    def _write_manifest(self) -> None:
+        data = {
+            "version": _VERSION,
+            "kind": self._kind.value,
+            "snapshotId": self._snapshot_id,
+            "nextRun": self._next_run,
+            "files": self._files.saved,
+            "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity} for r in self._runs],
+        }
+        new = self._folder / f"{_MANIFEST}.new"
+        with new.open("w") as f:
+            json.dump(data, f)
+            f.flush()
+            os.fsync(f.fileno())
+        new.replace(self._folder / _MANIFEST)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _read_manifest(self, path: Path) -> None:
+        data: dict[str, Any] = json.loads(path.read_bytes())
+        if (data["version"], data["kind"]) != (_VERSION, self._kind.value):
+            raise ValueError(f"it has version {data['version']} and keys of kind {data['kind']}")
+        self._files = FileNumbers.load(self._folder, data["files"])
+        self._runs = [
+            runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"]) for r in data["runs"]
+        ]
+        self._durable = {r.name for r in self._runs}
+        self._next_run = data["nextRun"]
+        self._snapshot_id = data["snapshotId"]
+
+    def _remove_leftovers(self) -> None:
+        """Remove what the manifest does not name; nothing else may be in the folder."""
+        known = {_MANIFEST, self._files.log_name, *(r.name for r in self._runs)}
+        for path in self._folder.iterdir():
+            if path.name not in known:
+                path.unlink()

@@ -1,0 +1,203 @@
+"""Sorted runs of index entries: in memory or mapped from a file, looked up and merged.
+
+An entry is a key and a location; a location is a file's number and a row's position in it, or GONE. In a run keys are
+sorted and each is there once. A run's file has the keys' ``high``, then their ``low`` if the kind has one, then the
+locations, each as a column of ``capacity`` little-endian words, of which the first ``rows`` are used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+
+GONE: Final = -1
+"""The location of a key that is no longer in the table: it hides what older runs say."""
+
+_BLOCK: Final = 1 << 19
+_POSITION_BITS: Final = 32
+
+Keep = Callable[[Indices], Mask]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Keys, sorted and each once, with their locations."""
+
+    keys: Keys
+    locations: Indices
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, rows: Indices | Mask | slice) -> Entries:
+        """Return these entries alone."""
+        return Entries(self.keys.take(rows), self.locations[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Entries, and the file that holds them; ``name`` is empty for a run that is in memory alone."""
+
+    entries: Entries
+    name: str = ""
+    capacity: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many entries it has."""
+        return len(self.entries)
+
+
+def pack(file_id: int, positions: Indices) -> Indices:
+    """Return the locations of rows of one file; positions are below 2**32."""
+    return positions | np.int64(file_id << _POSITION_BITS)
+
+
+def file_ids(locations: Indices) -> npt.NDArray[np.int32]:
+    """Return the files' numbers, GONE for GONE."""
+    return (locations >> np.int64(_POSITION_BITS)).astype(np.int32)
+
+
+def positions(locations: Indices) -> Indices:
+    """Return the rows' positions; meaningless for GONE."""
+    return locations & np.int64((1 << _POSITION_BITS) - 1)
+
+
+def settle(parts: Sequence[Entries]) -> Entries:
+    """Sort entries in any order, oldest first, and of each key leave the newest."""
+    keys = Keys.concat([p.keys for p in parts])
+    locations = np.concatenate([p.locations for p in parts])
+    return Entries(keys, locations).take(keys.last())
+
+
+def join(blocks: Sequence[Entries], kind: KeyKind) -> Entries:
+    """Return blocks that follow one another as one."""
+    if not blocks:
+        return Entries(Keys.empty(kind), np.empty(0, np.int64))
+    return Entries(Keys.concat([b.keys for b in blocks]), np.concatenate([b.locations for b in blocks]))
+
+
+def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
+    """Return for each key the first place whose entry is not below it, and whether that entry is the key's."""
+    at = np.searchsorted(entries.high, keys.high)
+    size = len(entries)
+    if not size:
+        return at, np.zeros(len(keys), np.bool_)
+    found: Mask = entries.high[np.minimum(at, size - 1)] == keys.high
+    found &= at < size
+    if entries.low is None or keys.low is None:
+        return at, found
+    same = np.flatnonzero(found)
+    low = entries.low[at[same]]
+    wanted = keys.low[same]
+    found[same] = low == wanted
+    # Among keys with equal high halves, of which there is hardly ever more than one, step up to the low half.
+    same = same[low < wanted]
+    while len(same):
+        at[same] += 1
+        same = same[at[same] < size]
+        same = same[entries.high[at[same]] == keys.high[same]]
+        low, wanted = entries.low[at[same]], keys.low[same]
+        found[same[low == wanted]] = True
+        same = same[low < wanted]
+    return at, found
+
+
+def merge(older: Entries, newer: Entries, keep: Keep | None) -> Iterator[Entries]:
+    """Yield the entries of both in order, block by block; of a key in both the newer, and only what ``keep`` keeps."""
+    cuts_older, cuts_newer = _cuts(older, newer)
+    for o, n in zip(cuts_older, cuts_newer, strict=True):
+        block = _merge_block(older.take(o), newer.take(n))
+        if keep is not None:
+            kept = keep(block.locations)
+            block = block if kept.all() else block.take(kept)
+        if len(block):
+            yield block
+
+
+def _cuts(older: Entries, newer: Entries) -> tuple[list[slice], list[slice]]:
+    """Cut both at the same keys, so that no piece is larger than a block."""
+    fences = settle(
+        [Entries(e.keys.take(slice(_BLOCK, None, _BLOCK)), e.locations[_BLOCK::_BLOCK]) for e in (older, newer)]
+    )
+    pieces = []
+    for e in (older, newer):
+        at, _ = locate(e.keys, fences.keys)
+        bounds = [0, *at.tolist(), len(e)]
+        pieces.append([slice(a, b) for a, b in itertools.pairwise(bounds)])
+    return pieces[0], pieces[1]
+
+
+def _merge_block(older: Entries, newer: Entries) -> Entries:
+    at, found = locate(older.keys, newer.keys)
+    if found.any():
+        left = np.ones(len(older), np.bool_)
+        left[at[found]] = False
+        older = older.take(left)
+        # Of the older entries before a place, those that are hidden are no longer there.
+        at = at - (np.cumsum(found) - found)
+    from_newer = np.zeros(len(older) + len(newer), np.bool_)
+    from_newer[at + np.arange(len(newer))] = True
+    from_older = ~from_newer
+
+    def mixed(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        out = np.empty(len(from_newer), a.dtype)
+        out[from_older] = a
+        out[from_newer] = b
+        return out
+
+    low = None
+    if older.keys.low is not None and newer.keys.low is not None:
+        low = mixed(older.keys.low, newer.keys.low)
+    keys = Keys(older.keys.kind, mixed(older.keys.high, newer.keys.high), low)
+    return Entries(keys, mixed(older.locations, newer.locations))
+
+
+def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries], capacity: int) -> Run:
+    """Write blocks of at most ``capacity`` entries in all to a new file and map it; `sync_run` makes it durable."""
+    path = folder / name
+    rows = 0
+    with path.open("wb") as f:
+        for block in blocks:
+            low = () if block.keys.low is None else (block.keys.low,)
+            for i, column in enumerate((block.keys.high, *low, block.locations)):
+                f.seek((i * capacity + rows) * 8)
+                f.write(np.ascontiguousarray(column).data)
+            rows += len(block)
+        f.truncate(_columns(kind) * capacity * 8)
+    return open_run(folder, name, kind, rows, capacity)
+
+
+def sync_run(folder: Path, name: str) -> None:
+    """Make a run's file survive a crash of the machine."""
+    with (folder / name).open("rb") as f:
+        os.fsync(f.fileno())
+
+
+def open_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int) -> Run:
+    """Map a run's file; raise OSError or ValueError if it is missing or has another size."""
+    with (folder / name).open("rb") as f:
+        size = os.fstat(f.fileno()).st_size
+        if size != _columns(kind) * capacity * 8 or rows > capacity:
+            raise ValueError(f"{name} has {size} bytes, not those of {capacity} entries")
+        if not size:
+            return Run(Entries(Keys.empty(kind), np.empty(0, np.int64)), name, capacity)
+        mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    high = np.frombuffer(mapped, np.int64 if kind is KeyKind.INTEGER else np.uint64, rows)
+    low = None if kind is KeyKind.INTEGER else np.frombuffer(mapped, np.uint64, rows, capacity * 8)
+    locations = np.frombuffer(mapped, np.int64, rows, (_columns(kind) - 1) * capacity * 8)
+    return Run(Entries(Keys(kind, high, low), locations), name, capacity)
+
+
+def _columns(kind: KeyKind) -> int:
+    return 2 if kind is KeyKind.INTEGER else 3

@@ -1,0 +1,170 @@
+"""The index from key to place, against a dictionary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from levada.destinations.iceberg import index as index_module
+from levada.destinations.iceberg import index_files, index_runs
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.keys import KeyKind, Keys
+
+DOMAIN = 40
+
+
+def make_keys(kind: KeyKind, numbers: Iterable[int]) -> Keys:
+    """Keys for small numbers; of hashes many share the high half, some the low."""
+    values = np.fromiter(numbers, np.int64)
+    if kind is KeyKind.INTEGER:
+        return Keys(kind, values - 10)
+    return Keys(kind, (values // 4).astype(np.uint64) << np.uint64(60), (values % 4).astype(np.uint64))
+
+
+def places(index: KeyIndex, kind: KeyKind, *, forget: Iterable[int] = ()) -> dict[int, tuple[str, int]]:
+    """Where every number of the domain is; those in ``forget`` alone if there are any."""
+    asked = list(forget)
+    numbers = asked or list(range(DOMAIN))
+    found = index.lookup(make_keys(kind, numbers), forget=bool(asked))
+    return {
+        n: (index.file_path(int(found.file_id[i])), int(found.position[i]))
+        for i, n in enumerate(numbers)
+        if found.found[i]
+    }
+
+
+@dataclass
+class Model:
+    """What an index should hold."""
+
+    snapshot: int | None = None
+    places: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def copy(self) -> Model:
+        return Model(self.snapshot, dict(self.places))
+
+
+numbers = st.lists(st.integers(0, DOMAIN - 1), unique=True, max_size=12)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Any sequence of changes, commits, crashes and reopenings leaves what a dictionary would hold."""
+
+    @initialize(kind=st.sampled_from(KeyKind))
+    def begin(self, kind: KeyKind) -> None:
+        self.folder = TemporaryDirectory()
+        self.kind = kind
+        self.now, self.committed = Model(), Model()
+        self.files = 0
+        self.index = KeyIndex.open(Path(self.folder.name), kind)
+
+    @rule(added=numbers, start=st.integers(0, 1000))
+    def add_file(self, added: list[int], start: int) -> None:
+        path = f"file:/data/{self.files}.parquet"
+        self.files += 1
+        positions = None if start < 500 else np.arange(start, start + len(added))
+        self.index.add_file(path, make_keys(self.kind, added), positions)
+        first = 0 if start < 500 else start
+        self.now.places |= {n: (path, first + i) for i, n in enumerate(added)}
+
+    @rule(asked=numbers.filter(bool))
+    def forget(self, asked: list[int]) -> None:
+        expected = {n: self.now.places[n] for n in asked if n in self.now.places}
+        assert places(self.index, self.kind, forget=asked) == expected
+        for n in expected:
+            del self.now.places[n]
+
+    @rule(data=st.data())
+    def remove_files(self, data: st.DataObject) -> None:
+        known = sorted({p for p, _ in self.now.places.values()})
+        removed = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+        self.index.remove_files([*removed, "file:/data/unknown"])
+        self.now.places = {n: p for n, p in self.now.places.items() if p[0] not in removed}
+
+    @rule()
+    def clear(self) -> None:
+        self.index.clear()
+        self.now.places = {}
+
+    @rule(snapshot=st.integers(1, 2**63 - 1))
+    def commit(self, snapshot: int) -> None:
+        self.index.commit(snapshot)
+        self.now.snapshot = snapshot
+        self.committed = self.now.copy()
+
+    @rule(step=st.integers(0, 12))
+    def crash_in_commit(self, step: int) -> None:
+        """End the commit at its n-th call to the disk: it happened as a whole, or not at all."""
+        with pytest.MonkeyPatch.context() as patch:
+            calls = 0
+
+            def or_crash(inner):  # type: ignore[no-untyped-def]  # stands for several functions
+                def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+                    nonlocal calls
+                    calls += 1
+                    if calls > step:
+                        raise KeyboardInterrupt
+                    return inner(*args, **kwargs)
+
+                return call
+
+            for name in ("fsync", "open", "truncate"):
+                patch.setattr(os, name, or_crash(getattr(os, name)))
+            for name in ("open", "replace", "unlink"):
+                patch.setattr(Path, name, or_crash(getattr(Path, name)))
+            try:
+                self.index.commit(77)
+            except KeyboardInterrupt:
+                pass
+        self.index = KeyIndex.open(Path(self.folder.name), self.kind)
+        done = self.index.snapshot_id == 77 and self.committed.snapshot != 77
+        if done or places(self.index, self.kind) != self.committed.places:
+            self.now.snapshot = 77
+            self.committed = self.now.copy()
+        self.now = self.committed.copy()
+
+    @rule()
+    def reopen(self) -> None:
+        """A process that ends loses what was not committed."""
+        self.index = KeyIndex.open(Path(self.folder.name), self.kind)
+        self.now = self.committed.copy()
+
+    @rule()
+    def discard(self) -> None:
+        self.index.discard()
+        self.now = self.committed.copy()
+
+    @invariant()
+    def holds_what_a_dictionary_would(self) -> None:
+        if hasattr(self, "index"):
+            assert self.index.snapshot_id == self.now.snapshot
+            assert places(self.index, self.kind) == self.now.places
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few rows do what otherwise takes millions."""
+    monkeypatch.setattr(index_runs, "_BLOCK", 4)
+    monkeypatch.setattr(index_module, "_IN_MEMORY_ROWS", 16)
+    monkeypatch.setattr(index_files, "_PAST_LINES", 3)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_index_is_a_dictionary() -> None:
+    """Whatever is added, forgotten, removed, committed, lost in a crash and reopened."""
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(IndexMachine, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))
