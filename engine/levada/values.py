@@ -103,3 +103,22 @@ class OnUnrepresentable(StrEnum):
     """The value becomes NULL, and is counted."""
     TEXT = "Text"
     """Columns whose type has such values are kept as PostgreSQL's text, all of them."""
+
+
+class TableMode(StrEnum):
+    """What a destination's table holds."""
+
+    UPSERT = "Upsert"
+    """The last state of each row."""
+    CHANGELOG = "Changelog"
+    """Every change, one row each."""
+
+
+class OnSchemaChange(StrEnum):
+    """What becomes of a change of a source table's columns."""
+
+    PROPAGATE = "Propagate"
+    FAIL = "Fail"
+    """The table is parked with an error that names the change."""
+    IGNORE = "Ignore"
+    """The destination keeps its columns: new ones are left out, dropped ones become NULL."""

@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from levada.copy.rows import TableRows
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import EventBatch
-from levada.values import Durability, QualifiedTable, TableId, Watermark
+from levada.values import Durability, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = [
+    "Capabilities",
+    "Destination",
+    "DestinationContext",
+    "OnSchemaChange",
+    "Ordering",
+    "TableMode",
+    "TableSettings",
+]
 
 
 class Ordering(StrEnum):
@@ -42,25 +52,6 @@ class Capabilities:
     watermark: bool = False
     spark: bool = False
     ordering: Ordering = Ordering.TABLE
-
-
-class TableMode(StrEnum):
-    """What a destination's table holds."""
-
-    UPSERT = "Upsert"
-    """The last state of each row."""
-    CHANGELOG = "Changelog"
-    """Every change, one row each."""
-
-
-class OnSchemaChange(StrEnum):
-    """What becomes of a change of a source table's columns."""
-
-    PROPAGATE = "Propagate"
-    FAIL = "Fail"
-    """The table is parked with an error that names the change."""
-    IGNORE = "Ignore"
-    """The destination keeps its columns: new ones are left out, dropped ones become NULL."""
 
 
 @dataclass(frozen=True, slots=True)
