@@ -1,0 +1,62 @@
+# `make` lists the targets. Everything runs in .venv, from the versions and hashes in requirements/.
+
+PYTHON ?= python3
+UV ?= uv
+BIN := .venv/bin
+SETUP := .venv/.setup
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint format demo lock clean bench-copy bench-capture bench-decode bench-apply
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks change
+
+test: setup lint ## Lint, then run every test that needs no cluster
+	$(BIN)/pytest --ignore=tests/cluster $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: setup ## Run the shop example from end to end
+	$(BIN)/python examples/shop/demo.py
+
+bench-copy bench-capture bench-decode bench-apply: bench-%: setup
+	$(BIN)/python -m benchmarks.$*
+
+bench-copy: ## Measure the initial copy, side by side with psql and Spark JDBC
+bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
+bench-decode: ## Measure the decoders alone
+bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+
+lock: ## Resolve the dependencies anew and write requirements/*.txt (needs uv)
+	$(LOCK) requirements/build.in --output-file requirements/build.txt
+	$(LOCK) pyproject.toml --all-extras --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra spark --extra operator --extra kubernetes --output-file requirements/image.txt \
+		--constraint requirements/dev.txt
+
+LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock"
+
+clean: ## Remove .venv and all that was built; the cache of Java and jars stays
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .levada
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pyspark is published as a source archive alone. Without build isolation, it is built by what build.txt pins.
+$(SETUP): requirements/build.txt requirements/dev.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m levada.local
+	@touch $@
