@@ -1,1 +1,54 @@
-"""The manifest: Pipeline and TableSync as pydantic models. No I/O but for reading a YAML text handed in."""
+"""The manifest: Pipeline and TableSync as pydantic models. No I/O but for reading a YAML text handed in.
+
+The models are the one source of the manifests' form: of the CRDs, of what the command line reads, of the reference.
+"""
+
+from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
+from levada.spec.manifests import EffectiveTable, Manifests, load_manifests, parse_manifest, table_settings
+from levada.spec.model import Change, changed_fields
+from levada.spec.pipeline import (
+    API_VERSION,
+    CopyDriver,
+    PipelineManifest,
+    PipelineSpec,
+    TableSyncManifest,
+    TableSyncSpec,
+)
+from levada.spec.quantity import format_bytes, parse_bytes, parse_quantity
+from levada.spec.running import DriverMode, Remains
+from levada.spec.schema import json_schema, structural
+from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
+
+__all__ = [
+    "API_VERSION",
+    "Catalog",
+    "CatalogType",
+    "Change",
+    "CopyDriver",
+    "Custom",
+    "DestinationSpec",
+    "DriverMode",
+    "EffectiveTable",
+    "Iceberg",
+    "Maintenance",
+    "Manifests",
+    "OnLostSlot",
+    "PipelineManifest",
+    "PipelineSpec",
+    "PublicationManagement",
+    "Remains",
+    "TableSyncManifest",
+    "TableSyncSpec",
+    "Tables",
+    "TlsMode",
+    "changed_fields",
+    "format_bytes",
+    "json_schema",
+    "load_manifests",
+    "parse_bytes",
+    "parse_manifest",
+    "parse_quantity",
+    "selects",
+    "structural",
+    "table_settings",
+]

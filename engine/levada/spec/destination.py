@@ -1,0 +1,111 @@
+"""The destination: exactly one kind."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from levada.spec.model import Change, Model, Rule, Whole, exactly_one, setting
+from levada.spec.names import CatalogNamespace
+from levada.spec.source import SecretRef
+from levada.values import TableMode
+
+
+class CatalogType(StrEnum):
+    """Which service keeps the tables' current metadata."""
+
+    REST = "Rest"
+    JDBC = "Jdbc"
+    HADOOP = "Hadoop"
+    HIVE = "Hive"
+    GLUE = "Glue"
+
+
+_NEED_URI = (CatalogType.REST, CatalogType.JDBC, CatalogType.HIVE)
+_NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
+
+
+class Catalog(Model):
+    """An Iceberg catalog."""
+
+    rules = (
+        Rule(
+            "a catalog of type Rest, Jdbc or Hive needs a uri",
+            "!(self.type in ['Rest', 'Jdbc', 'Hive']) || self.uri != ''",
+            lambda c: c.type not in _NEED_URI or bool(c.uri),
+            field="uri",
+        ),
+        Rule(
+            "a catalog of type Jdbc, Hadoop or Glue needs a warehouse",
+            "!(self.type in ['Jdbc', 'Hadoop', 'Glue']) || self.warehouse != ''",
+            lambda c: c.type not in _NEED_WAREHOUSE or bool(c.warehouse),
+            field="warehouse",
+        ),
+    )
+
+    type: CatalogType = setting(Change.IMMUTABLE)
+    """The kind of catalog."""
+    uri: Annotated[str, Field(max_length=2048)] = setting(Change.RESTART, "")
+    """Where the catalog is: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
+    warehouse: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
+    """Where tables are kept, as a URI, or for Rest the warehouse's name. Empty: the catalog's own default."""
+    properties: dict[str, str] = setting(Change.RESTART, {})
+    """Further settings of the catalog and its file system, by Iceberg's names. No secrets: these are for
+    credentialsSecretRef."""
+
+
+class Maintenance(Model):
+    """The upkeep of the tables, done between batches."""
+
+    compact_every_seconds: Whole = setting(Change.RESTART, 600, ge=0, le=604800)
+    """How often, in seconds, a table written to is looked at for small files and deletes to merge. 0: never."""
+    expire_snapshots_after_hours: Whole = setting(Change.RESTART, 120, ge=0, le=87600)
+    """How long, in hours, a table's past states can be read before their files are removed. 0: for ever."""
+
+
+class Iceberg(Model):
+    """Iceberg tables."""
+
+    catalog: Catalog = setting(Change.RESTART)
+    """The catalog that the tables are in."""
+    namespace: CatalogNamespace = setting(Change.RESYNC, "{schema}", min_length=1)
+    """The namespace of the tables; {schema} stands for the source's schema."""
+    mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
+    """Upsert: the last state of each row. Changelog: every change, one row each."""
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """The Secret whose keys are further properties of the catalog and its file system. Without it: the pod's own
+    identity."""
+    maintenance: Maintenance = setting(Change.RESTART, {})
+    """The upkeep of the tables."""
+
+
+class Custom(Model):
+    """A destination from another Python package."""
+
+    type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
+    """The destination's name in the entry-point group levada.destinations."""
+    options: dict[str, Any] = Field(
+        {},
+        json_schema_extra={"x-levada-change": Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True},
+    )
+    """The destination's own settings; see its documentation. No secrets: these are for credentialsSecretRef."""
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """The Secret that is mounted for the destination, a file per key. Without it: none."""
+
+
+class DestinationSpec(Model):
+    """The destination: exactly one kind."""
+
+    rules = (exactly_one("iceberg", "custom", what="destination"),)
+
+    iceberg: Iceberg | None = setting(Change.IMMUTABLE, None)
+    """Iceberg tables, written by Spark."""
+    custom: Custom | None = setting(Change.IMMUTABLE, None)
+    """A destination from another Python package."""
+
+    @property
+    def mode(self) -> TableMode:
+        """What tables hold unless their TableSync says otherwise."""
+        return TableMode.UPSERT if self.iceberg is None else self.iceberg.mode

@@ -1,0 +1,199 @@
+"""Read manifests, and say what they mean for one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from levada.spec.model import Model
+from levada.spec.pipeline import CopyDriver, PipelineManifest, TableSyncManifest, TableSyncSpec
+from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
+from levada.spec.source import selects
+from levada.values import QualifiedTable, TableMode
+
+_KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {
+    "Pipeline": PipelineManifest,
+    "TableSync": TableSyncManifest,
+}
+_M = TypeVar("_M", bound=Model)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveTable:
+    """What holds for one table: its TableSync's word, else its Pipeline's."""
+
+    destination_table: str
+    mode: TableMode
+    suspended: bool
+    excluded_columns: frozenset[str]
+    copy_driver: CopyDriver
+    resync_nonce: int
+    retry_nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """A Pipeline and the TableSyncs of it that were written."""
+
+    pipeline: PipelineManifest
+    table_syncs: tuple[TableSyncManifest, ...] = ()
+
+    def selects(self, table: QualifiedTable) -> bool:
+        """Tell whether a table is replicated; never so are the store's own tables, whose changes would not end."""
+        store = self.pipeline.spec.store.postgres
+        own = store is not None and table.schema == store.schema_name
+        return not own and selects(self.pipeline.spec.tables, table)
+
+
+def table_settings(manifests: Manifests, table: QualifiedTable) -> EffectiveTable:
+    """Return what holds for a table, whether it has a TableSync or not."""
+    spec = next((s.spec for s in manifests.table_syncs if s.spec.table.qualified == table), None)
+    if spec is None:
+        spec = _unwritten(manifests.pipeline.metadata.name, table)
+    return EffectiveTable(
+        destination_table=spec.destination_table or table.name,
+        mode=spec.mode or manifests.pipeline.spec.destination.mode,
+        suspended=spec.suspend,
+        excluded_columns=frozenset(spec.columns.exclude),
+        copy_driver=spec.copy_.driver,
+        resync_nonce=spec.resync_nonce,
+        retry_nonce=spec.retry_nonce,
+    )
+
+
+def _unwritten(pipeline: str, table: QualifiedTable) -> TableSyncSpec:
+    named = {"schema": table.schema, "name": table.name}
+    return TableSyncSpec.model_validate({"pipelineRef": {"name": pipeline}, "table": named})
+
+
+def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
+    """Read one Pipeline and any TableSyncs of it from a YAML text with a document for each.
+
+    ``source`` names the text in errors. Raise InvalidManifest that lists every problem found.
+    """
+    documents = _documents(text, source)
+    problems: list[SpecProblem] = []
+    pipelines: list[PipelineManifest] = []
+    table_syncs: list[TableSyncManifest] = []
+    for document in documents:
+        problems += document.problems
+        if (model := document.model()) is None:
+            problems.append(document.unknown_kind())
+            continue
+        try:
+            read = _validate(model, document.content)
+        except ValidationError as error:
+            problems += [document.placed(problem) for problem in explain(error, model)]
+            continue
+        if isinstance(read, PipelineManifest):
+            pipelines.append(read)
+        else:
+            table_syncs.append(read)
+            problems += [document.placed(problem) for problem in _strangers(read, documents, table_syncs[:-1])]
+    count = sum(document.model() is PipelineManifest for document in documents)
+    if count != 1:
+        problems.append(SpecProblem((), f"needs exactly one Pipeline, has {count}"))
+    if problems:
+        raise invalid(problems, source)
+    return Manifests(pipelines[0], tuple(table_syncs))
+
+
+def parse_manifest(model: type[_M], content: object, source: str) -> _M:
+    """Check one object, as Kubernetes hands it out; raise InvalidManifest that lists every problem found."""
+    try:
+        return _validate(model, content)
+    except ValidationError as error:
+        raise invalid(explain(error, model), source) from None
+
+
+def _validate(model: type[_M], content: object) -> _M:
+    if isinstance(content, Mapping):
+        content = {key: value for key, value in content.items() if key != "status"}
+    return model.model_validate(content)
+
+
+def _strangers(
+    read: TableSyncManifest, documents: list[_Document], earlier: list[TableSyncManifest]
+) -> Iterator[SpecProblem]:
+    names = [name for d in documents if d.model() is PipelineManifest and isinstance(name := d.name(), str)]
+    if names and read.spec.pipeline_ref.name not in names:
+        yield SpecProblem(("spec", "pipelineRef", "name"), f"must be this file's Pipeline: {', '.join(names)}")
+    if any(other.spec.table == read.spec.table for other in earlier):
+        yield SpecProblem(("spec", "table"), f"{read.spec.table.qualified} has a TableSync already")
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """One document of a YAML text: its content, and the line of each of its fields."""
+
+    content: Any
+    lines: Mapping[Location, int]
+    problems: tuple[SpecProblem, ...]
+
+    def _at(self, *path: str) -> Any:
+        found = self.content
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def model(self) -> type[PipelineManifest] | type[TableSyncManifest] | None:
+        kind = self._at("kind")
+        return _KINDS.get(kind) if isinstance(kind, str) else None
+
+    def name(self) -> Any:
+        return self._at("metadata", "name")
+
+    def unknown_kind(self) -> SpecProblem:
+        kind = self._at("kind")
+        text = "is required: Pipeline or TableSync" if kind is None else f"is unknown; {suggest(kind, _KINDS)}"
+        return self.placed(SpecProblem(("kind",), text))
+
+    def placed(self, problem: SpecProblem) -> SpecProblem:
+        """Give the problem the line of its field, or of the nearest one above it that is there."""
+        location = problem.location
+        while location and location not in self.lines:
+            location = location[:-1]
+        return SpecProblem(problem.location, problem.text, self.lines.get(location, 0))
+
+
+def _documents(text: str, source: str) -> list[_Document]:
+    try:
+        nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
+        contents = [content for content in yaml.safe_load_all(text) if content is not None]
+    except yaml.MarkedYAMLError as error:
+        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        raise invalid([SpecProblem((), f"is not YAML: {error.problem}", line)], source) from None
+    except yaml.YAMLError:
+        raise invalid([SpecProblem((), "is not YAML: it has characters that YAML does not allow")], source) from None
+    nodes = [node for node in nodes if not (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"))]
+    documents = []
+    for node, content in zip(nodes, contents, strict=True):
+        lines: dict[Location, int] = {(): node.start_mark.line + 1}
+        documents.append(_Document(content, lines, tuple(_walk(node, (), lines, set()))))
+    return documents
+
+
+def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], walked: set[int]) -> Iterator[SpecProblem]:
+    """Note each field's line; yield keys given twice, of which YAML would keep the last without a word."""
+    if id(node) in walked:
+        # An alias: its anchor has been walked, and may even be around it.
+        return
+    walked.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*location, index] = item.start_mark.line + 1
+            yield from _walk(item, (*location, index), lines, walked)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.tag.endswith(":merge"):
+                continue
+            below = (*location, key.value)
+            line = key.start_mark.line + 1
+            if below in lines:
+                yield SpecProblem(below, f"is given twice, first in line {lines[below]}", line)
+            lines[below] = line
+            yield from _walk(value, below, lines, walked)

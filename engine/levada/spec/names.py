@@ -1,0 +1,35 @@
+"""What may be a name, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_SLOT: Final = r"^[a-z0-9_]*$"
+_CATALOG_NAMESPACE: Final = r"^([^{}]|\{schema\})+$"
+
+FORMS: Final = {
+    _LABEL: "must have only a-z, 0-9 and -, and begin and end with a letter or digit",
+    _SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
+    _SLOT: "must have only a-z, 0-9 and _, as PostgreSQL's slot names do",
+    _CATALOG_NAMESPACE: "may have {schema} for the source's schema, and no other braces",
+}
+"""What each pattern asks for, in words."""
+
+MAX_PIPELINE_NAME: Final = 40
+"""So that levada_<pipeline>_copy_<oid> has no more than PostgreSQL's 63 bytes."""
+
+PipelineName = Annotated[str, Field(pattern=_LABEL, min_length=1, max_length=MAX_PIPELINE_NAME)]
+ObjectName = Annotated[str, Field(pattern=_SUBDOMAIN, min_length=1, max_length=253)]
+SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
+Identifier = Annotated[str, Field(min_length=1, max_length=63)]
+"""A PostgreSQL identifier, unquoted and as it is spelled in the catalog."""
+CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=255)]
+
+
+def default_object_name(pipeline: str) -> str:
+    """Name the slot and the publication of a pipeline whose manifest names none."""
+    return f"levada_{pipeline.replace('-', '_')}"

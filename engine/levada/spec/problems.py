@@ -1,0 +1,154 @@
+"""Say what is wrong with a manifest: each problem with the path of its field and what would be right.
+
+No value of the manifest is repeated: a free-form setting may hold a secret in spite of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from levada.errors import InvalidManifest
+from levada.spec.model import Model
+from levada.spec.names import FORMS
+
+Location = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecProblem:
+    """One thing that is wrong; ``line`` counts from 1, 0 is unknown."""
+
+    location: Location
+    text: str
+    line: int = 0
+
+    @property
+    def path(self) -> str:
+        """The field's path, as in ``spec.tables.include[0].name``."""
+        path = ""
+        for step in self.location:
+            path += f"[{step}]" if isinstance(step, int) else f".{step}"
+        return path.removeprefix(".")
+
+
+def invalid(problems: Iterable[SpecProblem], source: str) -> InvalidManifest:
+    """Make the error that lists all of them, in the order of the file."""
+    ordered = sorted(problems, key=lambda p: p.line)
+    lines = []
+    for problem in ordered:
+        where = f"{source}:{problem.line}" if problem.line else source
+        lines.append(f"{where}: {problem.path}: {problem.text}" if problem.path else f"{where}: {problem.text}")
+    count = "1 problem" if len(ordered) == 1 else f"{len(ordered)} problems"
+    return InvalidManifest("invalid_manifest", "\n  ".join([f"{source} has {count}:", *lines]))
+
+
+def explain(error: ValidationError, model: type[Model]) -> list[SpecProblem]:
+    """Turn pydantic's errors into problems."""
+    problems = []
+    details = error.errors(include_url=False)
+    for detail in details:
+        location = tuple(step for step in detail["loc"] if step != "[key]")
+        if detail["type"] == "rules":
+            for field, message in detail["ctx"]["broken"]:
+                below = tuple(field.split(".")) if field else ()
+                problems.append(SpecProblem((*location, *below), message))
+        elif detail["type"] != "too_short" or not _wrong_below(location, details):
+            problems.append(SpecProblem(location, _say(detail, model)))
+    return problems
+
+
+def suggest(word: object, known: Iterable[str]) -> str:
+    """Name the nearest of the known words, or else all of them."""
+    spelled = {name.casefold(): name for name in known}
+    plain = str(word).replace("_", "").replace("-", "").casefold()
+    close = get_close_matches(plain, spelled, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {spelled[close[0]]}?"
+    return "known here: " + ", ".join(sorted(spelled.values())) if spelled else "nothing is known here"
+
+
+_TYPES: Mapping[str, str] = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number, without quotes",
+    "list_type": "must be a list",
+    "missing": "is required",
+    "model_attributes_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "string_type": "must be a string; put it in quotes",
+    "tuple_type": "must be a list",
+}
+
+
+def _say(detail: ErrorDetails, model: type[Model]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in _TYPES:
+        return _TYPES[kind]
+    match kind:
+        case "extra_forbidden":
+            *above, key = detail["loc"]
+            return f"unknown key; {suggest(key, _keys(model, above))}"
+        case "enum" | "literal_error":
+            choices = _choices(model, detail["loc"]) or [c.strip("' ") for c in context["expected"].split(" or ")]
+            nearest = suggest(detail["input"], choices) if isinstance(detail["input"], str) else ""
+            guess = f"; {nearest}" if nearest.startswith("did") else ""
+            return f"must be {' or '.join(choices)}{guess}"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}"
+        case "less_than_equal":
+            return f"must be at most {context['le']}"
+        case "string_pattern_mismatch":
+            return FORMS[context["pattern"]]
+        case "string_too_short":
+            return "must not be empty"
+        case "string_too_long":
+            return f"must have at most {context['max_length']} characters"
+        case "too_short":
+            return f"needs at least {context['min_length']} of them"
+        case "too_long":
+            return f"may have at most {context['max_length']} of them"
+    return detail["msg"].removeprefix("Value error, ")
+
+
+def _wrong_below(location: Location, details: Iterable[ErrorDetails]) -> bool:
+    """Tell whether a list has entries that are wrong, which pydantic does not count."""
+    return any(d["loc"][: len(location)] == location and len(d["loc"]) > len(location) for d in details)
+
+
+def _model_at(model: type[Model], location: Iterable[str | int]) -> tuple[type[Model] | None, Any]:
+    """Follow a location down from a model; return the model and the annotation found there."""
+    at: type[Model] | None = model
+    annotation: Any = model
+    for step in location:
+        if isinstance(step, int):
+            continue
+        field = None if at is None else next((f for f in at.model_fields.values() if f.alias == step), None)
+        if field is None:
+            return None, None
+        annotation = field.annotation
+        at = next(iter(_classes(annotation, Model)), None)
+    return at, annotation
+
+
+def _keys(model: type[Model], location: Iterable[str | int]) -> list[str]:
+    at, _ = _model_at(model, location)
+    return [] if at is None else [field.alias or name for name, field in at.model_fields.items()]
+
+
+def _choices(model: type[Model], location: Iterable[str | int]) -> list[str]:
+    _, annotation = _model_at(model, location)
+    return [str(member.value) for enum in _classes(annotation, Enum) for member in enum]
+
+
+def _classes(annotation: Any, wanted: type) -> list[Any]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, wanted) else []
+    return [found for inner in get_args(annotation) for found in _classes(inner, wanted)]

@@ -1,0 +1,139 @@
+"""The source: where it is, its slot and publication, and which of its tables are meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field
+
+from levada.spec.model import Change, Flag, Model, Whole, setting
+from levada.spec.names import Identifier, ObjectName, SlotName
+from levada.values import QualifiedTable
+
+
+class TlsMode(StrEnum):
+    """How far the source's TLS certificate is checked; libpq's ``sslmode``."""
+
+    DISABLE = "Disable"
+    REQUIRE = "Require"
+    VERIFY_CA = "VerifyCA"
+    VERIFY_FULL = "VerifyFull"
+
+
+class OnLostSlot(StrEnum):
+    """What becomes of a pipeline whose slot is gone, or lacks changes that its tables need."""
+
+    HOLD = "Hold"
+    RESYNC = "Resync"
+
+
+class PublicationManagement(StrEnum):
+    """Who makes and extends the publication."""
+
+    MANAGED = "Managed"
+    EXTERNAL = "External"
+
+
+class SecretRef(Model):
+    """A Secret in the same namespace, mounted as files."""
+
+    name: ObjectName = setting(Change.RESTART)
+    """The Secret's name."""
+
+
+class SecretKeyRef(Model):
+    """A key of a Secret in the same namespace, mounted as a file."""
+
+    name: ObjectName = setting(Change.RESTART)
+    """The Secret's name."""
+    key: str = setting(Change.RESTART, min_length=1, max_length=253)
+    """The key in it."""
+
+
+class Tls(Model):
+    """How the connection to the source is encrypted."""
+
+    mode: TlsMode = setting(Change.RESTART, TlsMode.VERIFY_FULL)
+    """How far the server's certificate is checked. Disable: no encryption."""
+    ca_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """The certificate authority to trust, in PEM. Without it: those that the image trusts."""
+
+
+class Slot(Model):
+    """The replication slot."""
+
+    name: SlotName = setting(Change.IMMUTABLE, "")
+    """The slot's name. Empty: levada_ and the Pipeline's name, with _ for -."""
+    failover: Flag = setting(Change.RESTART, False)
+    """Whether PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
+    on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
+    """When the slot is gone or invalidated. Hold: stop and say how to recover. Resync: copy every table again."""
+
+
+class Publication(Model):
+    """The publication."""
+
+    name: Annotated[str, Field(max_length=63)] = setting(Change.RESTART, "")
+    """The publication's name. Empty: levada_ and the Pipeline's name, with _ for -."""
+    management: PublicationManagement = setting(Change.RESTART, PublicationManagement.MANAGED)
+    """Managed: made, and extended by the tables selected. External: never changed, only checked."""
+
+
+class Source(Model):
+    """The source database."""
+
+    host: str = setting(Change.RESTART, min_length=1, max_length=253)
+    """The server's host name or address."""
+    port: Whole = setting(Change.RESTART, 5432, ge=1, le=65535)
+    """The server's TCP port."""
+    database: Identifier = setting(Change.IMMUTABLE)
+    """The database's name."""
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """The Secret with the keys username and password; a changed password needs no restart. Without it: what libpq
+    finds in its environment and its password file."""
+    tls: Tls = setting(Change.RESTART, {})
+    """How the connection is encrypted."""
+    slot: Slot = setting(Change.RESTART, {})
+    """The replication slot that changes are read from."""
+    publication: Publication = setting(Change.RESTART, {})
+    """The publication that says which tables' changes the slot sends."""
+    heartbeat_seconds: Whole = setting(Change.RESTART, 60, ge=0, le=86400)
+    """How often, in seconds, a small message is written to the WAL, so that the slot advances while the tables are
+    idle. 0: never."""
+
+
+class TableSelector(Model):
+    """Tables by schema and name; * stands for any characters, none included."""
+
+    schema_name: Identifier = setting(Change.HOT, alias="schema")
+    """The schema, as the catalog spells it."""
+    name: Identifier = setting(Change.HOT, "*")
+    """The table's name, as the catalog spells it."""
+
+
+class Tables(Model):
+    """Which tables are replicated: those that an include names and no exclude does."""
+
+    include: tuple[TableSelector, ...] = setting(Change.HOT, min_length=1, max_length=1000)
+    """The tables to replicate."""
+    exclude: tuple[TableSelector, ...] = setting(Change.HOT, (), max_length=1000)
+    """Of those, the ones to leave out."""
+
+
+def selects(tables: Tables, table: QualifiedTable) -> bool:
+    """Tell whether the selectors mean a table; letters are told apart by case."""
+    return _named(tables.include, table) and not _named(tables.exclude, table)
+
+
+def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:
+    return any(_glob(s.schema_name).fullmatch(table.schema) and _glob(s.name).fullmatch(table.name) for s in selectors)
+
+
+@lru_cache(maxsize=4096)
+def _glob(pattern: str) -> re.Pattern[str]:
+    # A run of stars is one star: several would make the match of a long name take exponential time.
+    return re.compile(".*".join(map(re.escape, re.sub(r"\*+", "*", pattern).split("*"))), re.DOTALL)
