@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,20 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Make the folder, and let in one process of this machine at a time; the others wait."""
+def only_process(folder: Path) -> Iterator[Path]:
+    """Make the folder, and let in one process of this machine at a time; the others wait.
+
+    Yields an empty folder inside it, which is removed afterwards: what is fetched there comes into its place whole, by
+    a rename. One that a killed process left is removed as well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / ".fetching"
     with (folder / ".lock").open("w") as lock:
         # Closing the file gives the lock back, and so does the death of the process.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

@@ -9,9 +9,7 @@ import hashlib
 import importlib.util
 import logging
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +64,11 @@ def ensure_jars(jars: Iterable[Jar] = JARS) -> tuple[Path, ...]:
     folder = cache_folder() / "jars"
     wanted = {jar: folder / jar.file_name for jar in jars}
     if not all(_is(path, jar) for jar, path in wanted.items()):
-        with only_process(folder):
+        with only_process(folder) as scratch:
             for jar, path in wanted.items():
+                # Another process may have fetched it while this one waited.
                 if not _is(path, jar):
-                    _fetch(jar, path)
+                    _fetch(jar, path, scratch)
     return tuple(wanted.values())
 
 
@@ -89,28 +88,24 @@ def _is(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _fetch(jar: Jar, target: Path) -> None:
+def _fetch(jar: Jar, target: Path, scratch: Path) -> None:
     _log.info("fetching %s", jar)
-    scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=".fetch-"))
-    try:
-        output = _run_ivy(jar, scratch)
-        fetched = scratch / jar.file_name
-        if not fetched.exists():
-            _log.debug("%s", output)
-            raise NeedsOperator(
-                "jar_unavailable",
-                f"{jar} could not be fetched",
-                hint=f"put the file at {target}, or name Ivy settings that lead to a mirror by LEVADA_IVY_SETTINGS",
-            )
-        if not _is(fetched, jar):
-            raise NeedsOperator(
-                "jar_checksum",
-                f"{jar} was fetched, but its SHA-256 is not {jar.sha256}",
-                hint="the repository or a proxy serves another file: look at Ivy's settings",
-            )
-        fetched.replace(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    output = _run_ivy(jar, scratch)
+    fetched = scratch / jar.file_name
+    if not fetched.exists():
+        _log.debug("%s", output)
+        raise NeedsOperator(
+            "jar_unavailable",
+            f"{jar} could not be fetched",
+            hint=f"put the file at {target}, or name Ivy settings that lead to a mirror by LEVADA_IVY_SETTINGS",
+        )
+    if not _is(fetched, jar):
+        raise NeedsOperator(
+            "jar_checksum",
+            f"{jar} was fetched, but its SHA-256 is not {jar.sha256}",
+            hint="the repository or a proxy serves another file: look at Ivy's settings",
+        )
+    fetched.replace(target)
 
 
 def _run_ivy(jar: Jar, scratch: Path) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +59,9 @@ def ensure_java() -> Java:
     if (java := find_java()) is not None:
         return java
     folder = cache_folder() / "java"
-    with only_process(folder):
+    with only_process(folder) as scratch:
         # Another process may have fetched one while this one waited.
-        java = find_java() or _fetch(folder)
+        java = find_java() or _fetch(folder, scratch)
     if java is None:
         raise NeedsOperator(
             "java_missing",
@@ -101,23 +99,16 @@ def _inspect(home: Path) -> Java | None:
     return Java(home, int(match[1]))
 
 
-def _fetch(folder: Path) -> Java | None:
+def _fetch(folder: Path, scratch: Path) -> Java | None:
     """Fetch a Java into ``folder``; None if that fails, for whatever reason."""
     try:
         import jdk
     except ImportError:
         return None
     _log.info("fetching Java %s into %s", _FETCHED, folder)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".fetch-"))
     try:
-        home = Path(jdk.install(_FETCHED, jre=True, path=str(scratch / "unpacked")))
-        if (home / "Contents" / "Home").is_dir():
-            home = home / "Contents" / "Home"
-        if _inspect(home) is None:
-            return None
-        return _inspect(Path(shutil.move(home, folder / home.name)))
+        home = Path(jdk.install(_FETCHED, jre=True, path=str(scratch)))
+        return _inspect(home.rename(folder / home.name)) if _inspect(home) else None
     except (jdk.JdkError, OSError) as error:
         _log.warning("Java could not be fetched: %s", error)
         return None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

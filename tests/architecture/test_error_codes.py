@@ -1,0 +1,76 @@
+"""docs/errors.md lists every error code that the sources can raise, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from levada import errors
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "errors.md"
+
+ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+# Rows of tables that errors are made from, with the code as the first argument or by name.
+TABLES = {"Failure"}
+# The problems of a preflight and the like: their code is given by name.
+BY_NAME = {"Problem"}
+
+
+def codes_in(source: str) -> Iterator[str]:
+    """The codes that a module's text gives to errors, as literals."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in ERRORS | TABLES and node.args:
+            yield from literals(node.args[0])
+        if called in ERRORS | TABLES | BY_NAME:
+            for keyword in node.keywords:
+                if keyword.arg == "code":
+                    yield from literals(keyword.value)
+
+
+def literals(node: ast.expr) -> Iterator[str]:
+    """The strings that an expression can be, as far as it says so itself."""
+    if isinstance(node, ast.IfExp):
+        yield from literals(node.body)
+        yield from literals(node.orelse)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def codes_of_tree() -> dict[str, set[str]]:
+    """Each code, and the files that have it."""
+    found: dict[str, set[str]] = {"stale_epoch": {"engine/levada/errors.py"}}
+    for root in ("engine", "operator"):
+        for path in (ROOT / root).rglob("*.py"):
+            for code in codes_in(path.read_text()):
+                found.setdefault(code, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def documented() -> list[str]:
+    """The first column of the tables of docs/errors.md."""
+    return re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)
+
+
+def test_codes_are_lower_snake_case() -> None:
+    """A code is a stable word for scripts and alerts: lower_snake_case."""
+    assert [c for c in codes_of_tree() if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", c)] == []
+
+
+def test_every_code_is_documented() -> None:
+    """Each code of the tree has a row in docs/errors.md: | `code` | what it means | what to do |."""
+    missing = {code: sorted(files) for code, files in codes_of_tree().items() if code not in documented()}
+    rows = "\n".join(f"| `{code}` | (from {', '.join(files)}) |  |" for code, files in sorted(missing.items()))
+    assert not missing, f"add to {DOCUMENT.relative_to(ROOT)}:\n{rows}"
+
+
+def test_no_code_is_documented_that_is_gone() -> None:
+    """docs/errors.md has no row for a code that nothing raises, and none twice."""
+    rows = documented()
+    assert sorted(set(rows) - codes_of_tree().keys()) == []
+    assert len(rows) == len(set(rows))

@@ -1,0 +1,91 @@
+"""The jars' cache: Ivy as pyspark ships it, with a repository in a folder of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from levada.errors import NeedsOperator
+from levada.local.jars import Jar, ensure_jars
+
+CONTENT = b"PK\x03\x04 no class in it" * 1000
+JAR = Jar("org.example", "lib", "1.0", hashlib.sha256(CONTENT).hexdigest())
+
+SETTINGS = """
+<ivysettings>
+  <settings defaultResolver="folder"/>
+  <resolvers>
+    <filesystem name="folder" m2compatible="true">
+      <artifact pattern="{}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"/>
+    </filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+FETCH = """
+from levada.local.jars import Jar, ensure_jars
+print(ensure_jars([Jar({!r}, {!r}, {!r}, {!r})])[0])
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a repository that has the jar."""
+    published = tmp_path / "repository" / "org" / "example" / "lib" / "1.0" / "lib-1.0.jar"
+    published.parent.mkdir(parents=True)
+    published.write_bytes(CONTENT)
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(SETTINGS.format(tmp_path / "repository"))
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LEVADA_IVY_SETTINGS", str(settings))
+    return tmp_path / "cache" / "jars"
+
+
+def test_jar_is_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jar is fetched when it is first asked for; afterwards no repository is needed."""
+    assert ensure_jars([JAR]) == (cache / "lib-1.0.jar",)
+    assert (cache / "lib-1.0.jar").read_bytes() == CONTENT
+    monkeypatch.setenv("LEVADA_IVY_SETTINGS", "/nowhere")
+    assert ensure_jars([JAR]) == (cache / "lib-1.0.jar",)
+
+
+def test_partly_filled_cache_is_mended(cache: Path) -> None:
+    """A file that was cut short, and what a killed process left, do no harm."""
+    cache.mkdir(parents=True)
+    (cache / "lib-1.0.jar").write_bytes(CONTENT[:100])
+    (cache / ".fetching").mkdir()
+    assert ensure_jars([JAR])[0].read_bytes() == CONTENT
+
+
+def test_other_bytes_are_refused(cache: Path) -> None:
+    """A jar whose checksum is another is an error, and does not come into the cache."""
+    with pytest.raises(NeedsOperator) as raised:
+        ensure_jars([Jar("org.example", "lib", "1.0", "0" * 64)])
+    assert raised.value.code == "jar_checksum"
+    assert [p.name for p in cache.iterdir()] == [".lock"]
+
+
+def test_missing_jar_says_where_to_put_it(cache: Path) -> None:
+    """A jar that no repository has is an error that names the file and the setting for a mirror."""
+    with pytest.raises(NeedsOperator) as raised:
+        ensure_jars([Jar("org.example", "gone", "2.0", "0" * 64)])
+    assert raised.value.code == "jar_unavailable"
+    assert str(cache / "gone-2.0.jar") in raised.value.hint
+    assert "LEVADA_IVY_SETTINGS" in raised.value.hint
+
+
+def test_two_processes_at_once(cache: Path) -> None:
+    """Two processes that fill the cache at the same time both find it filled and right."""
+    script = FETCH.format(JAR.organisation, JAR.module, JAR.version, JAR.sha256)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ)
+        for _ in range(2)
+    ]
+    assert {p.communicate(timeout=120)[0].strip() for p in processes} == {str(cache / "lib-1.0.jar")}
+    assert all(p.returncode == 0 for p in processes)
+    assert (cache / "lib-1.0.jar").read_bytes() == CONTENT
