@@ -58,10 +58,11 @@ class ReplicationStream:
         self._pg = connection.connect_replication(application=slot)
         try:
             self._status_interval_s = self._read_status_interval()
-            options = f"proto_version '1', publication_names {quote_literal(quote_identifier(publication))}"
+            names = quote_literal(quote_identifier(publication))
+            options = f"proto_version '1', publication_names {names}, messages 'true'"
             execute_replication(
                 self._pg,
-                f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options}, messages 'true')",
+                f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
                 self._doing,
             )
         except BaseException:
@@ -160,7 +161,7 @@ class ReplicationStream:
         while left > 0 and budget > 0:
             length, data = get(1)
             if length > _KEEPALIVE_BYTES:
-                append(bytes(data))
+                append(data.tobytes())
                 budget -= length
                 left -= 1
                 dry = False
@@ -171,7 +172,7 @@ class ReplicationStream:
                 dry = True
             elif length > 0:
                 self._keepalive_at = len(messages)
-                self._on_keepalive(bytes(data))
+                self._on_keepalive(data.tobytes())
                 dry = False
             else:
                 raise self._ended()

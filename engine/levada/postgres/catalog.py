@@ -1,0 +1,172 @@
+"""What the source's catalog says: the tables that a publication streams, their sizes, schemas and types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator
+from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
+from levada.postgres.failures import source_errors
+from levada.schema import ReplicatedTableSchema, TypeInfo
+from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A relation that holds rows: the table itself, or a partition. ``estimated_rows`` is None before any ANALYZE."""
+
+    id: TableId
+    name: QualifiedTable
+    estimated_rows: int | None
+    blocks: int
+    bytes: int
+    """With TOAST, without indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table as the publication streams it.
+
+    ``kind`` is ``r`` or, published through its root, ``p``; ``leaves`` are where its rows are, an ordinary table is its
+    own only one. ``row_filter`` is an SQL condition with every name qualified, ``column_attnums`` the column list.
+    """
+
+    id: TableId
+    name: QualifiedTable
+    kind: str
+    leaves: tuple[Leaf, ...]
+    row_filter: str | None
+    column_attnums: tuple[int, ...] | None
+
+    @property
+    def estimated_rows(self) -> int | None:
+        """The leaves' sum; None if one of them was never analysed."""
+        rows = [leaf.estimated_rows for leaf in self.leaves]
+        return None if None in rows else sum(r for r in rows if r is not None)
+
+    @property
+    def blocks(self) -> int:
+        """The leaves' sum, in blocks of 8 KiB (or what the server was built with)."""
+        return sum(leaf.blocks for leaf in self.leaves)
+
+    @property
+    def bytes(self) -> int:
+        """The leaves' sum, with TOAST, without indexes."""
+        return sum(leaf.bytes for leaf in self.leaves)
+
+
+# Filters and column lists came with version 15; before that the columns are not there to be named.
+_LIMITS: Final = sql.SQL(
+    "pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[] FROM pg_publication p"
+    " CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
+    " LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid"
+)
+_NO_LIMITS: Final = sql.SQL(
+    "NULL, NULL::int2[] FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
+)
+_PUBLISHED: Final = sql.SQL("""
+SELECT l.id, l.schema, l.name, l.rows, l.blocks, l.bytes, c.oid, n.nspname, c.relname, c.relkind, {limits}
+JOIN pg_class c ON c.oid = t.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN LATERAL (
+    SELECT lc.oid AS id, ln.nspname AS schema, lc.relname AS name, lc.reltuples::bigint AS rows,
+        coalesce(pg_relation_size(lc.oid), 0) / current_setting('block_size')::int AS blocks,
+        coalesce(pg_table_size(lc.oid), 0) AS bytes
+    FROM pg_class lc JOIN pg_namespace ln ON ln.oid = lc.relnamespace
+    WHERE lc.relkind = 'r' AND lc.oid IN (
+        SELECT c.oid WHERE c.relkind = 'r'
+        UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE c.relkind = 'p' AND p.isleaf)
+) l ON true
+WHERE p.pubname = %s
+ORDER BY n.nspname, c.relname, l.schema, l.name
+""")
+
+
+@source_errors("reading the publication's tables")
+def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[PublishedTable, ...]:
+    """Return the tables that the publication streams, by name; partitions where it does not publish through the root.
+
+    Raise NeedsOperator ``publication_missing``.
+    """
+    limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
+    with qualified_names(conn):
+        rows = conn.execute(_PUBLISHED.format(limits=limits), [publication]).fetchall()
+        known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
+    if known is None:
+        raise NeedsOperator(
+            "publication_missing",
+            f"there is no publication {publication} in database {conn.info.dbname}",
+            hint=sql.SQL("CREATE PUBLICATION {} FOR TABLE …").format(sql.Identifier(publication)).as_string(None),
+        )
+    return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
+
+
+def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
+    """Return what the catalog says of the table; raise NeedsOperator ``table_missing``."""
+    query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")
+    with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
+        row = conn.execute(query, [int(table_id)]).fetchone()
+    if row is None:
+        raise NeedsOperator("table_missing", f"there is no table with OID {int(table_id)} in {conn.info.dbname}")
+    return TableDescription.from_json(row[0])
+
+
+def read_table_schema(
+    conn: psycopg.Connection[Any],
+    table_id: TableId,
+    *,
+    columns: Collection[int] | None = None,
+    exclude: Collection[str] = (),
+    policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+    snapshot_id: SnapshotId | None = None,
+) -> ReplicatedTableSchema:
+    """Return the table's replicated schema as the connection's snapshot sees it.
+
+    ``columns`` are the attnums of the publication's column list (None: all), ``exclude`` names to leave out, and
+    ``snapshot_id`` the version's number (None: 0/0, the copy's). Raise NeedsOperator ``table_missing``.
+    """
+    description = read_table_description(conn, table_id)
+    return description.schema(columns=columns, exclude=exclude, policy=policy, snapshot_id=snapshot_id)
+
+
+@source_errors("reading types")
+def read_type_infos(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Mapping[int, TypeInfo]:
+    """Return these types and those below them (a domain's base, an array's element), without plain base types."""
+    row = conn.execute(TYPES_QUERY, [list(oids)]).fetchone()
+    assert row is not None
+    return type_infos(row[0])
+
+
+@contextmanager
+def qualified_names(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """Have expressions and types told with their schemas, so that they read alike in every session.
+
+    In a transaction that is open already the search path stays so until its end.
+    """
+    with conn.transaction():
+        conn.execute("SET LOCAL search_path = pg_catalog")
+        yield
+
+
+def _published(rows: Iterable[tuple[Any, ...]]) -> PublishedTable:
+    group = list(rows)
+    table_id, schema, name, kind, row_filter, attnums = group[0][6:]
+    return PublishedTable(
+        id=TableId(table_id),
+        name=QualifiedTable(schema, name),
+        kind=kind,
+        leaves=tuple(_leaf(*row[:6]) for row in group if row[0] is not None),
+        row_filter=row_filter,
+        column_attnums=None if attnums is None else tuple(attnums),
+    )
+
+
+def _leaf(oid: int, schema: str, name: str, rows: int, blocks: int, size: int) -> Leaf:
+    return Leaf(TableId(oid), QualifiedTable(schema, name), None if rows < 0 else rows, blocks, size)

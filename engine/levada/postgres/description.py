@@ -1,0 +1,198 @@
+"""What the catalog says of one table, read by one query: here at a copy, and inside the source's DDL trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, LiteralString
+
+from psycopg import sql
+
+from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
+from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+
+_TYPES: Final[LiteralString] = """
+SELECT coalesce(jsonb_agg(jsonb_build_object(
+    'oid', t.oid::bigint, 'name', t.typname, 'typtype', t.typtype, 'baseOid', t.typbasetype::bigint,
+    'baseTypmod', t.typtypmod, 'elementOid', coalesce(e.oid, 0)::bigint)), '[]')
+FROM used u
+JOIN pg_catalog.pg_type t ON t.oid = u.oid
+-- int2vector and oidvector have elements but not an array's text; box[] has another delimiter.
+LEFT JOIN pg_catalog.pg_type e
+    ON e.oid = t.typelem AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc AND e.typdelim = ','
+WHERE t.typtype <> 'b' OR e.oid IS NOT NULL
+"""
+
+_BELOW: Final[LiteralString] = """
+SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid,
+LATERAL (VALUES (t.typbasetype), (t.typelem)) AS x(oid) WHERE x.oid <> 0
+"""
+
+TYPES_QUERY: Final = sql.SQL("WITH RECURSIVE used(oid) AS (SELECT unnest(%s::oid[]) UNION " + _BELOW + ")" + _TYPES)
+"""The types of a list of OIDs and those below them, as one JSON array."""
+
+_INDEX_KEY: Final[LiteralString] = """
+SELECT jsonb_agg(k.attnum ORDER BY k.place)
+FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
+"""
+
+_DESCRIPTION: Final[LiteralString] = (
+    """
+SELECT jsonb_build_object(
+    'id', c.oid::bigint,
+    'schema', n.nspname,
+    'name', c.relname,
+    'kind', c.relkind,
+    'replicaIdentity', c.relreplident,
+    'primaryKey', ("""
+    + _INDEX_KEY
+    + """ AND i.indisprimary),
+    'identityIndex', ("""
+    + _INDEX_KEY
+    + """ AND i.indisreplident),
+    'types', (
+        WITH RECURSIVE used(oid) AS (
+            SELECT a.atttypid FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION """
+    + _BELOW
+    + ")"
+    + _TYPES
+    + """),
+    'columns', (
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'attnum', a.attnum,
+            'name', a.attname,
+            'typeOid', a.atttypid::bigint,
+            'typmod', a.atttypmod,
+            'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
+            'nullable', NOT a.attnotnull,
+            'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+            'missingValue', m.value,
+            'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
+        ) ORDER BY a.attnum), '[]')
+        FROM pg_catalog.pg_attribute a
+        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        LEFT JOIN LATERAL (
+            -- A partitioned table has no rows, so its partitions alone know what their older ones lack.
+            SELECT pg_catalog.array_to_string(l.attmissingval, '') AS value
+            FROM pg_catalog.pg_attribute l
+            WHERE l.attname = a.attname AND l.atthasmissing AND NOT l.attisdropped
+              AND (l.attrelid = a.attrelid OR c.relkind = 'p' AND l.attrelid IN (
+                  SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.isleaf))
+            ORDER BY l.attrelid LIMIT 1
+        ) m ON true
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    )
+)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+)
+
+DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
+"""The description of ``c``, as one JSON object; the caller adds the WHERE clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table as its catalog had it: every column but generated ones, in attnum order, and what identifies a row.
+
+    ``primary_key`` and ``identity_key`` have attnums in key order; a deferrable key does not identify a row, so it is
+    neither. ``types`` describe the types of the columns that are not built in.
+    """
+
+    id: TableId
+    name: QualifiedTable
+    columns: tuple[Column, ...]
+    identity: IdentityKind
+    primary_key: tuple[int, ...]
+    identity_key: tuple[int, ...]
+    types: Mapping[int, TypeInfo]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
+        """Read what the query returned; raise KeyError, TypeError or ValueError for anything else."""
+        types = type_infos(data["types"])
+        primary_key = tuple(data["primaryKey"] or ())
+        index = tuple(data["identityIndex"] or ())
+        identity, identity_key = _identity(data["replicaIdentity"], primary_key, index)
+        return cls(
+            id=TableId(data["id"]),
+            name=QualifiedTable(data["schema"], data["name"]),
+            columns=tuple(_column(c, types) for c in data["columns"]),
+            identity=identity,
+            primary_key=primary_key,
+            identity_key=identity_key,
+            types=types,
+        )
+
+    def schema(
+        self,
+        *,
+        columns: Collection[int] | None = None,
+        exclude: Collection[str] = (),
+        policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+        snapshot_id: SnapshotId | None = None,
+    ) -> ReplicatedTableSchema:
+        """Return the version that is replicated: of ``columns`` (attnums; None: all) those not named in ``exclude``."""
+        replicated = tuple(
+            _typed(c, self.types, policy)
+            for c in self.columns
+            if (columns is None or c.attnum in columns) and c.name not in exclude
+        )
+        attnums = {c.attnum for c in replicated}
+        full = self.identity is IdentityKind.FULL
+        key = self.primary_key if full else self.identity_key
+        return ReplicatedTableSchema(
+            id=self.id,
+            name=self.name,
+            columns=replicated,
+            identity=self.identity,
+            identity_attnums=tuple(sorted(attnums if full else attnums.intersection(self.identity_key))),
+            key=key if attnums.issuperset(key) else (),
+            snapshot_id=snapshot_id or SnapshotId(0),
+        )
+
+
+def type_infos(rows: Collection[Mapping[str, Any]]) -> Mapping[int, TypeInfo]:
+    """Read the JSON array of types."""
+    return {
+        r["oid"]: TypeInfo(r["oid"], r["name"], r["typtype"], r["baseOid"], r["baseTypmod"], r["elementOid"])
+        for r in rows
+    }
+
+
+def _column(data: Mapping[str, Any], types: Mapping[int, TypeInfo]) -> Column:
+    return Column(
+        attnum=data["attnum"],
+        name=data["name"],
+        type=resolve_type(data["typeOid"], data["typmod"], types),
+        type_name=data["typeName"],
+        type_oid=data["typeOid"],
+        typmod=data["typmod"],
+        nullable=data["nullable"],
+        default=data["default"],
+        missing_value=data["missingValue"],
+        # The catalog does not tell how older rows got their value: a default without a constant kept for them was
+        # computed row by row, or came (or the table was rewritten) after the column. Either way they are unknown.
+        rewritten=data["filled"] and data["missingValue"] is None,
+    )
+
+
+def _typed(column: Column, types: Mapping[int, TypeInfo], policy: OnUnrepresentable) -> Column:
+    return replace(column, type=resolve_type(column.type_oid, column.typmod, types, policy))
+
+
+def _identity(
+    relreplident: str, primary_key: tuple[int, ...], index: tuple[int, ...]
+) -> tuple[IdentityKind, tuple[int, ...]]:
+    if relreplident == "f":
+        return IdentityKind.FULL, ()
+    if relreplident == "d" and primary_key:
+        return IdentityKind.PRIMARY_KEY, primary_key
+    if relreplident == "i" and index:
+        return IdentityKind.INDEX, index
+    return IdentityKind.MISSING, ()
