@@ -1,0 +1,138 @@
+"""Columns of PostgreSQL's array literals to Arrow lists, whole columns at once (PostgreSQL docs, "Arrays").
+
+One dimension that begins at 1 is a list; any other array has no place in one and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from levada.pgoutput.wire import PADDING, Bools, Bytes, Decoded, Ints, RowError, Values, WireBuffer, bitmap, cut
+from levada.schema import ColumnType
+
+_BACKSLASH, _QUOTE, _COMMA, _OPEN, _CLOSE, _SQUARE = b'\\",{}['
+_NULL: Final = int.from_bytes(b"NULL", "big")
+
+ElementDecoder = Callable[[Values, ColumnType], Decoded]
+
+
+def decode_array(values: Values, column: ColumnType, decode: ElementDecoder) -> Decoded:
+    """Read a column of array literals, their elements by ``decode``; raise `RowError` for what is no array.
+
+    A row is refused as a whole, also if only one element has no place in the element's type.
+    """
+    assert column.element is not None
+    first = values.first_bytes()
+    nested = (first == _OPEN) & (values.buffer.bytes[values.start + 1] == _OPEN)
+    refused = values.only_valid(nested | (first == _SQUARE))
+    kept = values.where(~refused) if refused.any() else values
+    elements, counts = _elements(kept)
+    child = _decoded(elements, counts, column.element, decode)
+    if child.refused is not None:
+        refused |= _marked(len(values), _row_of(child.refused.rows, counts))
+        kept = values.where(~refused)
+        elements, counts = _elements(kept)
+        child = _decoded(elements, counts, column.element, decode)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    validity = None if kept.valid is None else bitmap(kept.valid)
+    array = pa.Array.from_buffers(column.arrow, len(values), [validity, pa.py_buffer(offsets)], children=[child.array])
+    return Decoded(array, values.refuse(refused))
+
+
+def _decoded(elements: Values, counts: Ints, kind: ColumnType, decode: ElementDecoder) -> Decoded:
+    try:
+        return decode(elements, kind)
+    except RowError as error:
+        raise RowError(int(_row_of(np.array([error.row]), counts)[0]), error.what) from None
+
+
+def _row_of(elements: Ints, counts: Ints) -> Ints:
+    rows: Ints = np.searchsorted(np.cumsum(counts), elements, side="right")
+    return rows
+
+
+def _marked(size: int, at: np.ndarray[Any, Any]) -> Bools:
+    mask = np.zeros(size, np.bool_)
+    mask[at] = True
+    return mask
+
+
+def _elements(values: Values) -> tuple[Values, Ints]:
+    """Find the elements, in a buffer of their own without quotes' escapes; and how many each row has."""
+    rows = np.arange(len(values)) if values.valid is None else np.flatnonzero(values.valid)
+    counts = np.zeros(len(values), np.int64)
+    if not len(rows):
+        return Values(WireBuffer(PADDING), counts[:0], counts[:0]), counts
+    data, first, last = _literals(values, rows)
+    escaped, escaping = _escapes(data)
+    quotes = (data == _QUOTE) & ~escaped
+    inside = (np.cumsum(quotes) & 1).astype(np.bool_)
+    _check_braces(data, first, last, inside, rows)
+    bounds = (data == _COMMA) & ~inside
+    bounds[first] = bounds[last] = True
+    at = np.flatnonzero(bounds)
+    # An element lies between two bounds, but not between the end of one literal and the beginning of the next.
+    of_one = ~_marked(len(data), last)[at[:-1]]
+    left, right = at[:-1][of_one] + 1, at[1:][of_one]
+    row = np.searchsorted(last, left)
+    some = (last - first)[row] > 1
+    left, right, row = left[some], right[some], row[some]
+    counts[rows] = np.bincount(row, minlength=len(rows))
+    quoted = quotes[left]
+    _check_elements(data, left, right, quotes, quoted, rows[row])
+    buffer = WireBuffer(data.tobytes() + PADDING)
+    valid = quoted | (right - left != 4) | (buffer.view(">u4")[left] != _NULL)
+    return _without_escapes(buffer, data, escaping, left + quoted, right - quoted, valid), counts
+
+
+def _literals(values: Values, rows: Ints) -> tuple[Bytes, Ints, Ints]:
+    """Return the literals one after another, and where each one's first and last byte is."""
+    length = values.length[rows]
+    if not length.all():
+        raise RowError(int(rows[length.argmin()]), "a value that is no array")
+    end = np.cumsum(length)
+    text = cut(Values(values.buffer, values.start[rows], length), pa.binary())
+    data: Bytes = np.frombuffer(text.buffers()[2], np.uint8, count=int(end[-1]))
+    return data, end - length, end - 1
+
+
+def _escapes(data: Bytes) -> tuple[Bools, Bools]:
+    """Tell which bytes have a backslash before them that escapes them, and which are such a backslash."""
+    backslash = data == _BACKSLASH
+    if not backslash.any():
+        return backslash, backslash
+    index = np.arange(len(data))
+    # In a run of backslashes the first, third… escape the one that follows.
+    run_start = np.maximum.accumulate(np.where(backslash, -1, index)) + 1
+    escaping = backslash & ((index - run_start) % 2 == 0)
+    escaped = np.zeros_like(escaping)
+    escaped[1:] = escaping[:-1]
+    return escaped, escaping
+
+
+def _check_braces(data: Bytes, first: Ints, last: Ints, inside: Bools, rows: Ints) -> None:
+    good = (last > first) & (data[first] == _OPEN) & (data[last] == _CLOSE) & ~inside[last]
+    if not good.all():
+        raise RowError(int(rows[good.argmin()]), "a value that is no array")
+
+
+def _check_elements(data: Bytes, left: Ints, right: Ints, quotes: Bools, quoted: Bools, rows: Ints) -> None:
+    """Refuse an element that is empty but not quoted, or that has a quote elsewhere than at both of its ends."""
+    size = right - left
+    seen = np.concatenate(([0], np.cumsum(quotes)))
+    good = (size > quoted) & (seen[right] - seen[left] == 2 * quoted) & (quotes[right - 1] == quoted)
+    if not good.all():
+        raise RowError(int(rows[good.argmin()]), "a value that is no array")
+
+
+def _without_escapes(buffer: WireBuffer, data: Bytes, escaping: Bools, start: Ints, end: Ints, valid: Bools) -> Values:
+    if escaping.any():
+        moved = np.concatenate(([0], np.cumsum(~escaping)))
+        start, end = moved[start], moved[end]
+        buffer = WireBuffer(data[~escaping].tobytes() + PADDING)
+    return Values(buffer, start, np.where(valid, end - start, 0), None if valid.all() else valid)

@@ -1,0 +1,119 @@
+"""Binary COPY to Arrow columns (PostgreSQL docs, COPY, "Binary Format"): the hot path of the initial copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from levada.errors import DecodeError
+from levada.pgoutput.binary import BINARY
+from levada.pgoutput.rows import unrepresentable_map
+from levada.pgoutput.text import decode_text
+from levada.pgoutput.wire import Ints, Refused, RowError, Values, WireBuffer
+from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
+
+SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
+TRAILER: Final = b"\xff\xff"
+_FLAGS: Final = len(SIGNATURE)
+_HAS_OIDS: Final = 1 << 16
+_NULL: Final = 0xFFFFFFFF
+
+_TEXT_OIDS: Final = frozenset({18, 19, 25, 1042, 1043})
+"""The types whose binary format is their text: "char", name, text, bpchar, varchar."""
+
+
+def needs_text_cast(column: Column) -> bool:
+    """Tell whether the column must be sent as the text of its type's output function.
+
+    That of the type itself, as the stream has it: a cast may print something else (``inet::text`` adds a netmask,
+    ``bpchar::text`` loses the padding), ``concat`` does not.
+    """
+    kind = column.type.kind
+    return kind is Kind.ARRAY or (kind is Kind.TEXT and column.type_oid not in _TEXT_OIDS)
+
+
+class CopyDecoder:
+    """Decodes the binary COPY of a SELECT list that has the schema's columns, in order; see `needs_text_cast`."""
+
+    def __init__(self, schema: ReplicatedTableSchema) -> None:
+        self._schema = schema
+        self._decoders = [BINARY.get(c.type.kind, decode_text) for c in schema.columns]
+        self._layout = schema.arrow
+        self._rows = 0
+
+    def decode(self, parts: Sequence[bytes]) -> pa.RecordBatch:
+        """Decode one CopyData payload per row, as PostgreSQL sends them; the header and the trailer may be among them.
+
+        The batch has the schema's columns, and `UNREPRESENTABLE` where some value has no place in its column. Raise
+        DecodeError naming the row, counted from 0 over all calls.
+        """
+        buffer, start, end = WireBuffer.join(parts)
+        start, end = self._without_frame(parts, start, end)
+        try:
+            batch = self._decode(buffer, start, end)
+        except RowError as error:
+            raise DecodeError(
+                "malformed_copy", f"row {self._rows + error.row} of the copy of {self._schema.name}: {error.what}"
+            ) from None
+        self._rows += batch.num_rows
+        return batch
+
+    def _without_frame(self, parts: Sequence[bytes], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """Leave out the header, which comes before the first row or alone, and the trailer."""
+        if parts and not self._rows and parts[0][: len(SIGNATURE)] == SIGNATURE:
+            start = start.copy()
+            start[0] += self._header_size(parts[0])
+            if start[0] == end[0]:
+                start, end = start[1:], end[1:]
+        if len(start) and parts[-1].endswith(TRAILER) and end[-1] - start[-1] == len(TRAILER):
+            start, end = start[:-1], end[:-1]
+        return start, end
+
+    def _header_size(self, part: bytes) -> int:
+        size = _FLAGS + 8
+        flags, extension = (int.from_bytes(part[at : at + 4], "big") for at in (_FLAGS, _FLAGS + 4))
+        if flags & _HAS_OIDS or size + extension > len(part):
+            raise DecodeError("malformed_copy", f"the header of the copy of {self._schema.name} is malformed")
+        return size + extension
+
+    def _decode(self, buffer: WireBuffer, start: Ints, end: Ints) -> pa.RecordBatch:
+        if (short := end - start < 2).any():
+            raise RowError(int(short.argmax()), "it ends too early")
+        if (strange := buffer.int2(start) != len(self._decoders)).any():
+            raise RowError(int(strange.argmax()), "it has not the table's columns")
+        at = start + 2
+        arrays: list[pa.Array] = []
+        refused: list[tuple[int, Refused]] = []
+        for column, decode in zip(self._schema.columns, self._decoders, strict=True):
+            values = _field(buffer, at, end)
+            at = values.start + values.length
+            try:
+                decoded = decode(values, column.type)
+            except RowError as error:
+                raise RowError(error.row, f"column {column.name!r}: {error.what}") from None
+            arrays.append(decoded.array)
+            if decoded.refused is not None:
+                refused.append((column.attnum, decoded.refused))
+        if (trailing := at != end).any():
+            raise RowError(int(trailing.argmax()), "bytes after its last column")
+        layout = self._layout
+        if refused:
+            arrays.append(unrepresentable_map(len(start), refused))
+            layout = layout.append(pa.field(UNREPRESENTABLE, UNREPRESENTABLE_TYPE))
+        return pa.RecordBatch.from_arrays(arrays, schema=layout)
+
+
+def _field(buffer: WireBuffer, at: Ints, end: Ints) -> Values:
+    length = buffer.uint4(at)
+    start = at + 4
+    valid = length != _NULL
+    values = Values(buffer, start, length)
+    if not valid.all():
+        values = Values(buffer, start, np.where(valid, length, 0), valid)
+    if (beyond := start + values.length > end).any():
+        raise RowError(int(beyond.argmax()), "a value that reaches beyond it")
+    return values

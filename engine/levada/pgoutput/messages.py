@@ -1,0 +1,154 @@
+"""Single messages of pgoutput, version 1 of the protocol (PostgreSQL docs, "Logical Replication Message Formats").
+
+Rows are not among them: they are decoded by the column, in `levada.pgoutput.decoder`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from levada.errors import DecodeError
+from levada.values import Lsn, QualifiedTable, TableId
+
+HEADER: Final = 25
+"""The bytes before the message: ``w``, the WAL start, the WAL end and the sender's clock (XLogData)."""
+
+POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+"""2000-01-01 UTC in microseconds since 1970-01-01 UTC: what PostgreSQL counts from."""
+
+BEGIN_SIZE: Final = 1 + 8 + 8 + 4
+COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
+
+_IDENTITIES: Final = "dnfi"
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as the wire has it; ``is_key`` tells that an old key tuple carries it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What the rows that follow look like; ``identity`` is ``relreplident``: d, n, f or i."""
+
+    oid: TableId
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+    @property
+    def table(self) -> QualifiedTable:
+        """The table's qualified name."""
+        return QualifiedTable(self.schema, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateBody:
+    """The body of a TRUNCATE message."""
+
+    tables: tuple[TableId, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBody:
+    """The body of a logical message; ``lsn`` is where it was emitted."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+
+
+class _Reader:
+    """Reads a message front to back; whatever is not there is a DecodeError."""
+
+    def __init__(self, data: bytes, lsn: Lsn, what: str) -> None:
+        self._data = data
+        self._at = 1
+        self._lsn = lsn
+        self._what = what
+
+    def error(self, why: str) -> DecodeError:
+        return DecodeError("malformed_message", f"{self._what} message at LSN {self._lsn}: {why}")
+
+    def unpack(self, layout: str) -> tuple[int, ...]:
+        try:
+            values = struct.unpack_from("!" + layout, self._data, self._at)
+        except struct.error:
+            raise self.error("it ends too early") from None
+        self._at += struct.calcsize("!" + layout)
+        return values
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise self.error("it ends too early")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def string(self) -> str:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise self.error("a string without an end")
+        try:
+            text = self._data[self._at : end].decode()
+        except UnicodeDecodeError:
+            raise self.error("a string that is not UTF-8") from None
+        self._at = end + 1
+        return text
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise self.error("bytes after its end")
+
+
+def parse_relation(message: bytes, lsn: Lsn) -> Relation:
+    """Read a RELATION message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    r = _Reader(message, lsn, "RELATION")
+    (oid,) = r.unpack("I")
+    # pgoutput sends an empty name for pg_catalog.
+    schema = r.string() or "pg_catalog"
+    name = r.string()
+    identity, count = r.unpack("BH")
+    if chr(identity) not in _IDENTITIES:
+        raise r.error("an unknown replica identity")
+    columns = []
+    for _ in range(count):
+        (flags,) = r.unpack("B")
+        column = r.string()
+        type_oid, typmod = r.unpack("Ii")
+        columns.append(RelationColumn(column, type_oid, typmod, bool(flags & 1)))
+    r.end()
+    if len({c.name for c in columns}) != count:
+        raise r.error("two columns of one name")
+    return Relation(TableId(oid), schema, name, chr(identity), tuple(columns))
+
+
+def parse_truncate(message: bytes, lsn: Lsn) -> TruncateBody:
+    """Read a TRUNCATE message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    r = _Reader(message, lsn, "TRUNCATE")
+    count, options = r.unpack("IB")
+    if len(message) != 6 + 4 * count:
+        raise r.error("its length is not that of its tables")
+    oids = r.unpack(f"{count}I")
+    return TruncateBody(tuple(map(TableId, oids)), bool(options & 1), bool(options & 2))
+
+
+def parse_message(message: bytes, lsn: Lsn) -> MessageBody:
+    """Read a logical message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    r = _Reader(message, lsn, "MESSAGE")
+    flags, at = r.unpack("BQ")
+    prefix = r.string()
+    (size,) = r.unpack("I")
+    content = r.take(size)
+    r.end()
+    return MessageBody(bool(flags & 1), Lsn(at), prefix, content)

@@ -1,0 +1,112 @@
+"""numeric's binary format to Arrow decimals: base-10000 digits, by Horner's rule over whole columns.
+
+Source of the layout: ``numeric_send``: four 16-bit integers (count of digits, weight of the first one as a power of
+10000, sign, displayed scale), then the digits; zeros at either end are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from levada.pgoutput.wire import Bools, Decoded, Ints, Refused, RowError, Values, bitmap
+from levada.schema import ColumnType
+
+Words: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
+
+_NEGATIVE: Final = 0x4000
+_SPECIALS: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+_HEADER: Final = 8
+_BASE: Final = 10_000
+_INT64_PRECISION: Final = 15
+"""Up to here no intermediate result leaves 64 bits: the first group of four digits may be three digits too long."""
+_LIMBS: Final = 4
+_LIMB_BITS: Final = 32
+
+
+def decode_numeric(values: Values, column: ColumnType) -> Decoded:
+    """Read a column of numerics; raise `RowError` for one that the precision and scale do not hold."""
+    count, weight, sign = (values.buffer.int2(values.start + 2 * k) for k in range(3))
+    if values.valid is not None:
+        count, weight, sign = (np.where(values.valid, n, 0) for n in (count, weight, sign))
+    sign &= 0xFFFF
+    groups = -(-column.scale // 4)
+    fits = (count == 0) | ((count - 1 - weight <= groups) & (4 * weight < column.precision - column.scale))
+    wrong_size = values.only_valid(values.length != _HEADER + 2 * count)
+    _require(fits & (count >= 0) & ~wrong_size)
+    top = int(weight.max(initial=0, where=count > 0))
+    steps = _steps(values, count, weight, top, groups, groups * 4 - column.scale)
+    horner = _in_64_bits if column.precision <= _INT64_PRECISION else _in_128_bits
+    low, high = horner(len(values), steps, 10**column.precision)
+    negative = sign == _NEGATIVE
+    words = np.empty((len(values), 2), np.uint64)
+    words[:, 0] = np.where(negative, ~low + np.uint64(1), low)
+    words[:, 1] = np.where(negative, ~high + (low == 0), high)
+    special = sign > _NEGATIVE
+    valid = values.where(~special).valid if special.any() else values.valid
+    validity = None if valid is None else bitmap(valid)
+    array = pa.Array.from_buffers(column.arrow, len(values), [validity, pa.py_buffer(words)])
+    return Decoded(array, _refused(sign, special))
+
+
+def _refused(sign: Ints, special: Bools) -> Refused | None:
+    rows = np.flatnonzero(special)
+    if not len(rows):
+        return None
+    unknown = ~np.isin(sign[rows], list(_SPECIALS))
+    if unknown.any():
+        raise RowError(int(rows[unknown.argmax()]), "a value that is no numeric")
+    return Refused(rows, [_SPECIALS[s] for s in sign[rows].tolist()])
+
+
+def _require(good: Bools) -> None:
+    if not good.all():
+        raise RowError(int(good.argmin()), "a value that is no numeric of its column's precision and scale")
+
+
+def _steps(
+    values: Values, count: Ints, weight: Ints, top: int, groups: int, left_out: int
+) -> Iterator[tuple[int, Ints]]:
+    """Yield Horner's steps from the highest power of 10000: a factor, and the digits that are added then.
+
+    Of the last group only ``4 - left_out`` decimal digits belong to the scale; the others must be zero.
+    """
+    first = values.start + _HEADER
+    for power in range(top, -groups - 1, -1):
+        place = weight - power
+        there = (place >= 0) & (place < count)
+        digits = np.where(there, values.buffer.int2(np.where(there, first + 2 * place, first)), 0)
+        _require((digits >= 0) & (digits < _BASE))
+        if power > -groups or not left_out:
+            yield _BASE, digits
+        else:
+            unit = 10**left_out
+            _require(digits % unit == 0)
+            yield _BASE // unit, digits // unit
+
+
+def _in_64_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tuple[Words, Words]:
+    total = np.zeros(size, np.int64)
+    for factor, digits in steps:
+        total = total * factor + digits
+    _require(total < limit)
+    return total.view(np.uint64), np.zeros(size, np.uint64)
+
+
+def _in_128_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tuple[Words, Words]:
+    """Keep the total in limbs, lowest first, each in 64 bits so that its product with a factor fits."""
+    limbs = [np.zeros(size, np.uint64) for _ in range(_LIMBS)]
+    mask, shift = np.uint64((1 << _LIMB_BITS) - 1), np.uint64(_LIMB_BITS)
+    for factor, digits in steps:
+        carry = digits.astype(np.uint64)
+        for k, limb in enumerate(limbs):
+            total = limb * np.uint64(factor) + carry
+            limbs[k], carry = total & mask, total >> shift
+        _require(carry == 0)
+    low, high = limbs[0] | limbs[1] << shift, limbs[2] | limbs[3] << shift
+    limit_low, limit_high = np.uint64(limit & ((1 << 64) - 1)), np.uint64(limit >> 64)
+    _require((high < limit_high) | ((high == limit_high) & (low < limit_low)))
+    return low, high

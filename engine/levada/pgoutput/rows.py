@@ -1,0 +1,201 @@
+"""Row messages of one version of one table to a batch of changes, laid out as `levada.schema.changes` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from levada.pgoutput.messages import HEADER, RelationColumn
+from levada.pgoutput.text import decode_text
+from levada.pgoutput.tuples import TupleColumn, walk
+from levada.pgoutput.wire import Bools, Bytes, Decoded, Ints, Refused, RowError, WireBuffer, bitmap, fixed
+from levada.schema import Column, ReplicatedTableSchema
+from levada.schema.changes import ALWAYS, UNREPRESENTABLE_TYPE, change_schema
+
+_INSERT, _UPDATE, _DELETE = b"IUD"
+_NEW, _KEY, _FULL = b"NKO"
+TUPLE: Final = HEADER + 1 + 4
+"""Where a row message's first tuple begins, with a byte that tells which it is; before it are kind and relation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMessages:
+    """Row messages of one table in WAL order, and what is known of each besides its tuples."""
+
+    buffer: WireBuffer
+    start: Ints
+    end: Ints
+    kinds: Bytes
+    commit_lsn: Ints
+    ordinal: Ints
+    commit_ts_us: Ints
+    xid: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _OldImage:
+    """The old tuples of the updates that have one: ``rows`` of the batch, and by wire column their values."""
+
+    rows: Ints
+    full: Bools
+    columns: list[TupleColumn]
+
+
+def decode_rows(rows: RowMessages, relation: Sequence[RelationColumn], schema: ReplicatedTableSchema) -> pa.RecordBatch:
+    """Decode the messages; raise `RowError` naming one of ``rows``."""
+    tags = rows.buffer.bytes[rows.start + TUPLE]
+    is_old = (tags == _KEY) | (tags == _FULL)
+    _check_tags(rows.kinds, tags, is_old)
+    old, at = _old_image(rows, is_old, tags, len(relation))
+    columns, end = walk(rows.buffer, at + 1, rows.end, len(relation))
+    if (end != rows.end).any():
+        raise RowError(int((end != rows.end).argmax()), "bytes after the row")
+    on_wire = {c.name: k for k, c in enumerate(relation)}
+    arrays: list[pa.Array] = []
+    old_arrays: list[pa.Array] = []
+    refused: list[tuple[int, Refused]] = []
+    unchanged: list[tuple[int, Bools]] = []
+    for column in schema.columns:
+        k = on_wire.get(column.name)
+        if k is None:
+            arrays.append(pa.nulls(len(rows.start), column.type.arrow))
+            if old is not None:
+                old_arrays.append(pa.nulls(len(old.rows), column.type.arrow))
+            continue
+        wire = columns[k]
+        if old is not None:
+            wire = _filled(wire, old, k, relation[k].is_key)
+            old_arrays.append(_decode(old.columns[k], column, old.rows).array)
+        decoded = _decode(wire, column)
+        arrays.append(decoded.array)
+        if decoded.refused is not None:
+            refused.append((column.attnum, decoded.refused))
+        if wire.unchanged is not None:
+            unchanged.append((column.attnum, wire.unchanged))
+    arrays += _always(rows)
+    if is_old.any():
+        arrays.append(_letters(tags, is_old))
+        arrays.append(_old_struct(len(tags), old, old_arrays, schema))
+    if unchanged:
+        arrays.append(_unchanged_lists(unchanged))
+    if refused:
+        arrays.append(unrepresentable_map(len(tags), refused))
+    layout = change_schema(schema, old=bool(is_old.any()), unchanged=bool(unchanged), unrepresentable=bool(refused))
+    return pa.RecordBatch.from_arrays(arrays, schema=layout)
+
+
+def _check_tags(kinds: Bytes, tags: Bytes, is_old: Bools) -> None:
+    good = np.where(kinds == _INSERT, tags == _NEW, np.where(kinds == _DELETE, is_old, is_old | (tags == _NEW)))
+    if not good.all():
+        raise RowError(int(good.argmin()), "a row without the tuple that its kind asks for")
+
+
+def _old_image(rows: RowMessages, is_old: Bools, tags: Bytes, width: int) -> tuple[_OldImage | None, Ints]:
+    """Read the updates' old tuples; return them, and where the tag of each row's last tuple is."""
+    at = rows.start + TUPLE
+    with_old = np.flatnonzero(is_old & (rows.kinds == _UPDATE))
+    if not len(with_old):
+        return None, at
+    try:
+        columns, end = walk(rows.buffer, at[with_old] + 1, rows.end[with_old], width)
+        followed = rows.buffer.bytes[end] == _NEW
+        if not followed.all():
+            raise RowError(int(followed.argmin()), "an update without its new row")
+    except RowError as error:
+        raise RowError(int(with_old[error.row]), error.what) from None
+    at[with_old] = end
+    return _OldImage(with_old, tags[with_old] == _FULL, columns), at
+
+
+def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleColumn:
+    """Take unchanged values from the old image, where it has them: all under FULL, else the identity's columns."""
+    if wire.unchanged is None:
+        return wire
+    source = old.columns[k].values
+    known = wire.unchanged[old.rows] & (source.valid if source.valid is not None else True)
+    if not is_key:
+        known = known & old.full
+    if not known.any():
+        return wire
+    rows = old.rows[known]
+    start, length = wire.values.start.copy(), wire.values.length.copy()
+    start[rows], length[rows] = source.start[known], source.length[known]
+    valid, unchanged = wire.values.valid, wire.unchanged.copy()
+    assert valid is not None  # a column with unchanged values has a mask
+    valid = valid.copy()
+    valid[rows], unchanged[rows] = True, False
+    values = replace(wire.values, start=start, length=length, valid=valid)
+    return TupleColumn(values, unchanged if unchanged.any() else None)
+
+
+def _decode(wire: TupleColumn, column: Column, rows: Ints | None = None) -> Decoded:
+    try:
+        return decode_text(wire.values, column.type)
+    except RowError as error:
+        row = error.row if rows is None else int(rows[error.row])
+        raise RowError(row, f"column {column.name!r}: {error.what}") from None
+
+
+def _letters(octets: Bytes, valid: Bools | None = None) -> pa.Array:
+    """Return each byte as a text of one letter."""
+    offsets = np.arange(len(octets) + 1, dtype=np.int32)
+    validity = None if valid is None else bitmap(valid)
+    return pa.Array.from_buffers(pa.string(), len(octets), [validity, pa.py_buffer(offsets), pa.py_buffer(octets)])
+
+
+def _always(rows: RowMessages) -> list[pa.Array]:
+    numbers = [rows.commit_lsn, rows.ordinal, rows.commit_ts_us, rows.xid]
+    kinds = list(ALWAYS.types)[1:]
+    return [_letters(rows.kinds), *(fixed(n, None, kind) for n, kind in zip(numbers, kinds, strict=True))]
+
+
+def _old_struct(count: int, old: _OldImage | None, columns: list[pa.Array], schema: ReplicatedTableSchema) -> pa.Array:
+    kind = pa.struct(list(schema.arrow))
+    if old is None:
+        return pa.nulls(count, kind)
+    struct = pa.StructArray.from_arrays(columns, fields=list(schema.arrow))
+    if len(old.rows) == count:
+        return struct
+    place = np.zeros(count, np.int64)
+    place[old.rows] = np.arange(len(old.rows))
+    present = np.zeros(count, np.bool_)
+    present[old.rows] = True
+    return struct.take(fixed(place, present, pa.int64()))
+
+
+def _unchanged_lists(unchanged: list[tuple[int, Bools]]) -> pa.Array:
+    masks = np.stack([mask for _, mask in unchanged])
+    counts = masks.sum(axis=0)
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    which = np.nonzero(masks.T)[1]
+    attnums = np.array([a for a, _ in unchanged], np.int16)[which]
+    some = counts > 0
+    return pa.Array.from_buffers(
+        pa.list_(pa.field("element", pa.int16())),
+        len(counts),
+        [bitmap(some), pa.py_buffer(offsets)],
+        children=[pa.array(attnums)],
+    )
+
+
+def unrepresentable_map(count: int, refused: list[tuple[int, Refused]]) -> pa.Array:
+    """Build the column `levada.schema.changes.UNREPRESENTABLE` of ``count`` rows; NULL where a row has none."""
+    rows = np.concatenate([r.rows for _, r in refused])
+    attnums = np.concatenate([np.full(len(r.rows), attnum, np.int16) for attnum, r in refused])
+    texts = [text for _, r in refused for text in r.texts]
+    order = np.argsort(rows, kind="stable")
+    counts = np.bincount(rows, minlength=count)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    entries = pa.StructArray.from_arrays(
+        [pa.array(attnums[order]), pa.array(texts, pa.string()).take(pa.array(order))],
+        fields=[UNREPRESENTABLE_TYPE.key_field, UNREPRESENTABLE_TYPE.item_field],
+    )
+    return pa.Array.from_buffers(
+        UNREPRESENTABLE_TYPE, count, [bitmap(counts > 0), pa.py_buffer(offsets)], children=[entries]
+    )

@@ -1,0 +1,215 @@
+"""Columns of PostgreSQL's text format to Arrow, exactly.
+
+Arrow's own casts take a whole column; what they do not understand (infinity, BC, years beyond 9999, odd time zones) is
+put aside and goes through `levada.pgoutput.temporal`, alone.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from levada.pgoutput.arrays import decode_array
+from levada.pgoutput.temporal import date_days, timestamp_us
+from levada.pgoutput.wire import Bools, Decoded, Refused, RowError, Values, booleans, cut, overlay, strings
+from levada.schema import ColumnType, Kind
+
+
+def decode_text(values: Values, column: ColumnType) -> Decoded:
+    """Read a column of text values; raise `RowError` for one that PostgreSQL does not print."""
+    return _DECODERS[column.kind](values, column)
+
+
+def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast text by Arrow; raise `RowError` naming the first value that Arrow refuses."""
+    try:
+        return pc.cast(array, kind)
+    except pa.ArrowInvalid:
+        raise RowError(_first_refused(array, kind), f"a value that is no {kind}") from None
+
+
+def _first_refused(array: pa.Array, kind: pa.DataType) -> int:
+    """Find the value that ends the longest prefix that can be cast."""
+    good, bad = 0, len(array)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            pc.cast(array.slice(good, middle - good), kind)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good
+
+
+def _castable(values: Values, column: ColumnType) -> Decoded:
+    return Decoded(cast(cut(values, pa.string()), column.arrow))
+
+
+def _strings(values: Values, _: ColumnType) -> Decoded:
+    return Decoded(strings(values))
+
+
+def _bool(values: Values, _: ColumnType) -> Decoded:
+    octets = values.first_bytes()
+    true = octets == ord("t")
+    wrong = values.only_valid((values.length != 1) | ~(true | (octets == ord("f"))))
+    if wrong.any():
+        raise RowError(int(wrong.argmax()), "a value that is no bool")
+    return Decoded(booleans(true, values.valid))
+
+
+def _decimal(values: Values, column: ColumnType) -> Decoded:
+    try:
+        return Decoded(pc.cast(cut(values, pa.string()), column.arrow))
+    except pa.ArrowInvalid:
+        octets = values.first_bytes()
+        second = values.buffer.bytes[values.start + 1]
+        special = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
+        special = values.only_valid(special)
+        array = cast(cut(values.where(~special), pa.string()), column.arrow)
+        return Decoded(array, values.refuse(special))
+
+
+def _bytea(values: Values, _: ColumnType) -> Decoded:
+    """Both of ``bytea_output``'s formats: in ``escape`` a value never begins with a single backslash and an x."""
+    hexadecimal = (
+        (values.first_bytes() == ord("\\")) & (values.buffer.bytes[values.start + 1] == ord("x")) & (values.length >= 2)
+    )
+    escaped = values.only_valid(~hexadecimal)
+    plain = values.where(hexadecimal)
+    digits = np.where(hexadecimal, values.length - 2, 0)
+    odd = plain.only_valid(digits % 2 == 1)
+    if odd.any():
+        raise RowError(int(odd.argmax()), "a bytea with half a byte")
+    text = cut(
+        Values(values.buffer, np.where(hexadecimal, values.start + 2, values.start), digits, plain.valid), pa.binary()
+    )
+    array = _unhex(text)
+    rows = np.flatnonzero(escaped)
+    if not len(rows):
+        return Decoded(array)
+    return Decoded(overlay(array, rows, pa.array([_unescape(t, int(r)) for t, r in _pairs(values, rows)], pa.binary())))
+
+
+def _pairs(values: Values, rows: Any) -> zip[tuple[str, Any]]:
+    return zip(values.texts(rows), rows.tolist(), strict=True)
+
+
+def _unhex(text: pa.Array) -> pa.Array:
+    validity, offsets, data = text.buffers()
+    if data is None:
+        return text
+    ends = np.frombuffer(offsets, np.int32)[: len(text) + 1]
+    try:
+        octets = binascii.unhexlify(data.slice(int(ends[0]), int(ends[-1] - ends[0])))
+    except binascii.Error:
+        raise RowError(_first_not_hex(text), "a value that is no bytea") from None
+    halves = ((ends - ends[0]) // 2).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(text), [validity, pa.py_buffer(halves), pa.py_buffer(octets)])
+
+
+def _first_not_hex(text: pa.Array) -> int:
+    for row, value in enumerate(text.to_pylist()):
+        try:
+            binascii.unhexlify(value or b"")
+        except binascii.Error:
+            return row
+    return 0
+
+
+def _unescape(text: str, row: int) -> bytes:
+    out = bytearray()
+    data = text.encode()
+    at = 0
+    while at < len(data):
+        if data[at] != ord("\\"):
+            out.append(data[at])
+            at += 1
+        elif data[at + 1 : at + 2] == b"\\":
+            out.append(ord("\\"))
+            at += 2
+        else:
+            digits = data[at + 1 : at + 4]
+            if len(digits) != 3 or not all(0x30 <= d <= 0x37 for d in digits) or digits > b"377":
+                raise RowError(row, "a value that is no bytea")
+            out.append(int(digits, 8))
+            at += 4
+    return bytes(out)
+
+
+_FIRST_DASH: Final = 4
+"""Where the dash after a year of four digits is."""
+
+
+def _date(values: Values, column: ColumnType) -> Decoded:
+    return _temporal(values, column, values.length != 10, date_days)
+
+
+def _timestamp(values: Values, column: ColumnType) -> Decoded:
+    octets = values.buffer.bytes
+    end = values.start + values.length
+    odd = (values.length < 19) | (octets[values.start + _FIRST_DASH] != ord("-")) | (octets[end - 1] == ord("C"))
+    if column.kind is Kind.TIMESTAMPTZ:
+        # A zone with seconds, as before the time zones were made: +00:19:32.
+        odd |= (octets[end - 3] == ord(":")) & (octets[end - 6] == ord(":"))
+    return _temporal(values, column, odd, timestamp_us)
+
+
+def _temporal(values: Values, column: ColumnType, odd: Bools, parse: Callable[[str], int | None]) -> Decoded:
+    """Cast what is not ``odd`` by Arrow, and ``parse`` the rest."""
+    odd = values.only_valid(odd)
+    if not odd.any():
+        return Decoded(cast(cut(values, pa.string()), column.arrow))
+    array = cast(cut(values.where(~odd), pa.string()), column.arrow)
+    rows = np.flatnonzero(odd)
+    texts = values.texts(rows)
+    numbers = []
+    for row, text in zip(rows.tolist(), texts, strict=True):
+        try:
+            numbers.append(parse(text))
+        except ValueError:
+            raise RowError(row, f"a value that is no {column.kind}") from None
+    width = pa.int32() if column.kind is Kind.DATE else pa.int64()
+    array = overlay(array, rows, pa.array(numbers, width).view(column.arrow))
+    none = np.array([n is None for n in numbers])
+    if not none.any():
+        return Decoded(array)
+    return Decoded(array, Refused(rows[none], [t for t, n in zip(texts, numbers, strict=True) if n is None]))
+
+
+def _time(values: Values, _: ColumnType) -> Decoded:
+    end_of_day = values.only_valid(values.buffer.view("<u2")[values.start] == int.from_bytes(b"24", "little"))
+    texts = cut(values.where(~end_of_day) if end_of_day.any() else values, pa.string())
+    # Arrow has no cast from text to time, but one to a timestamp.
+    stamps = cast(pc.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("us"))
+    return Decoded(stamps.view(pa.int64()).view(pa.time64("us")), values.refuse(end_of_day))
+
+
+def _array(values: Values, column: ColumnType) -> Decoded:
+    return decode_array(values, column, decode_text)
+
+
+_DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {
+    Kind.BOOL: _bool,
+    Kind.INT2: _castable,
+    Kind.INT4: _castable,
+    Kind.INT8: _castable,
+    Kind.OID: _castable,
+    Kind.FLOAT4: _castable,
+    Kind.FLOAT8: _castable,
+    Kind.DECIMAL: _decimal,
+    Kind.TEXT: _strings,
+    Kind.BYTEA: _bytea,
+    Kind.DATE: _date,
+    Kind.TIME: _time,
+    Kind.TIMESTAMP: _timestamp,
+    Kind.TIMESTAMPTZ: _timestamp,
+    Kind.UUID: _strings,
+    Kind.JSON: _strings,
+    Kind.ARRAY: _array,
+}

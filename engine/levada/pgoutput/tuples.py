@@ -1,0 +1,59 @@
+"""TupleData of many rows at once: column by column, each column's kinds and lengths for all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from levada.pgoutput.wire import Bools, Ints, RowError, Values, WireBuffer
+
+_TEXT: Final = ord("t")
+_NULL: Final = ord("n")
+_UNCHANGED: Final = ord("u")
+
+
+@dataclass(frozen=True, slots=True)
+class TupleColumn:
+    """One column of many tuples; ``unchanged`` tells where a TOASTed value was not sent (None: nowhere)."""
+
+    values: Values
+    unchanged: Bools | None
+
+
+def walk(buffer: WireBuffer, start: Ints, end: Ints, columns: int) -> tuple[list[TupleColumn], Ints]:
+    """Find the values of tuples that begin at ``start`` and may reach to ``end`` (exclusive).
+
+    Return the columns, and where each tuple ends. Every value lies within its bounds; raise `RowError` otherwise.
+    """
+    _require(end - start >= 2, "a tuple that ends too early")
+    _require(buffer.int2(start) == columns, "a tuple that has not its relation's columns")
+    at = start + 2
+    found = []
+    for _ in range(columns):
+        column, at = _column(buffer, at)
+        _require(at <= end, "a value that reaches beyond its message")
+        found.append(column)
+    return found, at
+
+
+def _column(buffer: WireBuffer, at: Ints) -> tuple[TupleColumn, Ints]:
+    # A position is at most the buffer's end without its padding, so the kind and the length can be read.
+    kinds = buffer.bytes[at]
+    is_text = kinds == _TEXT
+    if is_text.all():
+        length = buffer.uint4(at + 1)
+        start = at + 5
+        return TupleColumn(Values(buffer, start, length), None), start + length
+    unchanged = kinds == _UNCHANGED
+    _require(is_text | unchanged | (kinds == _NULL), "a value of an unknown format")
+    length = np.where(is_text, buffer.uint4(at + 1), 0)
+    start = at + np.where(is_text, 5, 1)
+    values = Values(buffer, start, length, is_text)
+    return TupleColumn(values, unchanged if unchanged.any() else None), start + length
+
+
+def _require(good: Bools, otherwise: str) -> None:
+    if not good.all():
+        raise RowError(int(good.argmin()), otherwise)

@@ -1,0 +1,214 @@
+"""One buffer of received bytes, and whole columns of values read out of it at once.
+
+Positions and lengths are int64 arrays, ascending, one element per row. `RowError` names a row; who knows the row's LSN
+turns it into a `DecodeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+PADDING: Final = bytes(16)
+"""What follows the last byte, so that a value of up to 16 bytes can be read at any position of the buffer."""
+
+MAX_BUFFER: Final = 1 << 30
+"""The bytes from which a slice is decoded in parts: offsets are 32 bits wide, and a message may have 1 GiB itself."""
+
+
+class RowError(Exception):
+    """A row (an index into the arrays at hand) that is not what the protocol says."""
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
+        self.what = what
+
+
+class WireBuffer:
+    """Received bytes with `PADDING`, and integers of the network's byte order at any position of them."""
+
+    __slots__ = ("_views", "arrow", "bytes")
+
+    def __init__(self, data: bytes | pa.Buffer) -> None:
+        """Take ``data``, which ends with `PADDING`."""
+        self.arrow: pa.Buffer = pa.py_buffer(data)
+        self.bytes: Bytes = np.frombuffer(self.arrow, np.uint8)
+        self._views: dict[str, np.ndarray[Any, Any]] = {}
+
+    @classmethod
+    def join(cls, parts: Sequence[bytes]) -> tuple[WireBuffer, Ints, Ints]:
+        """Concatenate ``parts``; return the buffer, and where each part starts and ends (exclusive)."""
+        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+        starts = np.empty_like(ends)
+        starts[:1] = 0
+        starts[1:] = ends[:-1]
+        return cls(b"".join([*parts, PADDING])), starts, ends
+
+    def view(self, dtype: str) -> np.ndarray[Any, Any]:
+        """Return overlapping values of ``dtype``, one for every byte of the buffer that one can start at."""
+        found = self._views.get(dtype)
+        if found is None:
+            size = len(self.bytes) - np.dtype(dtype).itemsize + 1
+            found = self._views[dtype] = np.ndarray((size,), dtype, buffer=self.arrow, strides=(1,))
+        return found
+
+    def int2(self, at: Ints) -> Ints:
+        """Read signed 16-bit integers."""
+        return self.view(">i2")[at].astype(np.int64)
+
+    def int4(self, at: Ints) -> Ints:
+        """Read signed 32-bit integers."""
+        return self.view(">i4")[at].astype(np.int64)
+
+    def uint4(self, at: Ints) -> Ints:
+        """Read unsigned 32-bit integers; a length read so is too long where it is negative."""
+        return self.view(">u4")[at].astype(np.int64)
+
+    def int8(self, at: Ints) -> Ints:
+        """Read signed 64-bit integers."""
+        return self.view(">i8")[at].astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Where the values of one column lie; where ``valid`` is False the length is 0. None: all are valid."""
+
+    buffer: WireBuffer
+    start: Ints
+    length: Ints
+    valid: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self, mask: Bools) -> Values:
+        """Return the same values, of which only those in ``mask`` are valid."""
+        valid = mask if self.valid is None else self.valid & mask
+        return Values(self.buffer, self.start, self.length, valid)
+
+    def first_bytes(self) -> Bytes:
+        """Read each value's first byte; anything where the value is empty or NULL."""
+        return self.buffer.bytes[self.start]
+
+    def last_bytes(self) -> Bytes:
+        """Read each value's last byte; anything where the value is empty or NULL."""
+        return self.buffer.bytes[self.start + np.maximum(self.length - 1, 0)]
+
+    def only_valid(self, mask: Bools) -> Bools:
+        """Return ``mask`` without the rows that are NULL."""
+        return mask if self.valid is None else mask & self.valid
+
+    def refuse(self, mask: Bools) -> Refused | None:
+        """Keep the texts of the rows in ``mask``, which must be valid; None if there is none."""
+        rows = np.flatnonzero(mask)
+        return Refused(rows, self.texts(rows)) if len(rows) else None
+
+    def texts(self, rows: Ints) -> list[str]:
+        """Return some values as Python strings."""
+        data = self.buffer.arrow
+        out = []
+        for row, at, size in zip(rows.tolist(), self.start[rows].tolist(), self.length[rows].tolist(), strict=True):
+            try:
+                out.append(data.slice(at, size).to_pybytes().decode())
+            except UnicodeDecodeError:
+                raise RowError(row, "text that is not UTF-8") from None
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Values that the column's Arrow type has no place for: ascending rows and PostgreSQL's text of each."""
+
+    rows: Ints
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A column; it holds NULL where a value is ``refused``."""
+
+    array: pa.Array
+    refused: Refused | None = None
+
+
+def bitmap(bits: Bools) -> pa.Buffer:
+    """Pack booleans as Arrow does."""
+    return pa.py_buffer(np.packbits(bits, bitorder="little"))
+
+
+def fixed(values: np.ndarray[Any, Any], valid: Bools | None, kind: pa.DataType) -> pa.Array:
+    """Wrap values that have Arrow's layout of ``kind`` already."""
+    return pa.Array.from_buffers(
+        kind, len(values), [None if valid is None else bitmap(valid), pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def booleans(values: Bools, valid: Bools | None) -> pa.Array:
+    """Wrap booleans."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None if valid is None else bitmap(valid), bitmap(values)])
+
+
+_EVEN: Final = pa.array(np.arange(0, 1 << 16, 2, dtype=np.int32))
+
+
+def _every_other(count: int) -> pa.Array:
+    return _EVEN.slice(0, count) if count <= len(_EVEN) else pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+
+
+def cut(values: Values, kind: pa.DataType) -> pa.Array:
+    """Copy the values' bytes out as ``pa.string()`` (not checked to be UTF-8) or ``pa.binary()``.
+
+    The buffer is seen as one array whose even elements are the values and whose odd elements are what lies between
+    them; one ``take`` keeps the even ones.
+    """
+    count = len(values)
+    if not count:
+        return pa.array([], kind)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = values.start
+    offsets[1::2] = values.start + values.length
+    offsets[-1] = offsets[-2]
+    pieces = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), values.buffer.arrow])
+    even = _every_other(count)
+    if values.valid is not None:
+        even = pa.Array.from_buffers(pa.int32(), count, [bitmap(values.valid), even.buffers()[1]])
+    return pieces.take(even)
+
+
+def strings(values: Values) -> pa.Array:
+    """Copy the values out as text; raise `RowError` where it is not UTF-8."""
+    array = cut(values, pa.string())
+    if _has_high_byte(array):
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            present = np.arange(len(values)) if values.valid is None else np.flatnonzero(values.valid)
+            values.texts(present)
+            raise RowError(0, "text that is not UTF-8") from None
+    return array
+
+
+def _has_high_byte(array: pa.Array) -> bool:
+    data = array.buffers()[2]
+    if data is None or not data.size:
+        return False
+    octets = np.frombuffer(data, np.uint8)
+    whole = len(octets) // 8 * 8
+    words = octets[:whole].view(np.uint64)
+    return bool((words & np.uint64(0x8080808080808080)).any() or (octets[whole:] & 0x80).any())
+
+
+def overlay(array: pa.Array, rows: Ints, patch: pa.Array) -> pa.Array:
+    """Return ``array`` with its ``rows`` replaced by the elements of ``patch``."""
+    index = np.arange(len(array), dtype=np.int64)
+    index[rows] = len(array) + np.arange(len(rows))
+    return pa.concat_arrays([array, patch]).take(pa.array(index))
