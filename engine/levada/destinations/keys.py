@@ -87,12 +87,30 @@ class Keys:
         lows = [p.low for p in parts if p.low is not None]
         return cls(parts[0].kind, high, np.concatenate(lows) if lows else None)
 
+    @classmethod
+    def interleave(cls, first: Keys, second: Keys) -> Keys:
+        """Return the first key of each, then the second of each, and so on; both have the same length."""
+        high = np.column_stack((first.high, second.high)).ravel()
+        if first.low is None or second.low is None:
+            return cls(first.kind, high)
+        return cls(first.kind, high, np.column_stack((first.low, second.low)).ravel())
+
     def __len__(self) -> int:
         return len(self.high)
 
     def take(self, rows: Indices | Mask | slice) -> Keys:
         """Return the keys at these rows."""
         return Keys(self.kind, self.high[rows], None if self.low is None else self.low[rows])
+
+    def replace(self, rows: Indices, others: Keys) -> Keys:
+        """Return these keys, but ``others`` at ``rows``."""
+        high = self.high.copy()
+        high[rows] = others.high
+        if self.low is None or others.low is None:
+            return Keys(self.kind, high)
+        low = self.low.copy()
+        low[rows] = others.low
+        return Keys(self.kind, high, low)
 
     def equal(self, other: Keys) -> Mask:
         """Tell row by row whether the keys are equal; both have the same length."""

@@ -1,0 +1,286 @@
+"""Folding, against a dictionary that lives through the same transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from levada.destinations.fold import Folded, fold
+from levada.destinations.keys import KeyEncoder, Keys
+from levada.errors import NeedsOperator
+from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED, change_schema
+from levada.values import QualifiedTable, TableId
+
+Row = tuple[Any, ...]
+
+
+def table(*key: Kind) -> ReplicatedTableSchema:
+    """A table of key columns k0, k1…, a number and two texts, whose attnums are not their places."""
+    kinds = [*((f"k{i}", k) for i, k in enumerate(key)), ("n", Kind.INT4), ("t", Kind.TEXT), ("u", Kind.TEXT)]
+    columns = tuple(Column(10 + 2 * i, name, ColumnType(k), str(k), 0) for i, (name, k) in enumerate(kinds))
+    attnums = tuple(c.attnum for c in columns[: len(key)])
+    return ReplicatedTableSchema(
+        TableId(1), QualifiedTable("public", "t"), columns, IdentityKind.PRIMARY_KEY, attnums, attnums
+    )
+
+
+@dataclass
+class Stream:
+    """What a source would send, and what it holds meanwhile."""
+
+    schema: ReplicatedTableSchema
+    held: dict[Row, Row]
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    truncated: tuple[int, int] | None = None
+    lsn: int = 100
+    ordinal: int = 0
+
+    @property
+    def width(self) -> int:
+        return len(self.schema.key)
+
+    def commit(self) -> None:
+        self.lsn, self.ordinal = self.lsn + 10, 0
+
+    def send(self, op: str, row: Row, unchanged: Sequence[int] = (), old: Row | None = None, kind: str = "") -> None:
+        """Add a change; values at the places ``unchanged`` are not told; of ``old`` under ``K`` only the key is."""
+        names = self.schema.arrow.names
+        told = [None if i in unchanged else v for i, v in enumerate(row)]
+        image = None if old is None else [v if kind == "O" or i < self.width else None for i, v in enumerate(old)]
+        self.changes.append(
+            dict(zip(names, told, strict=True))
+            | {
+                OP: op,
+                COMMIT_LSN: self.lsn,
+                ORDINAL: self.ordinal,
+                OLD_KIND: kind or None,
+                OLD: None if image is None else dict(zip(names, image, strict=True)),
+                UNCHANGED: [self.schema.columns[i].attnum for i in unchanged] or None,
+            }
+        )
+        self.ordinal += 1
+
+    def insert(self, row: Row) -> None:
+        self.held[row[: self.width]] = row
+        self.send("I", row)
+
+    def update(self, key: Row, row: Row, unchanged: Sequence[int] = (), kind: str = "") -> None:
+        old = self.held.pop(key)
+        self.held[row[: self.width]] = row
+        self.send("U", row, unchanged, old if kind else None, kind)
+
+    def delete(self, key: Row, kind: str = "K") -> None:
+        old = self.held.pop(key)
+        self.send("D", tuple(v if kind == "O" or i < self.width else None for i, v in enumerate(old)), (), None, kind)
+
+    def truncate(self) -> None:
+        self.held.clear()
+        self.truncated = (self.lsn, self.ordinal)
+        self.ordinal += 1
+
+    def table(self) -> pa.Table:
+        """The changes, with the optional columns that they need."""
+        old = any(c[OLD] is not None or c[OLD_KIND] for c in self.changes)
+        unchanged = any(c[UNCHANGED] for c in self.changes)
+        layout = change_schema(self.schema, old=old, unchanged=unchanged, unrepresentable=False)
+        return pa.Table.from_pylist(self.changes, schema=layout)
+
+
+def numbers(keys: Keys) -> list[tuple[int, ...]]:
+    """The keys as tuples of Python integers."""
+    return list(zip(*([int(x) for x in p] for p in (keys.high, keys.low) if p is not None), strict=True))
+
+
+def as_table(schema: ReplicatedTableSchema, rows: Sequence[Row]) -> pa.Table:
+    """Rows as a table of the schema's columns."""
+    return pa.Table.from_pylist([dict(zip(schema.arrow.names, r, strict=True)) for r in rows], schema=schema.arrow)
+
+
+def apply(folded: Folded, schema: ReplicatedTableSchema, base: dict[Row, Row]) -> dict[Row, Row]:
+    """Do at a destination that holds ``base`` what a fold asks for."""
+    width = len(schema.key)
+    rows = list(base.values())
+    by_key = dict(zip(numbers(KeyEncoder(schema).encode(as_table(schema, rows))), rows, strict=True))
+    if folded.incomplete is not None:
+        held = as_table(schema, [by_key[k] for k in numbers(folded.incomplete.origin)])
+    else:
+        held = as_table(schema, [])
+    upserts = folded.complete(held)
+    upserts.validate(full=True)
+    assert upserts.schema == schema.arrow
+    assert numbers(KeyEncoder(schema).encode(upserts)) == numbers(folded.keys)
+    touched = numbers(folded.touched)
+    assert len(set(touched)) == len(touched)
+    for k in touched:
+        by_key.pop(k, None)
+    for k, row in zip(numbers(folded.keys), upserts.to_pylist(), strict=True):
+        assert k not in by_key
+        by_key[k] = tuple(row.values())
+    return {row[:width]: row for row in by_key.values()}
+
+
+KEYS: dict[tuple[Kind, ...], list[Row]] = {
+    (Kind.INT8,): [(i,) for i in range(-2, 4)],
+    (Kind.TEXT,): [("",), ("a",), ("b",), ("a long text that is a key",)],
+    (Kind.INT4, Kind.TEXT): [(1, "a"), (1, "b"), (2, "a"), (2, "")],
+}
+TEXTS = st.sampled_from([None, "", "x", "y" * 30])
+NUMBERS = st.none() | st.integers(0, 9)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Stream, dict[Row, Row]]:
+    """Draw a table, what a destination holds of it, and transactions that follow."""
+    kinds = draw(st.sampled_from(list(KEYS)))
+    domain = KEYS[kinds]
+    payload = st.tuples(NUMBERS, TEXTS, TEXTS)
+    base = {k: k + draw(payload) for k in draw(st.lists(st.sampled_from(domain), unique=True))}
+    stream = Stream(table(*kinds), dict(base))
+    fancy = draw(st.booleans())
+    for _ in range(draw(st.integers(0, 25))):
+        free = [k for k in domain if k not in stream.held]
+        step = draw(st.sampled_from("IUUUDC" + "T" * draw(st.booleans())))
+        if step == "C":
+            stream.commit()
+        elif step == "T":
+            stream.truncate()
+        elif step == "I" and free:
+            stream.insert(draw(st.sampled_from(free)) + draw(payload))
+        elif step == "D" and stream.held:
+            stream.delete(draw(st.sampled_from(sorted(stream.held))), draw(st.sampled_from("KO")))
+        elif step == "U" and stream.held:
+            key = draw(st.sampled_from(sorted(stream.held)))
+            new = draw(st.sampled_from([key, *free])) if fancy else key
+            row = new + draw(payload)
+            old, width = stream.held[key], stream.width
+            unchanged = []
+            if fancy:
+                unchanged = draw(st.lists(st.sampled_from([width + 1, width + 2]), unique=True))
+                row = tuple(old[i] if i in unchanged else v for i, v in enumerate(row))
+            kind = draw(st.sampled_from("KO")) if new != key else draw(st.sampled_from(["", "K", "O"])) if fancy else ""
+            if kind and new == key and draw(st.booleans()):
+                unchanged.append(width - 1)  # a TOASTed column of the key: its value is in the old image alone
+            stream.update(key, row, unchanged, kind)
+    return stream, base
+
+
+@settings(max_examples=600, deadline=None)
+@given(streams(), st.data())
+def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]], data: st.DataObject) -> None:
+    """Applied to what a destination held, a fold leaves what the source holds; whatever the chunks and the order."""
+    stream, base = drawn
+    changes = stream.table()
+    if stream.truncated:
+        base = {}
+    if data.draw(st.booleans()) and len(changes):
+        changes = changes.take(data.draw(st.permutations(range(len(changes)))))
+    cut = data.draw(st.integers(0, len(changes)))
+    changes = pa.concat_tables([changes.slice(cut), changes.slice(0, cut)])
+    folded = fold(changes, stream.schema, truncated_before=stream.truncated)
+    assert apply(folded, stream.schema, base) == stream.held
+    if stream.truncated:
+        assert folded.incomplete is None
+    # A destination that has all of it already: doing it again changes nothing, where nothing is unknown.
+    if folded.incomplete is None:
+        assert apply(folded, stream.schema, stream.held) == stream.held
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Three rows held, nothing sent yet."""
+    rows = [(1, 10, "one", "uno"), (2, 20, "two", "due"), (3, 30, "three", "tre")]
+    return Stream(table(Kind.INT8), {r[:1]: r for r in rows})
+
+
+def test_keys_swap_through_a_temporary_one(stream: Stream) -> None:
+    """Two rows that change places keep each its own unknown values."""
+    base = dict(stream.held)
+    stream.update((1,), (9, 10, "one", "uno"), [2, 3], "K")
+    stream.update((2,), (1, 20, "two", "due"), [2, 3], "K")
+    stream.update((9,), (2, 10, "one", "uno"), [2, 3], "K")
+    folded = fold(stream.table(), stream.schema)
+    assert folded.incomplete is not None
+    assert numbers(folded.incomplete.origin) == [(2,), (1,)]
+    assert sorted(numbers(folded.touched)) == [(1,), (2,), (9,)]
+    assert apply(folded, stream.schema, base) == stream.held
+
+
+def test_deleted_and_inserted_again_is_another_row(stream: Stream) -> None:
+    """What is unknown after the second insert is the inserted row's, not the one's that was deleted."""
+    stream.delete((1,))
+    stream.insert((1, 0, "new", "nuovo"))
+    stream.update((1,), (1, 5, "new", "nuovo"), [2])
+    folded = fold(stream.table(), stream.schema)
+    assert folded.incomplete is None
+    assert folded.upserts.to_pylist() == [{"k0": 1, "n": 5, "t": "new", "u": "nuovo"}]
+
+
+def test_long_chain_is_resolved(stream: Stream) -> None:
+    """A thousand updates of one row that leave a text unknown end at the row that the destination holds."""
+    base = dict(stream.held)
+    for i in range(1000):
+        stream.update((1,), (1, i, "one", "uno"), [2])
+    folded = fold(stream.table(), stream.schema)
+    assert folded.incomplete is not None
+    assert list(folded.incomplete.columns) == ["t"]
+    assert apply(folded, stream.schema, base) == stream.held
+
+
+def test_value_that_nobody_knows_is_an_error(stream: Stream) -> None:
+    """An INSERT with an unknown value, as a row filter can make of an UPDATE, is refused and never NULL."""
+    stream.send("I", (7, 1, None, "x"), [2])
+    with pytest.raises(NeedsOperator) as e:
+        fold(stream.table(), stream.schema)
+    assert e.value.code == "unknown_value"
+
+
+def test_unknown_after_removal_is_an_error(stream: Stream) -> None:
+    """A value of a row that the batch itself removed before is not asked of the destination."""
+    stream.delete((1,))
+    stream.send("U", (1, 1, None, "x"), [2])
+    with pytest.raises(NeedsOperator) as e:
+        fold(stream.table(), stream.schema)
+    assert e.value.code == "unknown_value"
+
+
+def test_unknown_key_is_an_error(stream: Stream) -> None:
+    """A key that is TOASTed and in no old image names no row."""
+    stream.send("U", (1, 1, "one", "uno"), [0])
+    with pytest.raises(NeedsOperator) as e:
+        fold(stream.table(), stream.schema)
+    assert e.value.code == "unknown_value"
+
+
+def test_columns_dropped_since_are_passed_over(stream: Stream) -> None:
+    """An unknown value of a column that the schema no longer has matters to nobody."""
+    stream.update((1,), (1, 1, "one", "uno"))
+    stream.changes[-1][UNCHANGED] = [99]
+    folded = fold(stream.table(), stream.schema)
+    assert folded.incomplete is None
+    assert folded.upserts.num_rows == 1
+
+
+def test_no_changes_come_to_nothing(stream: Stream) -> None:
+    """An empty batch, in every layout, touches nothing."""
+    for optional in (False, True):
+        layout = change_schema(stream.schema, old=optional, unchanged=optional, unrepresentable=optional)
+        folded = fold(layout.empty_table(), stream.schema)
+        assert folded.upserts.num_rows == len(folded.touched) == len(folded.keys) == 0
+        assert folded.upserts.schema == stream.schema.arrow
+
+
+def test_upserts_keep_the_order_of_the_log(stream: Stream) -> None:
+    """Rows come in the order of their last changes, and their keys beside them."""
+    for k in np.random.default_rng(1).permutation(200) + 10:
+        stream.insert((int(k), 0, "", ""))
+    folded = fold(stream.table(), stream.schema)
+    assert folded.upserts.column("k0").to_pylist() == [c["k0"] for c in stream.changes]
+    assert [k for (k,) in numbers(folded.keys)] == [c["k0"] for c in stream.changes]
