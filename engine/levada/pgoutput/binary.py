@@ -56,10 +56,6 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
     return Decoded(booleans(values.first_bytes() != 0, values.valid))
 
 
-def _strings(values: Values, _: ColumnType) -> Decoded:
-    return Decoded(strings(values))
-
-
 def _bytea(values: Values, _: ColumnType) -> Decoded:
     return Decoded(cut(values, pa.binary()))
 
@@ -149,7 +145,6 @@ BINARY: Final[Mapping[Kind, BinaryDecoder]] = {
     Kind.FLOAT4: _number(">f4"),
     Kind.FLOAT8: _number(">f8"),
     Kind.DECIMAL: decode_numeric,
-    Kind.TEXT: _strings,
     Kind.BYTEA: _bytea,
     Kind.DATE: _date,
     Kind.TIME: _time,
@@ -158,4 +153,4 @@ BINARY: Final[Mapping[Kind, BinaryDecoder]] = {
     Kind.UUID: _uuid,
     Kind.JSON: _json,
 }
-"""By kind; an array has no entry: it is sent as text."""
+"""By kind. Arrays and TEXT, which is any type that has no shape of its own, have no entry: they are sent as text."""

@@ -13,7 +13,7 @@ from levada.pgoutput.binary import BINARY
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import Ints, Refused, RowError, Values, WireBuffer
-from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema import ColumnType, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
@@ -22,18 +22,14 @@ _FLAGS: Final = len(SIGNATURE)
 _HAS_OIDS: Final = 1 << 16
 _NULL: Final = 0xFFFFFFFF
 
-_TEXT_OIDS: Final = frozenset({18, 19, 25, 1042, 1043})
-"""The types whose binary format is their text: "char", name, text, bpchar, varchar."""
 
-
-def needs_text_cast(column: Column) -> bool:
+def needs_text_cast(column_type: ColumnType) -> bool:
     """Tell whether the column must be sent as the text of its type's output function.
 
     That of the type itself, as the stream has it: a cast may print something else (``inet::text`` adds a netmask,
     ``bpchar::text`` loses the padding), ``concat`` does not.
     """
-    kind = column.type.kind
-    return kind is Kind.ARRAY or (kind is Kind.TEXT and column.type_oid not in _TEXT_OIDS)
+    return column_type.kind not in BINARY
 
 
 class CopyDecoder:
