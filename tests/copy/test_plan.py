@@ -5,20 +5,23 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.copy.plan import MAX_RANGE_BYTES, MIN_RANGE_BYTES, BlockRange, Leaf, plan_ranges
-from levada.values import QualifiedTable
+from levada.copy.plan import MAX_RANGE_BYTES, MIN_RANGE_BYTES, BlockRange, plan_ranges
+from levada.postgres.catalog import Leaf
+from levada.values import QualifiedTable, TableId
 
 BLOCK = 8192
+
+
+def leaf_of(number: int, blocks: int, size: int) -> Leaf:
+    """A leaf of that many blocks and bytes."""
+    return Leaf(TableId(number), QualifiedTable("public", f"p{number}"), None, blocks, size)
 
 
 @st.composite
 def leaves(draw: st.DrawFn) -> list[Leaf]:
     """Leaves of all sizes, some of them empty, some with much TOAST."""
     sizes = draw(st.lists(st.tuples(st.integers(0, 200_000), st.floats(1, 50)), max_size=5))
-    return [
-        Leaf(QualifiedTable("public", f"p{i}"), blocks, int(blocks * BLOCK * toast))
-        for i, (blocks, toast) in enumerate(sizes)
-    ]
+    return [leaf_of(i, blocks, int(blocks * BLOCK * toast)) for i, (blocks, toast) in enumerate(sizes)]
 
 
 def of_leaf(plan: tuple[BlockRange, ...], leaf: Leaf) -> list[BlockRange]:
@@ -28,38 +31,36 @@ def of_leaf(plan: tuple[BlockRange, ...], leaf: Leaf) -> list[BlockRange]:
 
 @given(leaves(), st.integers(1, 16))
 def test_ranges_are_disjoint_and_cover_every_block(tables: list[Leaf], connections: int) -> None:
-    """Of each leaf, every block is in exactly one range, also blocks beyond the size that was read."""
+    """Every block of a leaf is in exactly one range, also those beyond the size that was read, be it 0."""
     plan = plan_ranges(tables, connections)
     for leaf in tables:
         ranges = of_leaf(plan, leaf)
-        assert bool(ranges) == bool(leaf.blocks)
-        if ranges:
-            assert ranges[0].first == 0
-            assert ranges[-1].end is None
-            assert [r.end for r in ranges[:-1]] == [r.first for r in ranges[1:]]
-            assert all(r.end is None or r.first < r.end for r in ranges)
+        assert ranges[0].first == 0
+        assert ranges[-1].end is None
+        assert [r.end for r in ranges[:-1]] == [r.first for r in ranges[1:]]
+        assert all(r.end is None or r.first < r.end for r in ranges)
 
 
 @given(leaves(), st.integers(1, 16))
 def test_sizes(tables: list[Leaf], connections: int) -> None:
     """Ranges come biggest first, none far above the maximum, of a leaf never more than it has blocks."""
     plan = plan_ranges(tables, connections)
-    assert [r.data_bytes for r in plan] == sorted((r.data_bytes for r in plan), reverse=True)
+    assert [r.bytes for r in plan] == sorted((r.bytes for r in plan), reverse=True)
     for leaf in tables:
         ranges = of_leaf(plan, leaf)
-        assert len(ranges) <= leaf.blocks
-        block = -(-leaf.data_bytes // max(1, leaf.blocks))
-        assert all(r.data_bytes <= MAX_RANGE_BYTES + block for r in ranges)
+        assert len(ranges) <= max(1, leaf.blocks)
+        block = -(-leaf.bytes // max(1, leaf.blocks))
+        assert all(r.bytes <= MAX_RANGE_BYTES + block for r in ranges)
 
 
 @given(st.integers(1, 100_000), st.integers(1, 16))
 def test_every_connection_has_work_where_it_pays(blocks: int, connections: int) -> None:
     """A table has a range for each connection, unless the ranges would be too small to be worth it."""
-    plan = plan_ranges([Leaf(QualifiedTable("public", "t"), blocks, blocks * BLOCK)], connections)
+    plan = plan_ranges([leaf_of(1, blocks, blocks * BLOCK)], connections)
     assert len(plan) >= min(connections, blocks * BLOCK // MIN_RANGE_BYTES)
 
 
 def test_toast_counts() -> None:
     """A table whose bulk is TOASTed is cut by what it holds, not by its main storage."""
-    plan = plan_ranges([Leaf(QualifiedTable("public", "documents"), 1000, 10 * MAX_RANGE_BYTES)], 1)
+    plan = plan_ranges([leaf_of(1, 1000, 10 * MAX_RANGE_BYTES)], 1)
     assert len(plan) == 10

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from levada.postgres.catalog import Leaf
 from levada.values import QualifiedTable
 
 MAX_RANGE_BYTES: Final = 128 << 20
@@ -15,48 +16,35 @@ MIN_RANGE_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A table with storage of its own: a plain table or the leaf of a partition tree.
-
-    ``blocks`` are of its main storage, ``data_bytes`` of that and TOAST together, both as of the snapshot or later: so
-    a leaf without blocks has no rows in it.
-    """
-
-    name: QualifiedTable
-    blocks: int
-    data_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class BlockRange:
     """The blocks ``first <= block < end`` of a leaf; ``end`` None: all that follow.
 
-    ``data_bytes`` is about what they hold, TOAST included.
+    ``bytes`` is about what they hold, TOAST included.
     """
 
     leaf: QualifiedTable
     first: int
     end: int | None
-    data_bytes: int
+    bytes: int
 
 
 def plan_ranges(leaves: Sequence[Leaf], connections: int) -> tuple[BlockRange, ...]:
     """Cut the leaves into ranges of at most `MAX_RANGE_BYTES`, biggest first; together they are every block once.
 
     There are at least as many as ``connections``, unless that makes them smaller than `MIN_RANGE_BYTES`; of a leaf
-    never more than it has blocks. The first range of a leaf begins with its first block and the last has no end, so
-    that a size that is out of date loses nothing.
+    never more than it has blocks. Sizes may be out of date and nothing is lost: the first range of a leaf begins with
+    its first block, the last has no end, and a leaf without blocks has one range all the same.
     """
-    total = sum(leaf.data_bytes for leaf in leaves)
+    total = sum(leaf.bytes for leaf in leaves)
     target = min(MAX_RANGE_BYTES, max(MIN_RANGE_BYTES, -(-total // max(1, connections))))
     ranges = [r for leaf in leaves for r in _cut(leaf, target)]
-    return tuple(sorted(ranges, key=lambda r: -r.data_bytes))
+    return tuple(sorted(ranges, key=lambda r: -r.bytes))
 
 
 def _cut(leaf: Leaf, target: int) -> list[BlockRange]:
-    count = min(leaf.blocks, max(1, -(-leaf.data_bytes // target)))
+    count = max(1, min(leaf.blocks, -(-leaf.bytes // target)))
     bounds = [leaf.blocks * i // count for i in range(count)]
     return [
-        BlockRange(leaf.name, first, end, leaf.data_bytes * ((end or leaf.blocks) - first) // leaf.blocks)
-        for first, end in zip(bounds, [*bounds[1:], None], strict=False)
+        BlockRange(leaf.name, first, end, leaf.bytes * ((end or leaf.blocks) - first) // max(1, leaf.blocks))
+        for first, end in zip(bounds, [*bounds[1:], None], strict=True)
     ]

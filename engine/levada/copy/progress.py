@@ -40,11 +40,11 @@ class CopyMeter:
         with self._lock:
             self._started = self._started or time.monotonic()
 
-    def add(self, rows: int, data_bytes: int, unrepresentable: int) -> None:
+    def add(self, rows: int, size: int, unrepresentable: int) -> None:
         """Count a range that has ended."""
         with self._lock:
             self._rows += rows
-            self._bytes += data_bytes
+            self._bytes += size
             self._unrepresentable += unrepresentable
 
     def progress(self) -> CopyProgress:

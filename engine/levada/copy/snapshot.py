@@ -6,20 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from levada.copy.jobs import SparkTasks
-from levada.copy.plan import BlockRange, Leaf, plan_ranges
+from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.progress import CopyMeter, CopyProgress
-from levada.copy.reading import RangeReader, snapshot_session
+from levada.copy.reading import RangeReader
 from levada.copy.rows import TableRows
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
-from levada.values import OnUnrepresentable, QualifiedTable, TableId
+from levada.values import OnUnrepresentable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,16 +26,6 @@ if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
 
 T = TypeVar("T")
-
-# A partitioned table without partitions is a leaf as well, but has no storage.
-_LEAVES: Final = """
-    SELECT n.nspname, c.relname,
-           pg_relation_size(c.oid) / current_setting('block_size')::int,
-           pg_table_size(c.oid)
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'm')
-      AND (c.oid = %(id)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(id)s) WHERE isleaf))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +38,8 @@ class _RangeResult(Generic[T]):
 class SnapshotRows(TableRows):
     """All rows of one published table as of ``snapshot``, which its owner holds open meanwhile.
 
-    Reads the sizes of the table's leaves when made. ``connections`` is how many connections it has at once at most;
-    ``cancelled`` ends `map_partitions` with Transient ``copy_cancelled``.
+    ``connections`` is how many connections it has at once at most; ``cancelled`` ends `map_partitions` with Transient
+    ``copy_cancelled``.
     """
 
     def __init__(
@@ -70,8 +59,8 @@ class SnapshotRows(TableRows):
         self._connections = connections
         self._cancelled = cancelled or threading.Event()
         self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
-        self.ranges = plan_ranges(_read_leaves(connection, snapshot, published.id), connections)
-        self._meter = CopyMeter(published.estimated_rows, sum(r.data_bytes for r in self.ranges))
+        self.ranges = plan_ranges(published.leaves, connections)
+        self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges))
 
     def progress(self) -> CopyProgress:
         """Return how far the copy has come, from any thread."""
@@ -110,17 +99,10 @@ class SnapshotRows(TableRows):
         for part in self.ranges:
             rows, unrepresentable = self._reader.rows, self._reader.unrepresentable
             yield from self._reader.batches(part)
-            self._meter.add(self._reader.rows - rows, part.data_bytes, self._reader.unrepresentable - unrepresentable)
+            self._meter.add(self._reader.rows - rows, part.bytes, self._reader.unrepresentable - unrepresentable)
 
     def _count(self, index: int, result: _RangeResult[Any]) -> None:
-        self._meter.add(result.rows, self.ranges[index].data_bytes, result.unrepresentable)
-
-
-def _read_leaves(connection: PostgresConnection, snapshot: ExportedSnapshot, table: TableId) -> list[Leaf]:
-    """Read the sizes inside the snapshot's lifetime: blocks that it sees are not truncated while it lasts."""
-    with snapshot_session(connection, snapshot, "copy") as conn, source_errors("reading the table's size"):
-        rows = conn.execute(_LEAVES, {"id": int(table)}).fetchall()
-    return [Leaf(QualifiedTable(schema, name), blocks, size) for schema, name, blocks, size in rows]
+        self._meter.add(result.rows, self.ranges[index].bytes, result.unrepresentable)
 
 
 def _run_range(
