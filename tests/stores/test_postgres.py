@@ -32,7 +32,7 @@ def terminate(db: Database) -> None:
     """End the store's backend, as a restart of the server does."""
     killed = db.query(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND application_name LIKE 'levada%%'"
+        " WHERE datname = current_database() AND application_name = 'levada:store:shop'"
     )
     assert killed == [(True,)]
 
@@ -63,7 +63,7 @@ def test_rollback_whose_answer_was_lost_steps_back_once(
         answer = attempt(work)
         if not lost:
             lost.append(answer)
-            raise Transient("store_unreachable", "the connection broke after the commit")
+            raise Transient("source_unreachable", "the connection broke after the commit")
         return answer
 
     monkeypatch.setattr(storage, "_attempt", losing_the_first_answer)

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg.types.json import Jsonb
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
 from levada.stores.interface import DestinationTableMetadata, TableAction
@@ -35,8 +37,8 @@ _Connection = psycopg.Connection[tuple[Any, ...]]
 class PostgresStorage(Storage):
     """One pipeline's rows in a schema's tables, over one connection that is made anew when it is lost.
 
-    A statement whose connection was lost is run again, so each method has the same effect when done twice. Raise
-    Transient ``store_unreachable`` after a few attempts, NeedsOperator for what no attempt mends.
+    A statement whose connection was lost is run again, so each method has the same effect when done twice. Raise the
+    last Transient after a few attempts, NeedsOperator for what no attempt mends.
     """
 
     def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
@@ -62,20 +64,20 @@ class PostgresStorage(Storage):
         return done
 
     def _attempt(self, work: Callable[[_Connection], _T]) -> _T:
+        doing = f"keeping state of pipeline {self._pipeline} in schema {self._schema} at {self._source.where}"
         try:
-            connection = self._connected()
-            with connection.transaction():
-                return work(connection)
-        except psycopg.Error as error:
-            failure = _failure(error, self._schema)
-            if isinstance(failure, Transient):
-                _log.warning("store of pipeline %s: %s", self._pipeline, failure.message)
-                self._disconnect()
-            raise failure from error
+            with _store_errors(doing, self._schema):
+                connection = self._connected()
+                with connection.transaction():
+                    return work(connection)
+        except Transient as error:
+            _log.warning("%s", error.message)
+            self._disconnect()
+            raise
 
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = self._source.connect(application=f"levada store {self._pipeline}")
+            self._connection = self._source.connect(application=f"store:{self._pipeline}")
             migrate(self._connection, self._schema)
             self._connection.execute(
                 "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
@@ -311,26 +313,18 @@ def _phase_text(phase: TableReplicationPhase) -> str:
     return json.dumps(phase_to_json(phase))
 
 
-def _failure(error: psycopg.Error, schema: str) -> LevadaError:
-    """Say who can mend a failed statement; psycopg's classes follow SQLSTATE's."""
-    match error:
-        case psycopg.errors.InsufficientPrivilege():
-            return NeedsOperator(
-                "store_privilege_missing",
-                f"this role may not use schema {schema!r}: {_primary(error)}",
-                hint=f'CREATE SCHEMA IF NOT EXISTS "{schema}" AUTHORIZATION <role>;',
-            )
-        case psycopg.errors.ReadOnlySqlTransaction():
-            return NeedsOperator(
-                "store_read_only",
-                f"the database that keeps schema {schema!r} is read-only",
-                hint="name a writable database in spec.store, or another kind of store",
-            )
-        case psycopg.OperationalError() | psycopg.InterfaceError():
-            return Transient("store_unreachable", f"cannot reach the store's database: {_primary(error)}")
-    return NeedsOperator("store_failed", f"schema {schema!r} does not do as it should: {_primary(error)}")
-
-
-def _primary(error: psycopg.Error) -> str:
-    # DETAIL may show a row's values; the primary message does not.
-    return error.diag.message_primary or str(error).strip().partition("\n")[0]
+@contextmanager
+def _store_errors(doing: str, schema: str) -> Iterator[None]:
+    """Turn psycopg's errors within into Levada's, with hints that are about a store."""
+    try:
+        with source_errors(doing):
+            yield
+    except NeedsOperator as error:
+        match error.code:
+            case "insufficient_privilege":
+                hint = f'CREATE SCHEMA IF NOT EXISTS "{schema}" AUTHORIZATION <role>;'
+                raise NeedsOperator("store_privilege_missing", error.message, hint=hint) from error
+            case "source_read_only":
+                hint = "choose another kind of store in spec.store"
+                raise NeedsOperator("store_read_only", error.message, hint=hint) from error
+        raise
