@@ -108,6 +108,23 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
     return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 
 
+@source_errors("listing the database's tables")
+def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
+    """Return the tables that a publication could have, by name: permanent ones and partition roots, no partitions.
+
+    Left out: system schemas, what belongs to an extension, and the schemas where Levada keeps its own state.
+    """
+    rows = conn.execute("""
+        SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+          AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+          AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+                          AND d.deptype = 'e')
+          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations')
+        ORDER BY 1, 2""").fetchall()
+    return tuple(QualifiedTable(schema, name) for schema, name in rows)
+
+
 def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
     """Return what the catalog says of the table; raise NeedsOperator ``table_missing``."""
     query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")

@@ -47,13 +47,13 @@ FAILURES: Final = (
     Failure(
         "publication_missing",
         NeedsOperator,
-        pattern=r'^publication ".*" does not exist',
+        pattern=r'\bpublication ".*" does not exist',
         hint="a publication must exist before its slot: WAL from before it cannot be decoded; drop the slot as well",
     ),
     Failure(
         "snapshot_gone",
         Transient,
-        pattern=r'could not import the requested snapshot|invalid snapshot identifier|^snapshot ".*" does not exist',
+        pattern=r'could not import the requested snapshot|invalid snapshot identifier|\bsnapshot ".*" does not exist',
     ),
     Failure(
         "row_security",

@@ -14,7 +14,7 @@ from psycopg import OperationalError, pq
 
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import result_error, source_errors
+from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.replication import execute_replication, quote_identifier, quote_literal
 from levada.values import Lsn
 
@@ -43,7 +43,8 @@ class ReplicationStream:
     ) -> None:
         """Connect and start to stream at ``start_lsn``, or at the slot's confirmed position if that is later.
 
-        Raise Transient ``slot_active``, SlotLost ``slot_missing`` or ``slot_lost``, or what a refused login says.
+        Raise Transient ``slot_active``, SlotLost ``slot_missing`` or ``slot_lost``, NeedsOperator
+        ``publication_missing``, or what a refused login says.
         """
         self._doing = f"streaming from slot {slot} of {connection.where}"
         self._lock = threading.Lock()
@@ -58,6 +59,7 @@ class ReplicationStream:
         self._pg = connection.connect_replication(application=slot)
         try:
             self._status_interval_s = self._read_status_interval()
+            self._require_publication(publication)
             names = quote_literal(quote_identifier(publication))
             options = f"proto_version '1', publication_names {names}, messages 'true'"
             execute_replication(
@@ -222,6 +224,12 @@ class ReplicationStream:
             if length == 0:
                 self._poll.poll(_NAP_S * 1000)
                 self._pg.consume_input()
+
+    def _require_publication(self, publication: str) -> None:
+        # From version 18 on the server streams nothing, without an error, for a publication that is not there.
+        query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
+        if not execute_replication(self._pg, query, self._doing).ntuples:
+            raise source_error(self._doing, None, f'publication "{publication}" does not exist')
 
     def _read_status_interval(self) -> float:
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"

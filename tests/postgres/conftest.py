@@ -1,0 +1,60 @@
+"""Servers that differ from the session's own, each started once when a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from tests.conftest import Database
+
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.connection import PostgresConnection
+
+
+def connection_to(server: EmbeddedPostgres, user: str = "postgres") -> PostgresConnection:
+    """A connection to the server's own database."""
+    return PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user=user)
+
+
+@pytest.fixture(scope="module")
+def physical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server with wal_level=replica."""
+    data = tmp_path_factory.mktemp("physical") / "data"
+    with EmbeddedPostgres(data, settings={"wal_level": "replica"}) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server that the test may stop."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("own") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server of the oldest version at hand."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("older") / "data", version=16) as server:
+        yield server
+
+
+@pytest.fixture(params=["session", "older"])
+def versions(request: pytest.FixtureRequest, db: Database) -> Database:
+    """A database on the session's server, and one on the oldest version at hand."""
+    if request.param == "session":
+        return db
+    server: EmbeddedPostgres = request.getfixturevalue("older")
+    name = f"of_{abs(hash(request.node.name))}"
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    return Database(server, name)
+
+
+@pytest.fixture
+def role(db: Database, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A login of no rights at all, gone after the test."""
+    name = "plain_role"
+    db.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    db.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")

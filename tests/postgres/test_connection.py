@@ -1,0 +1,196 @@
+"""Connections: who logs in, with what settings, and what a refusal is called."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from tests.conftest import Database
+
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
+from levada.postgres.connection import PostgresConnection, clamp_application_name
+from levada.postgres.failures import source_error, source_errors
+
+
+def credentials(folder: Path, username: str, password: str) -> Path:
+    """A folder as a mounted Secret looks."""
+    folder.mkdir(exist_ok=True)
+    (folder / "username").write_text(username)
+    (folder / "password").write_text(password + "\n")
+    return folder
+
+
+@pytest.fixture
+def secret_role(db: Database) -> str:
+    """A role that has to show its password."""
+    db.execute("DROP ROLE IF EXISTS secret_reader", "CREATE ROLE secret_reader LOGIN REPLICATION PASSWORD 'first'")
+    return "secret_reader"
+
+
+def both_ways(connection: PostgresConnection) -> list[LevadaError]:
+    """What is raised by an SQL and by a replication login."""
+    errors = []
+    for connect in (connection.connect, connection.connect_replication):
+        with pytest.raises(LevadaError) as raised:
+            connect()
+        errors.append(raised.value)
+    return errors
+
+
+def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:
+    """Text is the same whatever the database's defaults are, and an application's time limits do not hold."""
+    db.execute(
+        f"ALTER DATABASE {db.name} SET timezone = 'Asia/Tokyo'",
+        f"ALTER DATABASE {db.name} SET datestyle = 'German'",
+        f"ALTER DATABASE {db.name} SET bytea_output = 'escape'",
+        f"ALTER DATABASE {db.name} SET statement_timeout = 1",
+    )
+    with db.connection.connect(application="copy") as c:
+        row = c.execute(
+            "SELECT now()::text ~ '^\\d{4}-.*\\+00$', '\\x00'::bytea::text, current_setting('statement_timeout'),"
+            " 0.1::float8 + 0.2::float8, current_setting('application_name'), '1 day 2 hours'::interval::text,"
+            " current_setting('client_encoding')"
+        ).fetchone()
+    assert row == (True, "\\x00", "0", 0.30000000000000004, "levada:copy", "1 day 02:00:00", "UTF8")
+    pg = db.connection.connect_replication()
+    assert pg.exec_(b"SHOW timezone").get_value(0, 0) == b"UTC"
+    pg.finish()
+
+
+def test_password_is_read_at_each_connect(db: Database, secret_role: str, tmp_path: Path) -> None:
+    """A rotated password needs no new object, no line break in the file, and is in no pickle."""
+    connection = replace(db.connection, user=None, credentials=credentials(tmp_path / "c", secret_role, "first"))
+    connection.connect().close()
+    db.execute(f"ALTER ROLE {secret_role} PASSWORD 'second'")
+    assert [e.code for e in both_ways(connection)] == ["source_auth_failed"] * 2
+    credentials(tmp_path / "c", secret_role, "second")
+    connection.connect().close()
+    connection.connect_replication().finish()
+    assert b"second" not in pickle.dumps(connection)
+    assert pickle.loads(pickle.dumps(connection)) == connection
+
+
+def test_refused_logins_need_a_person(db: Database, secret_role: str, tmp_path: Path) -> None:
+    """A wrong password, a missing one, an unknown role and an unknown database are told apart, without the password."""
+    wrong = replace(db.connection, user=None, credentials=credentials(tmp_path / "c", secret_role, "hunter2"))
+    cases = {
+        "source_auth_failed": [
+            wrong,
+            replace(db.connection, user="nobody_here"),
+            replace(db.connection, user=secret_role),
+        ],
+        "source_database_missing": [replace(db.connection, database="nowhere")],
+        "source_tls_failed": [replace(db.connection, sslmode=m) for m in ("require", "verify-full")],
+        "credentials_unreadable": [replace(db.connection, credentials=tmp_path / "absent")],
+    }
+    for code, connections in cases.items():
+        for connection in connections:
+            for error in both_ways(connection):
+                assert (type(error), error.code) == (NeedsOperator, code), error
+                assert "hunter2" not in str(error)
+                assert error.hint
+
+
+def test_unreachable_host_is_transient(db: Database) -> None:
+    """Nobody listening and a name that is not known are retried."""
+    for connection in (replace(db.connection, port=1), replace(db.connection, host="nowhere.invalid")):
+        for error in both_ways(connection):
+            assert (type(error), error.code) == (Transient, "source_unreachable")
+            assert connection.where in error.message
+
+
+def test_role_without_replication_is_told_what_it_lacks(db: Database, role: str) -> None:
+    """A walsender is refused with the right that is missing, not as a failed login."""
+    with pytest.raises(NeedsOperator) as raised:
+        replace(db.connection, user=role).connect_replication()
+    assert raised.value.code == "replication_privilege_missing"
+
+
+def test_hidden_rows_are_an_error(db: Database, role: str) -> None:
+    """Where a policy would hide rows from the role, reading fails instead of returning fewer."""
+    db.execute(
+        "CREATE TABLE t (id int)",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        f"GRANT SELECT ON t TO {role}",
+    )
+    with replace(db.connection, user=role).connect() as c, pytest.raises(NeedsOperator) as raised, source_errors("x"):
+        c.execute("SELECT * FROM t")
+    assert raised.value.code == "row_security"
+
+
+def test_statement_failures_have_stable_codes(db: Database) -> None:
+    """Time-outs are transient, missing objects are not, and DETAIL with its row values is not repeated."""
+    cases = {
+        "statement_timeout": "SELECT pg_sleep(10)",
+        "table_missing": "SELECT * FROM nowhere",
+        "object_exists": "INSERT INTO t VALUES ('sensitive')",
+        "source_error": "SELECT 1 / 0",
+    }
+    with db.connection.connect() as c:
+        c.execute("CREATE TABLE t (secret text PRIMARY KEY)")
+        c.execute("INSERT INTO t VALUES ('sensitive')")
+        c.execute("SET statement_timeout = 50")
+        for code, statement in cases.items():
+            with pytest.raises(LevadaError) as raised, source_errors("testing"):
+                c.execute(statement)
+            assert raised.value.code == code
+            assert isinstance(raised.value, Transient) == (code == "statement_timeout")
+            assert "sensitive" not in str(raised.value)
+
+
+def test_ended_backend_is_transient(db: Database) -> None:
+    """A connection that somebody ended, or that broke, is made again."""
+    with db.connection.connect() as c:
+        db.query("SELECT pg_terminate_backend(%s)", c.info.backend_pid)
+        with pytest.raises(Transient) as raised, source_errors("reading"):
+            c.execute("SELECT 1")
+        assert raised.value.code in ("source_stopping", "source_unreachable")
+        with pytest.raises(Transient) as raised, source_errors("reading"):
+            c.execute("SELECT 1")
+        assert raised.value.code == "source_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "kind", "code"),
+    [
+        ("57P03", "the database system is starting up", Transient, "source_starting"),
+        (None, "connection failed: FATAL:  the database system is shutting down", Transient, "source_starting"),
+        (None, "FATAL:  sorry, too many clients already", Transient, "too_many_connections"),
+        (None, 'no pg_hba.conf entry for host "10.0.0.1", user "x"', NeedsOperator, "source_access_denied"),
+        ("55006", 'replication slot "s" is active for PID 42', Transient, "slot_active"),
+        ("53400", "all replication slots are in use", Transient, "no_free_slot"),
+        ("55000", 'can no longer access replication slot "s"', SlotLost, "slot_lost"),
+        ("55000", 'can no longer get changes from replication slot "s"', SlotLost, "slot_lost"),
+        ("42704", 'replication slot "s" does not exist', SlotLost, "slot_missing"),
+        ("42704", 'publication "p" does not exist', NeedsOperator, "publication_missing"),
+        ("42501", "permission denied for table t", NeedsOperator, "insufficient_privilege"),
+    ],
+)
+def test_table_of_failures(state: str | None, message: str, kind: type[LevadaError], code: str) -> None:
+    """What PostgreSQL says is sorted by who can mend it, with a code that stays."""
+    error = source_error("testing", state, message)
+    assert (type(error), error.code) == (kind, code)
+    assert message in error.message
+
+
+def test_application_name_keeps_its_end(db: Database) -> None:
+    """A name that is too long loses its middle, never a part of a character, and the server takes it whole."""
+    assert clamp_application_name("levada", "") == "levada"
+    name = clamp_application_name("é" * 60, "levada_shop")
+    assert name.endswith("é:levada_shop")
+    assert len(name.encode()) <= 63
+    with replace(db.connection, application_name="é" * 60).connect(application="lag") as c:
+        assert c.execute("SHOW application_name").fetchone() is not None
+
+
+def test_tls_settings_reach_libpq(tmp_path: Path) -> None:
+    """Modes and roots are libpq's own words."""
+    connection = PostgresConnection("h", 5432, "d", sslmode="verify-ca", sslrootcert=tmp_path / "ca.crt")
+    settings = conninfo_to_dict(connection.conninfo(replication=True))
+    assert settings["sslmode"] == "verify-ca"
+    assert settings["sslrootcert"] == str(tmp_path / "ca.crt")
+    assert settings["replication"] == "database"
+    assert settings["keepalives_idle"] == "30"

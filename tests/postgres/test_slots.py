@@ -1,0 +1,219 @@
+"""Slots: names that read back, what the server tells of them, and their life."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import Database
+from tests.postgres.conftest import connection_to
+from tests.postgres.streams import open_stream, prepare, receive_until
+
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.failures import source_errors
+from levada.postgres.lag import sample_lag
+from levada.postgres.slots import (
+    copy_slot_name,
+    create_slot,
+    drop_slot,
+    export_snapshot,
+    inspect_slot,
+    parse_slot_name,
+    slot_name,
+    validate_slot,
+)
+from levada.values import TableId
+
+
+@given(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,44}[a-z0-9])?", fullmatch=True), st.integers(1, 2**32 - 1))
+def test_names_read_back_or_are_refused(pipeline: str, oid: int) -> None:
+    """No two pipelines or tables share a slot's name, and each name is one that PostgreSQL takes whole."""
+    try:
+        name = slot_name(pipeline)
+    except NeedsOperator:
+        return
+    copy = copy_slot_name(pipeline, TableId(oid))
+    assert parse_slot_name(name) == (pipeline, None)
+    assert parse_slot_name(copy) == (pipeline, oid)
+    assert len(copy) <= 63
+
+
+@pytest.mark.parametrize("pipeline", ["Shop", "a_b", "a.b", "shop-copy-1", "x" * 41, "", "-a"])
+def test_names_that_could_not_be_read_back_are_refused(pipeline: str) -> None:
+    """A name that PostgreSQL refuses, or that another pipeline's slot could have, is an error at once."""
+    with pytest.raises(NeedsOperator) as raised:
+        slot_name(pipeline)
+    assert raised.value.code == "invalid_pipeline_name"
+
+
+def test_foreign_names_are_not_ours() -> None:
+    """A slot that somebody else named is never taken for Levada's."""
+    assert parse_slot_name("debezium") is None
+
+
+def test_slot_is_created_seen_and_dropped(versions: Database) -> None:
+    """The server's own words about a slot arrive typed; where its version has no such word there is None."""
+    start = prepare(versions)
+    with versions.connection.connect() as c:
+        status = inspect_slot(c, "s")
+        assert status is not None
+        assert (status.plugin, status.database, status.active) == ("pgoutput", versions.name, False)
+        assert status.confirmed_flush_lsn == start
+        assert status.restart_lsn is not None
+        assert status.restart_lsn <= start
+        assert (status.wal_status, status.lost) == ("reserved", False)
+        modern = c.info.server_version >= 170000
+        assert (status.inactive_since is not None) == modern
+        assert (status.failover is not None) == modern
+        validate_slot(status, versions.name)
+        with pytest.raises(NeedsOperator) as raised:
+            create_slot(c, "s")
+        assert raised.value.code == "object_exists"
+        assert drop_slot(c, "s")
+        assert not drop_slot(c, "s")
+        assert inspect_slot(c, "s") is None
+
+
+def test_failover_is_asked_of_servers_that_have_it(versions: Database) -> None:
+    """A failover slot is one on 17 and later, and refused with a hint before."""
+    with versions.connection.connect() as c:
+        if c.info.server_version < 170000:
+            with pytest.raises(NeedsOperator) as raised:
+                create_slot(c, "f", failover=True)
+            assert raised.value.code == "failover_unsupported"
+            return
+        create_slot(c, "f", failover=True)
+        status = inspect_slot(c, "f")
+        assert status is not None
+        assert status.failover is True
+
+
+def test_foreign_slots_are_refused_and_left_alone(db: Database) -> None:
+    """Another plugin, another database or a physical slot cannot serve, and stays."""
+    prepare(db)
+    with db.connection.connect() as c:
+        status = inspect_slot(c, "s")
+        assert status is not None
+        for wrong in (replace(status, plugin="test_decoding"), replace(status, plugin=None, database=None)):
+            with pytest.raises(NeedsOperator) as raised:
+                validate_slot(wrong, db.name)
+            assert raised.value.code == "slot_foreign"
+        with pytest.raises(NeedsOperator):
+            validate_slot(status, "elsewhere")
+        assert inspect_slot(c, "s") == status
+
+
+def test_lost_slot_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A slot that the server invalidated says so to whoever inspects it, and to whoever streams from it."""
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with EmbeddedPostgres(tmp_path_factory.mktemp("lost") / "data", settings=settings) as server:
+        db = Database(server, "postgres")
+        prepare(db)
+        with db.connection.connect() as c:
+            for _ in range(4):
+                c.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)), pg_switch_wal()")
+            c.execute("CHECKPOINT")
+            status = inspect_slot(c, "s")
+            assert status is not None
+            assert status.lost
+            with pytest.raises(SlotLost) as raised:
+                validate_slot(status, "postgres")
+            assert raised.value.code == "slot_lost"
+            assert "pg_drop_replication_slot('s')" in raised.value.hint
+        with pytest.raises(SlotLost) as raised:
+            open_stream(db)
+        assert raised.value.code == "slot_lost"
+        assert sample_lag(db.connection, "s") is not None
+
+
+def test_physical_server_has_no_logical_slots(physical: EmbeddedPostgres) -> None:
+    """Without wal_level=logical, creating a slot names the setting."""
+    connection = connection_to(physical)
+    with connection.connect() as c, pytest.raises(NeedsOperator) as raised:
+        create_slot(c, "s")
+    assert raised.value.code == "wal_level_not_logical"
+    with pytest.raises(NeedsOperator) as raised, export_snapshot(connection, "x"):
+        pass
+    assert raised.value.code == "wal_level_not_logical"
+
+
+def test_active_slot_is_waited_for(db: Database) -> None:
+    """A slot in use is dropped once it is free; where it is not in time the error names the PID that holds it."""
+    prepare(db)
+    stream = open_stream(db)
+    with db.connection.connect() as c:
+        status = inspect_slot(c, "s")
+        assert status is not None
+        with pytest.raises(Transient) as raised:
+            drop_slot(c, "s", wait_s=0)
+        assert raised.value.code == "slot_active"
+        assert str(status.active_pid) in raised.value.message
+        closing = threading.Timer(0.3, stream.close)
+        closing.start()
+        assert drop_slot(c, "s")
+        closing.join()
+
+
+def test_holder_of_a_slot_can_be_ended(db: Database) -> None:
+    """With termination asked for, the slot goes and its stream fails with a transient error."""
+    prepare(db)
+    with open_stream(db) as stream, db.connection.connect() as c:
+        assert drop_slot(c, "s", terminate=True)
+        with pytest.raises(Transient):
+            receive_until(stream, lambda _: False)
+
+
+def test_exported_snapshot_holds_what_committed_before_it(db: Database) -> None:
+    """Another session sees the rows as of the snapshot's LSN, for as long as it is held and no longer."""
+    prepare(db)
+    db.execute("INSERT INTO t VALUES (1)")
+    with export_snapshot(db.connection, copy_slot_name("shop", TableId(7))) as snapshot:
+        db.execute("INSERT INTO t VALUES (2)")
+        with db.connection.connect() as c, c.transaction():
+            c.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            c.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
+            assert c.execute("SELECT id FROM t").fetchall() == [(1,)]
+        status = db.query(
+            "SELECT temporary, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name <> 's'"
+        )
+        assert status == [(True, str(snapshot.lsn))]
+    with db.connection.connect() as c, c.transaction():
+        c.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with pytest.raises(Transient) as raised, source_errors("copying"):
+            c.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
+        assert raised.value.code == "snapshot_gone"
+
+
+def test_snapshot_slot_that_is_taken_is_an_error(db: Database) -> None:
+    """Two copies of one table at a time are refused."""
+    with (
+        export_snapshot(db.connection, "twice"),
+        pytest.raises(LevadaError) as raised,
+        export_snapshot(db.connection, "twice"),
+    ):
+        pass
+    assert raised.value.code == "object_exists"
+
+
+def test_lag_is_measured_without_a_stream(versions: Database) -> None:
+    """Lag grows with the WAL, is never negative, and is None without a slot."""
+    assert sample_lag(versions.connection, "s") is None
+    prepare(versions)
+    first = sample_lag(versions.connection, "s")
+    # The end of the WAL is what has been written out, which an asynchronous commit does not wait for.
+    versions.execute(
+        "SET synchronous_commit = on", "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g"
+    )
+    second = sample_lag(versions.connection, "s")
+    assert first is not None
+    assert second is not None
+    assert first.lag_bytes is not None
+    assert second.lag_bytes is not None
+    assert second.retained_bytes is not None
+    assert 0 <= first.lag_bytes < second.lag_bytes <= second.retained_bytes
+    assert second.lag_bytes > 100_000
+    assert second.status.name == "s"

@@ -1,0 +1,197 @@
+"""The stream: what it hands on, what it tells the server, how it ends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.conftest import Database
+from tests.postgres.streams import kinds, open_stream, prepare, receive_until
+
+from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.heartbeat import HEARTBEAT_PREFIX, emit_heartbeat
+from levada.postgres.slots import inspect_slot
+from levada.postgres.stream import ReplicationStream
+from levada.values import Lsn
+
+
+def confirmed(db: Database) -> Lsn:
+    """The slot's confirmed position."""
+    return Lsn.parse(db.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 's'")[0][0])
+
+
+def commit_end(message: bytes) -> Lsn:
+    """The end LSN of a COMMIT message."""
+    assert message[25:26] == b"C"
+    return Lsn(int.from_bytes(message[35:43]))
+
+
+def test_messages_arrive_whole_and_in_order(versions: Database) -> None:
+    """Each message is one XLogData payload; a time-out without any returns an empty list."""
+    prepare(versions)
+    with open_stream(versions) as stream:
+        assert stream.receive(10, 1000, 0.05) == []
+        versions.execute("INSERT INTO t VALUES (1, 'a')", "UPDATE t SET v = 'b'", "DELETE FROM t")
+        messages = receive_until(stream, lambda m: kinds(m).count("C") == 3)
+        assert kinds(messages) == "BRICBUCBDC"
+        assert all(m[:1] == b"w" for m in messages)
+        assert stream.server_wal_end >= commit_end(messages[-1])
+
+
+def test_receive_keeps_to_its_limits(db: Database) -> None:
+    """A backlog is handed out in lists of the size asked for, and nothing is lost between them."""
+    prepare(db)
+    db.execute("INSERT INTO t SELECT g, repeat('x', 50) FROM generate_series(1, 5000) g")
+    with open_stream(db) as stream:
+        got: list[bytes] = []
+        while len(got) < 5003:
+            part = stream.receive(100, 1 << 20, 5)
+            assert 0 < len(part) <= 100
+            got += part
+        assert kinds(got) == "BR" + "I" * 5000 + "C"
+        assert got[-1][25:26] == b"C"
+    with open_stream(db) as stream:
+        assert 1 < len(stream.receive(10**6, 1000, 5)) < 20
+
+
+def test_unacknowledged_changes_come_again(db: Database) -> None:
+    """Closing frees the slot at once, and the next stream begins where the last acknowledgement was."""
+    prepare(db)
+    db.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+    with open_stream(db) as stream:
+        messages = receive_until(stream, lambda m: kinds(m).count("C") == 2)
+        first = commit_end(messages[3])
+        stream.acknowledge(first)
+        stream.acknowledge(Lsn(1))
+    stream.close()
+    assert confirmed(db) == first
+    with open_stream(db) as stream:
+        assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
+
+
+def test_acknowledgement_from_another_thread_is_told_soon(db: Database) -> None:
+    """The slot moves while the receiving thread waits for messages that do not come."""
+    prepare(db)
+    db.execute("INSERT INTO t VALUES (1)")
+    with open_stream(db) as stream:
+        end = commit_end(receive_until(stream, lambda m: "C" in kinds(m))[-1])
+        thread = threading.Thread(target=stream.acknowledge, args=[end])
+        thread.start()
+        receive_until(stream, lambda _: confirmed(db) == end)
+        thread.join()
+
+
+def test_keepalive_reports_between_receives(db: Database) -> None:
+    """Who is busy elsewhere can have the acknowledgement told without receiving."""
+    prepare(db)
+    db.execute("INSERT INTO t VALUES (1)")
+    with open_stream(db) as stream:
+        end = commit_end(receive_until(stream, lambda m: "C" in kinds(m))[-1])
+        stream.acknowledge(end)
+        for _ in range(1000):
+            stream.keepalive()
+            if confirmed(db) == end:
+                break
+        assert confirmed(db) == end
+
+
+def test_slot_passes_wal_that_it_does_not_stream(db: Database) -> None:
+    """On WAL of unpublished tables the idle end moves on and may be acknowledged; after a message it is unknown."""
+    prepare(db)
+    db.execute("CREATE TABLE unpublished (id int)")
+    with open_stream(db) as stream:
+        db.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
+        head = Lsn.parse(db.query("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+        assert receive_until(stream, lambda _: (stream.idle_wal_end or 0) >= head) == []
+        assert stream.idle_wal_end is not None
+        stream.acknowledge(stream.idle_wal_end)
+        receive_until(stream, lambda _: confirmed(db) >= head)
+        db.execute("INSERT INTO t VALUES (1)")
+        messages: list[bytes] = []
+        while not messages:
+            before = stream.idle_wal_end
+            messages = stream.receive(1, 1000, 5)
+        assert before is not None
+        assert stream.idle_wal_end is None
+
+
+def test_heartbeat_is_streamed(db: Database) -> None:
+    """A heartbeat is a message outside any transaction, and moves the server's end past it."""
+    prepare(db)
+    with open_stream(db) as stream, db.connection.connect() as c:
+        at = emit_heartbeat(c)
+        assert at is not None
+        messages = receive_until(stream, lambda m: "M" in kinds(m))
+        assert kinds(messages) == "M"
+        assert HEARTBEAT_PREFIX.encode() in messages[0]
+        receive_until(stream, lambda _: stream.server_wal_end >= at)
+
+
+def test_second_reader_is_told_who_reads(db: Database) -> None:
+    """A slot in use is a transient error that names the PID of its reader."""
+    prepare(db)
+    with open_stream(db), db.connection.connect() as c:
+        status = inspect_slot(c, "s")
+        assert status is not None
+        with pytest.raises(Transient) as raised:
+            open_stream(db)
+        assert raised.value.code == "slot_active"
+        assert str(status.active_pid) in raised.value.message
+
+
+def test_what_is_missing_is_named(db: Database) -> None:
+    """A missing slot means lost changes; a missing publication needs somebody who makes it."""
+    prepare(db)
+    with pytest.raises(SlotLost) as raised:
+        open_stream(db, slot="nowhere")
+    assert raised.value.code == "slot_missing"
+    with pytest.raises(NeedsOperator) as error:
+        open_stream(db, publication="nowhere")
+    assert error.value.code == "publication_missing"
+
+
+def test_ended_walsender_is_transient(db: Database) -> None:
+    """A stream that somebody ended fails so that it is opened again, and closing it is no error."""
+    prepare(db)
+    stream = open_stream(db)
+    db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 's'")
+    with pytest.raises(Transient):
+        receive_until(stream, lambda _: False)
+    stream.close()
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_server_stops_though_changes_are_not_acknowledged(own_server: EmbeddedPostgres, mode: str) -> None:
+    """A server that shuts down does not wait for what Levada holds back, and the changes come again afterwards."""
+    db = Database(own_server, "postgres")
+    prepare(db)
+    db.execute("INSERT INTO t VALUES (1)")
+    stream = open_stream(db)
+    messages = receive_until(stream, lambda m: "C" in kinds(m))
+    stopping = threading.Thread(target=own_server.stop, args=[mode])
+    stopping.start()
+    with pytest.raises(Transient):
+        receive_until(stream, lambda _: False)
+    stopping.join(20)
+    assert not stopping.is_alive()
+    stream.close()
+    with pytest.raises(Transient) as raised:
+        open_stream(db)
+    assert raised.value.code == "source_unreachable"
+    own_server.start()
+    with open_stream(db) as again:
+        assert kinds(receive_until(again, lambda m: "C" in kinds(m))) == kinds(messages)
+
+
+def test_short_wal_sender_timeout_is_met(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The stream reports often enough for whatever time-out the server has."""
+    settings = {"wal_sender_timeout": "600ms"}
+    with EmbeddedPostgres(tmp_path_factory.mktemp("timeout") / "data", settings=settings) as server:
+        db = Database(server, "postgres")
+        prepare(db)
+        with ReplicationStream(db.connection, slot="s", publication="p") as stream:
+            for _ in range(12):
+                assert stream.receive(10, 1000, 0.2) == []
+            db.execute("INSERT INTO t VALUES (1)")
+            assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
