@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,23 @@ class CopyProgress:
     rows: int
     bytes: int
     total_rows: int | None
-    total_bytes: int
+    total_bytes: int | None
     percent: float
     rows_per_second: float
     seconds_left: float | None
-    unrepresentable: int
+    unrepresentable: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "totalRows": self.total_rows,
+            "totalBytes": self.total_bytes,
+            "percent": round(self.percent, 1),
+            "rowsPerSecond": round(self.rows_per_second, 1),
+            "secondsLeft": None if self.seconds_left is None else round(self.seconds_left, 1),
+        }
 
 
 class CopyMeter:

@@ -6,11 +6,11 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 
+from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError
 from levada.runtime.capturing import CaptureThread
 from levada.runtime.progress import (
     CaptureProgress,
-    CopyProgress,
     ErrorProgress,
     PipelineState,
     Progress,
@@ -131,5 +131,3 @@ def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
 def _finished_before() -> CopyProgress:
     """Return the copy that an earlier process finished: its size is not kept."""
     return CopyProgress(0, 0, None, None, 100.0, 0.0, 0.0)
-
-

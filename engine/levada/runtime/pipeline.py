@@ -24,7 +24,7 @@ from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, 
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SourceState, discover, prepare_source
-from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
+from levada.runtime.supervisor import Fatal, Report, Supervisor
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore

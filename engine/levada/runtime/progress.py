@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from levada.copy.progress import CopyProgress
 from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1
@@ -46,32 +47,6 @@ class ErrorProgress:
             "retryPolicy": self.retry_policy,
             "attempts": self.attempts,
             "nextRetry": _time(self.next_retry),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """An initial copy. Totals are PostgreSQL's estimates until it is finished; None where it has none."""
-
-    rows: int
-    bytes: int
-    total_rows: int | None
-    total_bytes: int | None
-    percent: float
-    """0 to 100; 100 only once the copy is committed at the destination."""
-    rows_per_second: float
-    seconds_left: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "totalRows": self.total_rows,
-            "totalBytes": self.total_bytes,
-            "percent": round(self.percent, 1),
-            "rowsPerSecond": round(self.rows_per_second, 1),
-            "secondsLeft": None if self.seconds_left is None else round(self.seconds_left, 1),
         }
 
 

@@ -329,7 +329,9 @@ class Supervisor:
         record.attempts += 1
         parked = park(error, record.attempts, self.config.retries, datetime.now(UTC))
         known = error if isinstance(error, LevadaError) else None
-        _log.error("table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error)
+        _log.error(
+            "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
+        )
         self._enter(record, parked)
 
     def _retry(self, record: TableRecord) -> None:
@@ -409,6 +411,7 @@ class Supervisor:
         record.busy = ""
         if record.copy is not None:
             record.copied = record.copy.progress()
+            record.unrepresentable += record.copied.unrepresentable
             record.copy = None
         if isinstance(outcome, BaseException):
             if not self._copier.cancelled.is_set():

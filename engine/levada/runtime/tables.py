@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from levada.runtime.progress import CopyProgress, ErrorProgress
+from levada.copy.progress import CopyProgress
+from levada.runtime.progress import ErrorProgress
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
-
-class CopyMeter(Protocol):
-    """Something that can tell how far a copy has come, from any thread."""
-
-    def progress(self) -> CopyProgress:
-        """Return how far it has come."""
-        ...
+if TYPE_CHECKING:
+    from levada.copy.snapshot import SnapshotRows
 
 
 @dataclass(slots=True)
@@ -34,7 +30,7 @@ class TableRecord:
     busy: str = ""
     attempts: int = 0
     schema: ReplicatedTableSchema | None = None
-    copy: CopyMeter | None = None
+    copy: SnapshotRows | None = None
     copied: CopyProgress | None = None
     suspended: bool = False
     published: bool = True
