@@ -80,7 +80,7 @@ def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
     pipelines: list[PipelineManifest] = []
     table_syncs: list[TableSyncManifest] = []
     for document in documents:
-        problems += document.problems
+        problems += [p if p.line else document.placed(p) for p in document.problems]
         if (model := document.model()) is None:
             problems.append(document.unknown_kind())
             continue
@@ -173,27 +173,35 @@ def _documents(text: str, source: str) -> list[_Document]:
     documents = []
     for node, content in zip(nodes, contents, strict=True):
         lines: dict[Location, int] = {(): node.start_mark.line + 1}
-        documents.append(_Document(content, lines, tuple(_walk(node, (), lines, set()))))
+        problems = tuple(_walk(node, (), lines, {}))
+        documents.append(_Document(content, lines, problems))
     return documents
 
 
-def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], walked: set[int]) -> Iterator[SpecProblem]:
-    """Note each field's line; yield keys given twice, of which YAML would keep the last without a word."""
-    if id(node) in walked:
-        # An alias: its anchor has been walked, and may even be around it.
+def _walk(
+    node: yaml.Node, location: Location, lines: dict[Location, int], left: dict[int, bool]
+) -> Iterator[SpecProblem]:
+    """Note each field's line; yield keys given twice, of which YAML would keep the last without a word.
+
+    ``left`` tells of each node entered whether it was left again; an anchor's content is walked once.
+    """
+    if id(node) in left:
+        if not left[id(node)]:
+            yield SpecProblem(location, "is an alias of what it is part of")
         return
-    walked.add(id(node))
+    left[id(node)] = False
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[*location, index] = item.start_mark.line + 1
-            yield from _walk(item, (*location, index), lines, walked)
+            yield from _walk(item, (*location, index), lines, left)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            below, line = (*location, key.value), key.start_mark.line + 1
             if key.tag.endswith(":merge"):
                 continue
-            below = (*location, key.value)
-            line = key.start_mark.line + 1
             if below in lines:
                 yield SpecProblem(below, f"is given twice, first in line {lines[below]}", line)
+                continue
             lines[below] = line
-            yield from _walk(value, below, lines, walked)
+            yield from _walk(value, below, lines, left)
+    left[id(node)] = True

@@ -98,7 +98,9 @@ def _say(detail: ErrorDetails, model: type[Model]) -> str:
             return f"unknown key; {suggest(key, _keys(model, above))}"
         case "enum" | "literal_error":
             choices = _choices(model, detail["loc"]) or [c.strip("' ") for c in context["expected"].split(" or ")]
-            nearest = suggest(detail["input"], choices) if isinstance(detail["input"], str) else ""
+            if detail["input"] is None and "Null" in choices:
+                return f"must be {' or '.join(choices)}; put Null in quotes, YAML reads it as nothing"
+            nearest = suggest(detail["input"], choices) if len(choices) > 1 else ""
             guess = f"; {nearest}" if nearest.startswith("did") else ""
             return f"must be {' or '.join(choices)}{guess}"
         case "greater_than_equal":
@@ -112,9 +114,9 @@ def _say(detail: ErrorDetails, model: type[Model]) -> str:
         case "string_too_long":
             return f"must have at most {context['max_length']} characters"
         case "too_short":
-            return f"needs at least {context['min_length']} of them"
+            return f"needs at least {context['min_length']}"
         case "too_long":
-            return f"may have at most {context['max_length']} of them"
+            return f"may have at most {context['max_length']}"
     return detail["msg"].removeprefix("Value error, ")
 
 

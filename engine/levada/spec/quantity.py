@@ -22,8 +22,8 @@ _SUFFIXES: Final = {
     "Ti": Decimal(2**40),
     "Pi": Decimal(2**50),
 }
-PATTERN: Final = r"^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
-_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|[kMGTP]|[KMGTP]i)?")
+PATTERN: Final = r"^[0-9]{1,19}(\.[0-9]{1,9})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+_QUANTITY: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)(m|[kMGTP]|[KMGTP]i)?")
 
 
 def parse_quantity(text: str | int) -> Decimal:

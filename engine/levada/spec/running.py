@@ -151,7 +151,7 @@ class Driver(Model):
 
     rules = (
         Rule(
-            "has a setting that Levada makes itself: " + ", ".join(OWNED_SPARK_CONF),
+            "must not have what Levada sets itself: " + ", ".join(OWNED_SPARK_CONF),
             "self.sparkConf.all(k, !(k in [" + ", ".join(f"'{k}'" for k in OWNED_SPARK_CONF) + "]))",
             lambda d: not set(OWNED_SPARK_CONF) & d.spark_conf.keys(),
             field="sparkConf",

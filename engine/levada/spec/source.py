@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -130,10 +128,21 @@ def selects(tables: Tables, table: QualifiedTable) -> bool:
 
 
 def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:
-    return any(_glob(s.schema_name).fullmatch(table.schema) and _glob(s.name).fullmatch(table.name) for s in selectors)
+    return any(_matches(s.schema_name, table.schema) and _matches(s.name, table.name) for s in selectors)
 
 
-@lru_cache(maxsize=4096)
-def _glob(pattern: str) -> re.Pattern[str]:
-    # A run of stars is one star: several would make the match of a long name take exponential time.
-    return re.compile(".*".join(map(re.escape, re.sub(r"\*+", "*", pattern).split("*"))), re.DOTALL)
+def _matches(pattern: str, name: str) -> bool:
+    # Piece by piece and never back: a regular expression takes exponential time for a pattern of many stars.
+    head, *pieces = pattern.split("*")
+    if not pieces:
+        return pattern == name
+    *inner, tail = pieces
+    at, end = len(head), len(name) - len(tail)
+    if at > end or not name.startswith(head) or not name.endswith(tail):
+        return False
+    for piece in inner:
+        found = name.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True

@@ -1,0 +1,54 @@
+"""Every manifest of the corpus is read, or refused with every problem told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from levada.errors import InvalidManifest
+from levada.spec import PipelineManifest, load_manifests, parse_manifest
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def files(kind: str) -> list[Path]:
+    """List the manifests of one folder."""
+    return sorted((CORPUS / kind).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", files("good"), ids=lambda path: path.stem)
+def test_good_manifest_is_read(path: Path) -> None:
+    """A good manifest is read, and what was read is a manifest again with the same meaning."""
+    manifests = load_manifests(path.read_text(), path.name)
+    for one in (manifests.pipeline, *manifests.table_syncs):
+        written = one.model_dump(mode="json", by_alias=True, exclude_none=True)
+        assert parse_manifest(type(one), written, "written") == one
+
+
+@pytest.mark.parametrize("path", files("bad"), ids=lambda path: path.stem)
+def test_bad_manifest_is_refused(path: Path) -> None:
+    """The problems told are those in the manifest's own comments (``# line: field: what is wrong``), all and only."""
+    text = path.read_text()
+    expected = {line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")}
+    with pytest.raises(InvalidManifest) as caught:
+        load_manifests(text, "")
+    told = {line.strip().removeprefix(":").strip() for line in caught.value.message.splitlines()[1:]}
+    assert told == expected
+
+
+def test_error_names_the_file_and_counts() -> None:
+    """The message begins with the file and the number of problems, and each line has the file's line."""
+    with pytest.raises(InvalidManifest) as caught:
+        load_manifests("kind: Pipeline\nspec: {}\n", "shop.yaml")
+    assert caught.value.code == "invalid_manifest"
+    first, *others = caught.value.message.splitlines()
+    assert first == f"shop.yaml has {len(others)} problems:"
+    assert "  shop.yaml:2: spec.source: is required" in others
+
+
+def test_object_without_lines_is_refused_by_its_paths() -> None:
+    """An object that came from Kubernetes rather than a file is told by the same paths."""
+    with pytest.raises(InvalidManifest) as caught:
+        parse_manifest(PipelineManifest, {"kind": "Pipeline", "spec": 5}, "data/shop")
+    assert "data/shop: spec: must be a mapping" in caught.value.message

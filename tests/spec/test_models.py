@@ -1,0 +1,146 @@
+"""Every field says what it means and what its change costs; what holds for a table is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic.fields import FieldInfo
+from tests.spec.test_corpus import CORPUS
+
+from levada.spec import (
+    Change,
+    CopyDriver,
+    EffectiveTable,
+    Manifests,
+    PipelineManifest,
+    PipelineSpec,
+    TableSyncManifest,
+    changed_fields,
+    load_manifests,
+    structural,
+    table_settings,
+)
+from levada.spec.model import CHANGE, Model
+from levada.values import QualifiedTable, TableMode
+
+SMALLEST = (CORPUS / "good" / "smallest.yaml").read_text()
+KINDS = (PipelineManifest, TableSyncManifest)
+
+
+def fields(model: type[Model], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Walk every field of a model and of those below it, by its path in YAML."""
+    for name, field in model.model_fields.items():
+        where = f"{path}.{field.alias or name}".removeprefix(".")
+        yield where, field
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, Model):
+                yield from fields(inner, where)
+
+
+FIELDS = [(f"{kind.__name__}:{path}", field) for kind in KINDS for path, field in fields(kind)]
+
+
+@pytest.mark.parametrize("field", [f for _, f in FIELDS], ids=[path for path, _ in FIELDS])
+def test_field_tells_its_meaning_and_change_class(field: FieldInfo) -> None:
+    """No field lacks a description or a change class; a whole number that may be 0 says what 0 means."""
+    assert field.description
+    assert isinstance(field.json_schema_extra, dict)
+    assert field.json_schema_extra[CHANGE] in list(Change)
+    may_be_zero = any(getattr(m, "ge", None) == 0 for m in field.metadata)
+    assert not may_be_zero or "0: " in field.description or "Change it" in field.description
+
+
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Walk a schema and all those within."""
+    if isinstance(schema, dict):
+        yield schema
+        for value in schema.values():
+            yield from schemas(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from schemas(value)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_schema_is_structural(kind: type[Model]) -> None:
+    """The schema has no reference, no null and no union but a quantity's; a rule names a field that is there."""
+    for schema in schemas(structural(kind)):
+        assert "$ref" not in schema
+        assert "oneOf" not in schema
+        assert "default" not in schema or schema["default"] is not None
+        if "anyOf" in schema:
+            assert schema["x-kubernetes-int-or-string"]
+        if CHANGE in schema:
+            assert "anyOf" in schema or isinstance(schema["type"], str)
+        for validation in schema.get("x-kubernetes-validations", []):
+            field = validation.get("fieldPath", "").removeprefix(".")
+            assert not field or field in schema["properties"]
+
+
+def test_defaults_are_those_of_the_schema() -> None:
+    """The smallest manifest has the defaults that are documented."""
+    manifest = load_manifests(SMALLEST).pipeline
+    assert manifest.slot_name == manifest.publication_name == "levada_shop"
+    spec = manifest.spec
+    assert spec.batch.max_bytes == 64 * 2**20
+    assert spec.store.postgres is not None
+    assert (spec.store.postgres.schema_name, spec.store.memory, spec.store.config_map) == ("levada", None, None)
+    assert spec.driver.resources.limits == {"memory": "3Gi"}
+
+
+def test_names_are_derived_from_the_pipeline() -> None:
+    """A dash, which a slot's name may not have, becomes an underscore; a name given is kept."""
+    manifest = load_manifests((CORPUS / "good" / "as_kubernetes_hands_out.yaml").read_text()).pipeline
+    assert (manifest.slot_name, manifest.publication_name) == ("levada_my_shop", "levada_my_shop")
+    named = SMALLEST.replace("database: shop}", "database: shop, slot: {name: s}, publication: {name: P p}}")
+    assert load_manifests(named).pipeline.slot_name == "s"
+    assert load_manifests(named).pipeline.publication_name == "P p"
+
+
+def test_table_sync_overrides_its_pipeline() -> None:
+    """A table has its TableSync's settings, and where those are empty, or there is none, its Pipeline's."""
+    manifests = load_manifests((CORPUS / "good" / "everything.yaml").read_text())
+    plain = EffectiveTable("orders", TableMode.UPSERT, False, frozenset(), CopyDriver.SHARED, 0, 0)
+    assert table_settings(manifests, QualifiedTable("public", "orders")) == plain
+    assert table_settings(Manifests(manifests.pipeline), QualifiedTable("public", "orders")) == plain
+    assert table_settings(manifests, QualifiedTable("public", "events")) == EffectiveTable(
+        "all_events", TableMode.CHANGELOG, True, frozenset({"payload"}), CopyDriver.DEDICATED, 3, 7
+    )
+
+
+def test_stores_own_tables_are_never_selected() -> None:
+    """The store's writes would be changes of their own; its schema is left out although a selector means it."""
+    text = SMALLEST.replace("schema: public", 'schema: "*"')
+    assert load_manifests(text).selects(QualifiedTable("public", "progress"))
+    assert not load_manifests(text).selects(QualifiedTable("levada", "progress"))
+    elsewhere = text + "  store: {postgres: {schema: kept}}\n"
+    assert not load_manifests(elsewhere).selects(QualifiedTable("kept", "progress"))
+    assert load_manifests(elsewhere).selects(QualifiedTable("levada", "progress"))
+    assert load_manifests(text + "  store: {memory: {}}\n").selects(QualifiedTable("levada", "progress"))
+
+
+def spec(more: str = "") -> PipelineSpec:
+    """Return the smallest spec, with more fields."""
+    return load_manifests(SMALLEST + more).pipeline.spec
+
+
+def test_changes_are_named_with_their_class() -> None:
+    """Each field that differs is told by its path; a chosen object that comes or goes has a class of its own."""
+    assert changed_fields(spec(), spec()) == {}
+    assert changed_fields(
+        spec("  staging: {uri: /a}\n  store: {memory: {}}\n"),
+        spec("  batch: {maxBytes: 1Mi}\n  driver: {sparkConf: {a: b}}\n  staging: {uri: /b}\n"),
+    ) == {
+        "spec.batch.maxBytes": Change.HOT,
+        "spec.driver.sparkConf": Change.RESTART,
+        "spec.staging.uri": Change.IMMUTABLE,
+        "spec.store.memory": Change.IMMUTABLE,
+        "spec.store.postgres": Change.IMMUTABLE,
+    }
+
+
+def test_equal_sizes_are_no_change() -> None:
+    """1Gi and 1024Mi are the same size."""
+    assert changed_fields(spec("  batch: {maxBytes: 1Gi}\n"), spec("  batch: {maxBytes: 1024Mi}\n")) == {}
