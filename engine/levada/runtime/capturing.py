@@ -44,6 +44,12 @@ class CaptureThread:
         """Tell whether the thread runs."""
         return self._thread.is_alive()
 
+    def reopen(self) -> int:
+        """Ask for a new session of the stream; return its number, which `position` tells once it has begun."""
+        number = self.position.sessions + 1
+        self._worker.reopen()
+        return number
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

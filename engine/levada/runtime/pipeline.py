@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from levada.apply.table import Applier
-from levada.capture import CaptureWorker
+from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.destinations import Destination
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
@@ -24,7 +24,7 @@ from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, 
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SourceState, discover, prepare_source
-from levada.runtime.supervisor import Fatal, Report, Supervisor
+from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
-    from levada.values import Lsn
+    from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,36 @@ class Pipeline:
         self._thread.start()
 
     def _capture_worker(self, log: SegmentLog, source: SourceState, inbox: queue.SimpleQueue[Report]) -> CaptureWorker:
-        raise NotImplementedError
+        config = self.config
+
+        def failed(table: TableId, error: LevadaError) -> None:
+            recorded = threading.Event()
+            inbox.put(TableFailed(table, error, recorded))
+            while not recorded.wait(_POLL_S):
+                if self._stopping.is_set():
+                    raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
+
+        resolver = TableResolver(
+            config.source,
+            self._store,
+            config.publication.name,
+            failed=failed,
+            selects=config.selects,
+            excluded_columns=config.excluded_columns,
+            policy=config.on_unrepresentable,
+            ddl_messages=source.ddl_messages,
+        )
+        settings = CaptureSettings(
+            config.source,
+            config.slot.name,
+            config.publication.name,
+            batch_bytes=config.batch_bytes,
+            fill_s=config.batch_fill_s,
+            heartbeat_s=config.heartbeat_s,
+        )
+        return CaptureWorker(
+            settings, log, resolver, epoch=self._epoch, landed=lambda manifest: inbox.put(Landed(manifest))
+        )
 
     def _discover(self) -> tuple[PublishedTable, ...]:
         with self.config.source.connect(application="discover") as connection:

@@ -33,14 +33,15 @@ def as_levada_error(error: BaseException) -> LevadaError:
     )
 
 
-def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime) -> Errored:
+def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:
     """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
 
     A Transient error is retried by itself until the attempts are used up; then, as for any other, somebody must ask.
+    ``void``: changes of the table were left out, so that no retry but only a new copy makes it right.
     """
     known = as_levada_error(error)
     policy, due = RetryPolicy.MANUAL_RETRY, None
-    if isinstance(known, Permanent):
+    if void or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
     elif isinstance(known, Transient) and attempt < limits.max_attempts:
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))

@@ -22,7 +22,7 @@ from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init, TableReplicationPhase
-from levada.values import Lsn, TableId
+from levada.values import TableId
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +31,13 @@ _log = logging.getLogger(__name__)
 class SourceState:
     """The source as it was found, or made, at the start.
 
-    ``confirmed_lsn`` is the slot's; ``resync`` tells that the slot was lost and every table is to be copied again.
+    ``resync``: the slot was lost, and every table is to be copied again. ``ddl_messages``: the source announces every
+    ALTER TABLE in the stream.
     """
 
     tables: tuple[PublishedTable, ...]
-    confirmed_lsn: Lsn
     resync: bool
+    ddl_messages: bool
 
 
 def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
@@ -57,9 +58,9 @@ def prepare_source(config: PipelineConfig, store: PipelineStore) -> SourceState:
     refuse(problems)
     with config.source.connect(application="start") as connection:
         tables = discover(config, connection)
-        install_ddl_trigger(connection)
-        confirmed, resync = _ensure_slot(config, connection, store.get_table_replication_states())
-        return SourceState(tables, confirmed, resync)
+        announced = install_ddl_trigger(connection)
+        resync = _ensure_slot(config, connection, store.get_table_replication_states())
+        return SourceState(tables, resync, announced)
 
 
 def refuse(problems: tuple[Problem, ...]) -> None:
@@ -103,12 +104,13 @@ def discover(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tup
 
 def _ensure_slot(
     config: PipelineConfig, connection: psycopg.Connection[Any], phases: Mapping[TableId, TableReplicationPhase]
-) -> tuple[Lsn, bool]:
+) -> bool:
+    """Make the slot if it is not there; return whether what was copied before it is void."""
     status = inspect_slot(connection, config.slot.name)
     begun = sorted(t for t, phase in phases.items() if not isinstance(phase, Init))
     if status is not None and not status.lost:
         validate_slot(status, config.source.database)
-        return status.confirmed_flush_lsn or Lsn(0), False
+        return False
     if begun and not config.slot.resync_when_lost:
         raise SlotLost(
             "slot_lost",
@@ -122,7 +124,7 @@ def _ensure_slot(
         drop_slot(connection, config.slot.name)
     lsn = create_slot(connection, config.slot.name, failover=config.slot.failover)
     _log.info("created slot %s at %s", config.slot.name, lsn)
-    return lsn, bool(begun)
+    return bool(begun)
 
 
 def _preflight_request(config: PipelineConfig) -> PreflightRequest:

@@ -97,10 +97,11 @@ class MaintainEnded:
 
 @dataclass(frozen=True, slots=True)
 class TableFailed:
-    """Capture cannot go on with this one table."""
+    """Capture leaves this one table out from here on; it waits until ``recorded`` is set, so that no restart forgets."""
 
     table: TableId
     error: LevadaError
+    recorded: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,8 @@ class Supervisor:
 
     def _hold(self, record: TableRecord) -> None:
         """Begin to keep segments for the table from where its destination is; park it if its destination is gone."""
-        if isinstance(record.phase, Init):
+        void = isinstance(record.phase, Errored) and record.phase.retry_policy is RetryPolicy.NO_RETRY
+        if void or isinstance(record.phase, Init):
             self.backlog.track(record.id, self.staged_lsn, holds=False)
             return
         position = self._position_at_destination(record)
@@ -276,9 +278,10 @@ class Supervisor:
                 self.tables[table].busy = ""
                 if error is not None:
                     _log.warning("maintenance of %s failed: %s", self.tables[table].name, error)
-            case TableFailed(table, error):
+            case TableFailed(table, error, recorded):
                 if table in self.tables:
-                    self._park(self.tables[table], error)
+                    self._void(self.tables[table], error)
+                recorded.set()
             case Discovered(tables):
                 self._discovered(tables)
             case Fatal(error):
@@ -334,6 +337,13 @@ class Supervisor:
         )
         self._enter(record, parked)
 
+    def _void(self, record: TableRecord, error: LevadaError) -> None:
+        """Park a table that changes were left out of: only a new copy makes it right."""
+        if isinstance(record.phase, Errored) and record.phase.retry_policy is RetryPolicy.NO_RETRY:
+            return
+        self._enter(record, park(error, 1, self.config.retries, datetime.now(UTC), void=True))
+        self.backlog.track(record.id, self.staged_lsn, holds=False)
+
     def _retry(self, record: TableRecord) -> None:
         phase = at_restart(self._store.rollback_table_replication_state(record.id))
         _log.info("table %s: retrying from %s", record.name, phase.name)
@@ -342,6 +352,9 @@ class Supervisor:
         self._hold(record)
 
     def _resync(self, record: TableRecord) -> None:
+        if isinstance(record.phase, Errored) and record.phase.retry_policy is RetryPolicy.NO_RETRY:
+            # The stream leaves the table out until it begins anew, and the copy must not be older than that.
+            record.copy_after_session = self._capture.reopen()
         record.attempts = 0
         record.copy = record.copied = None
         if not isinstance(record.phase, Init):
@@ -358,6 +371,11 @@ class Supervisor:
             elif action is TableAction.RESYNC:
                 self._resync(record)
             elif isinstance(record.phase, Errored):
+                if record.phase.retry_policy is RetryPolicy.NO_RETRY:
+                    _log.warning(
+                        "table %s cannot be retried, only copied again: %s", record.name, record.phase.solution
+                    )
+                    continue
                 record.attempts = 0
                 self._retry(record)
 
@@ -391,7 +409,8 @@ class Supervisor:
         for record in self.tables.values():
             if running >= self.config.copy_tables:
                 return
-            if isinstance(record.phase, Init) and not record.busy and not record.suspended:
+            ready = self._capture.position.sessions >= record.copy_after_session
+            if isinstance(record.phase, Init) and not record.busy and not record.suspended and ready:
                 running += 1
                 record.busy = "copy"
                 self._enter(record, DataSync())

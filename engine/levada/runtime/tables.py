@@ -21,7 +21,7 @@ class TableRecord:
     """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
 
     ``busy`` names the job that has the table (``copy``, ``apply``, ``maintain``), empty for none: a destination is
-    never called for one table from two threads.
+    never called for one table from two threads. A copy waits for capture's session ``copy_after_session``.
     """
 
     id: TableId
@@ -32,6 +32,7 @@ class TableRecord:
     schema: ReplicatedTableSchema | None = None
     copy: SnapshotRows | None = None
     copied: CopyProgress | None = None
+    copy_after_session: int = 0
     suspended: bool = False
     published: bool = True
     pending_since: float | None = None
