@@ -1,0 +1,112 @@
+"""The catalog that a manifest names: its settings as Spark has them, and the names of tables in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from levada.destinations.interface import TableSettings
+from levada.errors import InvalidManifest
+from levada.values import QualifiedTable
+
+_FIELD: Final = "spec.destination.iceberg"
+_SCHEMA: Final = "{schema}"
+
+_TYPES: Final[Mapping[str, str]] = {"Rest": "rest", "Jdbc": "jdbc", "Hadoop": "hadoop", "Hive": "hive", "Glue": "glue"}
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "Rest": ("uri",),
+    "Jdbc": ("uri", "warehouse"),
+    "Hadoop": ("warehouse",),
+    "Hive": ("uri",),
+    "Glue": ("warehouse",),
+}
+_GLUE: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+_JDBC: Final = {"jdbc.schema-version": "V1"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table in a catalog: the levels of its namespace, and its name."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """A catalog under a name in Spark. ``properties`` holds secrets.
+
+    ``namespace`` has the template of each level.
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(repr=False)
+    namespace: tuple[str, ...]
+
+    @classmethod
+    def from_manifest(cls, config: Mapping[str, Any], pipeline: str, credentials: Path | None = None) -> Self:
+        """Read the manifest's section; each file of ``credentials`` is a catalog property of that name.
+
+        Raise InvalidManifest with the path of the field.
+        """
+        catalog = config.get("catalog") or {}
+        kind = str(catalog.get("type"))
+        if kind not in _TYPES:
+            raise _invalid("catalog.type", f"is {kind!r}, not one of {', '.join(_TYPES)}")
+        for needed in _NEEDED[kind]:
+            if not catalog.get(needed):
+                raise _invalid(f"catalog.{needed}", f"is needed for a catalog of the type {kind}")
+        properties = {"type": _TYPES[kind], **(_GLUE if kind == "Glue" else _JDBC if kind == "Jdbc" else {})}
+        properties |= {key: str(catalog[key]) for key in ("uri", "warehouse") if catalog.get(key)}
+        properties |= {key: str(value) for key, value in (catalog.get("properties") or {}).items()}
+        if credentials is not None:
+            properties |= read_credentials(credentials)
+        name = "levada_" + re.sub(r"[^a-z0-9_]", "_", pipeline.lower())
+        return cls(name, properties, _template(str(config.get("namespace") or "{schema}")))
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return the settings of a Spark session under which the catalog is found."""
+        prefix = f"spark.sql.catalog.{self.name}"
+        # Spark's cache would hide what other writers commit, and share table objects between threads.
+        conf = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
+        return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
+
+    def table(self, source: QualifiedTable, settings: TableSettings) -> TableName:
+        """Return where a source's table goes."""
+        levels = tuple(level.replace(_SCHEMA, source.schema) for level in self.namespace)
+        return TableName(levels, settings.destination_table or source.name)
+
+    def may_hold(self, namespace: tuple[str, ...]) -> bool:
+        """Tell whether the template makes this namespace of some schema."""
+        if len(namespace) != len(self.namespace):
+            return False
+        patterns = (re.escape(level).replace(re.escape(_SCHEMA), ".+") for level in self.namespace)
+        return all(re.fullmatch(p, level) for p, level in zip(patterns, namespace, strict=True))
+
+    def spark_name(self, table: TableName) -> str:
+        """Return the table's name in Spark SQL, quoted."""
+        return ".".join("`" + part.replace("`", "``") + "`" for part in (self.name, *table.namespace, table.name))
+
+
+def read_credentials(folder: Path) -> dict[str, str]:
+    """Return the files of a mounted Secret: name to content, without the line's end."""
+    return {
+        p.name: p.read_text().rstrip("\r\n") for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."
+    }
+
+
+def _template(text: str) -> tuple[str, ...]:
+    levels = tuple(text.split("."))
+    if not all(levels) or set("{}") & set(text.replace(_SCHEMA, "")):
+        raise _invalid("namespace", f"is {text!r}; the only placeholder is {_SCHEMA}")
+    return levels
+
+
+def _invalid(path: str, what: str) -> InvalidManifest:
+    return InvalidManifest("invalid_manifest", f"{_FIELD}.{path} {what}")

@@ -1,0 +1,130 @@
+"""One batch of changes as rows of a table that holds every change.
+
+A row has the source's columns as the change tells them, and what happened beside them: an insert or an update has the
+new row, a delete what is known of the old one, a truncate (``T``) nothing. An update that moves a row to another key,
+or one of a table without a key, is a delete of the old row and an insert of the new one, under one ordinal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project
+from levada.destinations.iceberg.layout import Layout
+from levada.destinations.keys import KeyEncoder
+from levada.pgoutput.changes import Truncate
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED
+from levada.segments.batch import TableEvents
+from levada.values import Lsn
+
+Mask = npt.NDArray[np.bool_]
+
+
+def write_changelog(
+    storage: Storage, layout: Layout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
+) -> list[WrittenFile]:
+    """Write every change from ``after`` on, inclusive; return the files."""
+    truncates = [t for t in events.truncates if t.commit_lsn >= after]
+    with DataWriter(storage, layout.arrow) as writer:
+        for batch in events.scan():
+            kept = batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))
+            if kept.num_rows:
+                writer.write(project(change_rows(kept, schema), layout, schema))
+        if truncates:
+            writer.write(project(_truncate_rows(truncates, schema), layout, schema))
+    return writer.files
+
+
+def change_rows(batch: pa.RecordBatch, schema: ReplicatedTableSchema) -> pa.Table:
+    """Return changes, laid out as `levada.schema.changes` says, as rows of the changelog. Pure."""
+    columns = {name: batch.column(name) for name in schema.arrow.names}
+    has_old = _mask(batch.column(OLD).is_valid())
+    columns, unknown = _with_old_values(batch, schema, columns)
+    news = _table(batch, schema, columns, unknown)
+    moved = np.flatnonzero(_moved(batch, schema, columns, has_old))
+    if not len(moved):
+        return news
+    old = batch.column(OLD)
+    olds = _table(batch, schema, {name: pc.struct_field(old, name) for name in columns}, None).take(moved)
+    operations = news.column(OP).to_numpy(zero_copy_only=False).copy()
+    operations[moved] = "I"
+    news = _set(news, OP, pa.array(operations, pa.string()))
+    olds = _set(olds, OP, pa.repeat("D", len(moved)))
+    place = np.concatenate([np.arange(news.num_rows) * 2 + 1, moved * 2])
+    return pa.concat_tables([news, olds]).take(np.argsort(place))
+
+
+def _table(
+    batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array], unknown: pa.Array | None
+) -> pa.Table:
+    beside = {name: batch.column(name) for name in (OP, COMMIT_LSN, ORDINAL, COMMIT_TS)}
+    beside[UNCHANGED] = pa.nulls(batch.num_rows, pa.list_(pa.string())) if unknown is None else unknown
+    return pa.table({**{name: columns[name] for name in schema.arrow.names}, **beside})
+
+
+def _moved(batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array], has_old: Mask) -> Mask:
+    updates = has_old & _mask(pc.equal(batch.column(OP), "U"))
+    if not schema.key or not updates.any():
+        return updates
+    encoder, old = KeyEncoder(schema), batch.column(OLD).filter(pa.array(updates))
+    before = encoder.encode_columns([pc.struct_field(old, name) for name in encoder.names])
+    after = encoder.encode_columns([columns[name].filter(pa.array(updates)) for name in encoder.names])
+    updates[np.flatnonzero(updates)[before.equal(after)]] = False
+    return updates
+
+
+def _with_old_values(
+    batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array]
+) -> tuple[dict[str, pa.Array], pa.Array | None]:
+    """Take unchanged values from full old images; return the names of those that are still unknown, row by row."""
+    unchanged = batch.column(UNCHANGED)
+    if unchanged.null_count == len(unchanged):
+        return columns, None
+    attnums = pc.list_flatten(unchanged).to_numpy()
+    rows = pc.list_parent_indices(unchanged).to_numpy()
+    full = _mask(pc.fill_null(pc.equal(batch.column(OLD_KIND), "O"), False))
+    result = dict(columns)
+    names = np.full(len(attnums), "", dtype=object)
+    for attnum in np.unique(attnums):
+        column = schema.by_attnum.get(int(attnum))
+        if column is None:
+            continue
+        mine = attnums == attnum
+        known = np.zeros(batch.num_rows, np.bool_)
+        known[rows[mine & full[rows]]] = True
+        image = pc.struct_field(batch.column(OLD), column.name)
+        result[column.name] = pc.if_else(pa.array(known), image, result[column.name])
+        names[mine & ~full[rows]] = column.name
+    still = names != ""
+    counts = np.bincount(rows[still], minlength=batch.num_rows)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    told = pa.ListArray.from_arrays(pa.array(offsets), pa.array(names[still], pa.string()), mask=pa.array(counts == 0))
+    return result, told
+
+
+def _truncate_rows(truncates: Sequence[Truncate], schema: ReplicatedTableSchema) -> pa.Table:
+    n = len(truncates)
+    columns: dict[str, Any] = {f.name: pa.nulls(n, f.type) for f in schema.arrow}
+    columns[OP] = pa.repeat("T", n)
+    columns[COMMIT_LSN] = pa.array([int(t.commit_lsn) for t in truncates], pa.int64())
+    columns[ORDINAL] = pa.array([t.ordinal for t in truncates], pa.int64())
+    columns[COMMIT_TS] = pa.array([t.commit_ts_us for t in truncates], pa.timestamp("us", "UTC"))
+    columns[UNCHANGED] = pa.nulls(n, pa.list_(pa.string()))
+    return pa.table(columns)
+
+
+def _set(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), column)
+
+
+def _mask(column: pa.Array) -> Mask:
+    mask: Mask = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,287 @@
+"""`IcebergDestination`: tables in an Iceberg catalog, written through Spark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from levada.copy.rows import TableRows
+from levada.destinations.iceberg.catalog import CatalogConfig, TableName
+from levada.destinations.iceberg.changelog import write_changelog
+from levada.destinations.iceberg.evolution import bring_to, fill
+from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
+from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.layout import Layout, resync_hint
+from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
+from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.table import IcebergTable, Property
+from levada.destinations.iceberg.tables import Tables, check_same_table
+from levada.destinations.iceberg.upsert import Upsert
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.keys import KeyEncoder
+from levada.errors import NeedsOperator, Transient
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, OP
+from levada.segments.batch import EventBatch, TableEvents
+from levada.values import Durability, Lsn, TableId, Watermark
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+
+
+class IcebergDestination(Destination):
+    """Keeps each table of the source as an Iceberg table (format version 2), its watermark in every snapshot.
+
+    Upsert tables get position deletes, found in an index of keys that is kept in ``context.work_dir`` and can be lost.
+    A table without a usable key holds every change (`effective_mode`).
+    """
+
+    name: ClassVar[str] = "iceberg"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, append=True, truncate=True, schema_changes=True, watermark=True, spark=True
+    )
+
+    def __init__(
+        self, catalog: CatalogConfig, context: DestinationContext, maintenance: MaintenanceSettings | None = None
+    ) -> None:
+        if context.spark is None:
+            raise ValueError("an Iceberg destination needs a Spark session")
+        self._spark = context.spark
+        self._context = context
+        self._catalog = catalog
+        self._maintenance = maintenance or MaintenanceSettings()
+        self._tables = Tables(context.spark, catalog, context)
+        self._lock = threading.Lock()
+        self._states: dict[TableId, TableState] = {}
+        self._searched = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
+        """Make one from the manifest's ``spec.destination.iceberg``; the Secret's keys are catalog properties."""
+        catalog = CatalogConfig.from_manifest(config, context.pipeline, context.credentials)
+        return cls(catalog, context, MaintenanceSettings.from_manifest(config.get("maintenance") or {}))
+
+    def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
+        """Return what the table holds: what was asked for, but every change where no key tells rows apart."""
+        columns = {c.attnum for c in schema.columns}
+        keyed = bool(schema.key) and columns.issuperset(schema.key)
+        return self._context.settings(schema.name).mode if keyed else TableMode.CHANGELOG
+
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+        """Remove the table with its files and its index; a table already gone is success."""
+        state = self._state(schema)
+        with state.lock:
+            self._tables.drop(state.name)
+            state.forget()
+            # Made again, the table goes where the configuration says now.
+            state.name = self._tables.place(schema.name)
+
+    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
+        """Remove every row; what the table is marked with stays."""
+        state = self._state(schema)
+        with state.lock:
+            table = self._open(state)
+            if table is not None:
+                table.write((), mark=None, replacing=True)
+                state.forget_index()
+
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        """Write the rows as data files in Spark tasks, and commit them with ``mark``; what was there before goes."""
+        state = self._state(schema)
+        mode = self.effective_mode(schema)
+        with state.lock:
+            table = state.table = self._open(state) or self._tables.create(state.name, schema, mode)
+            check_same_table(table, schema, mode)
+            table.check_epoch(mark)
+            layout = bring_to(table, schema, mode, self._context.on_schema_change)
+            copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
+            writer = PartitionWriter(table.storage(), layout, schema, copied)
+            files = [f for part in rows.map_partitions(writer) for f in part]
+            snapshot = table.write(
+                files, mark=mark, replacing=not table.is_empty, properties={Property.FILL.value: None}
+            )
+            state.schema, state.mark = schema, mark
+            if mode is TableMode.UPSERT:
+                self._index_copy(state, table, schema, layout, files, snapshot)
+        return Durability.DURABLE
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply each table's changes in one commit with ``mark``; tables without any are left as they are."""
+        for table_id in events.tables:
+            changes = events.changes(table_id)
+            state = self._state(changes.schema)
+            with state.lock:
+                self._apply(state, changes, mark)
+        return Durability.DURABLE
+
+    def applied(self, table: TableId) -> Watermark | None:
+        """Return the newest mark in the history of the table's current snapshot."""
+        state = self._find(table)
+        if state is None:
+            return None
+        with state.lock:
+            opened = self._open(state)
+            if opened is None or opened.properties.get(Property.TABLE_ID) != str(int(table)):
+                return None
+            state.mark = opened.mark()
+            return state.mark
+
+    def maintain(self, table: TableId) -> None:
+        """Compact the table and expire its old snapshots if it is time; call it between batches."""
+        state = self._states.get(table)
+        if state is None:
+            return
+        with state.lock:
+            opened = self._open(state)
+            if opened is not None:
+                self._maintain(state, opened)
+
+    def _maintain(self, state: TableState, table: IcebergTable) -> None:
+        now, settings = time.monotonic(), self._maintenance
+        if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
+            return
+        state.maintained_at = now
+        rewritten = compact(table, self._tables.jvm)
+        if rewritten and state.index is not None and state.schema is not None:
+            # Before old snapshots go: then the index can no longer follow from its own to the current one.
+            self._index(state, table, state.schema, table.layout())
+        expire(table, settings, int(time.time() * 1000))
+
+    # -- finding tables
+
+    def _state(self, schema: ReplicatedTableSchema) -> TableState:
+        """Return what is kept of the table; one that was renamed at the source keeps its place."""
+        state = self._find(schema.id)
+        if state is None:
+            with self._lock:
+                state = self._states.setdefault(schema.id, self._new_state(schema.id, self._tables.place(schema.name)))
+        return state
+
+    def _find(self, table: TableId) -> TableState | None:
+        """Return what is kept of the table; the catalog is searched once, what is made later is known."""
+        with self._lock:
+            if table not in self._states and not self._searched:
+                for found, opened in self._tables.ours():
+                    state = self._states.setdefault(found, self._new_state(found, opened.name))
+                    state.table = opened
+                self._searched = True
+            return self._states.get(table)
+
+    def _new_state(self, table: TableId, name: TableName) -> TableState:
+        return TableState(table, name, self._context.work_dir / "iceberg-keys" / str(int(table)))
+
+    def _open(self, state: TableState) -> IcebergTable | None:
+        """Return the table as it is now, None if there is none."""
+        if state.table is not None and self._tables.exists(state.name):
+            state.table.refresh()
+        else:
+            state.table = self._tables.load(state.name)
+        return state.table
+
+    # -- one batch
+
+    def _apply(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._apply_once(state, events, mark)
+                return
+            except CommitConflict as conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                _log.info("%s; trying again", conflict.message)
+
+    def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+        schema, mode = events.schema, self.effective_mode(events.schema)
+        table = self._open(state)
+        if table is None:
+            raise NeedsOperator("table_missing", f"{state.name} is gone", hint=resync_hint(schema))
+        check_same_table(table, schema, mode)
+        held = self._held(state, table, mark)
+        if held is not None and mark.lsn <= held.lsn:
+            return
+        after = events.after if held is None else max(events.after, held.lsn)
+        layout = bring_to(table, schema, mode, self._context.on_schema_change)
+        if mode is TableMode.UPSERT:
+            if fill(table, schema, layout, self._spark, self._catalog):
+                state.forget_index()
+            self._upsert(state, table, layout, events, after, mark)
+        else:
+            self._append(table, layout, events, after, mark)
+        state.schema, state.mark = schema, mark
+
+    def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
+        table.check_epoch(mark)
+        held = table.mark()
+        before, state.mark = state.mark, held
+        if before is not None and (held is None or held.lsn < before.lsn):
+            raise Transient("table_rolled_back", f"{table.name} was taken back to an earlier state by somebody else")
+        return held
+
+    def _upsert(
+        self, state: TableState, table: IcebergTable, layout: Layout, events: TableEvents, after: Lsn, mark: Watermark
+    ) -> None:
+        index = self._index(state, table, events.schema, layout)
+        batch = Upsert(table.storage(), layout, events.schema, index)
+        batch.run(events, after)
+        if not batch.changes and len(events.versions) == 1:
+            index.discard()
+            return
+        try:
+            snapshot = table.write(batch.files, batch.deletes, mark=mark, replacing=batch.truncated)
+        except CommitConflict:
+            batch.discard()
+            raise
+        except BaseException:
+            # It may have happened all the same: the files stay.
+            index.discard()
+            raise
+        self._commit_index(state, index, snapshot)
+
+    def _append(self, table: IcebergTable, layout: Layout, events: TableEvents, after: Lsn, mark: Watermark) -> None:
+        storage = table.storage()
+        files = write_changelog(storage, layout, events.schema, events, after)
+        if not files and len(events.versions) == 1:
+            return
+        try:
+            table.write(files, mark=mark)
+        except CommitConflict:
+            storage.remove(files)
+            raise
+
+    # -- the key index
+
+    def _index(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout) -> KeyIndex:
+        """Return the index, true to the table as it is now."""
+        if state.index is None:
+            state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
+        reader = KeyReader.of(schema, layout)
+        follow(state.index, table, reader, self._spark, self._catalog, self._context.pipeline)
+        return state.index
+
+    def _index_copy(
+        self,
+        state: TableState,
+        table: IcebergTable,
+        schema: ReplicatedTableSchema,
+        layout: Layout,
+        files: Sequence[WrittenFile],
+        snapshot: int,
+    ) -> None:
+        state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
+        state.index.clear()
+        add_files(state.index, KeyReader.of(schema, layout), table.storage().io(), [f.path for f in files])
+        self._commit_index(state, state.index, snapshot)
+
+    def _commit_index(self, state: TableState, index: KeyIndex, snapshot: int) -> None:
+        try:
+            index.commit(snapshot)
+        except OSError as error:
+            # The table has the batch; the index is made anew.
+            _log.warning("the key index of %s cannot be kept: %s", state.name, error)
+            state.forget_index()

@@ -1,0 +1,250 @@
+"""Parquet files as Iceberg wants them, written and read by pyarrow, in this process or in a Spark task.
+
+Row ``i`` of a file has position ``i``. Nothing here needs a JVM.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from levada.destinations.iceberg.layout import FIELD_ID, Layout, columns_of
+from levada.errors import NeedsOperator, Transient
+from levada.schema import ReplicatedTableSchema
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+_log = logging.getLogger(__name__)
+
+TARGET_BYTES: Final = 128 << 20
+"""A data file is closed when it has reached this size."""
+ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_BYTES: Final = 64 << 20
+"""A row group is closed at whichever of the two comes first; it is what a writer holds in memory."""
+
+# Fixed by Iceberg's specification, "Position Delete Files".
+POSITION_DELETES: Final = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: "2147483546"}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: "2147483545"}),
+    ]
+)
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that no commit names yet."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a table's files are: the folder for new ones, and PyIceberg's settings to reach it. Holds secrets."""
+
+    folder: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def io(self) -> FileIO:
+        """Return PyIceberg's way to the files."""
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(dict(self.properties), self.folder)
+
+    def remove(self, files: Iterable[WrittenFile]) -> None:
+        """Remove files that no commit names; one that cannot be removed stays as garbage."""
+        io = self.io()
+        for written in files:
+            try:
+                io.delete(written.path)
+            except Exception as error:
+                _log.warning("%s stays behind as garbage: %s", written.path, type(error).__name__)
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Turn what a file system raises into errors that say who mends them."""
+    try:
+        yield
+    except PermissionError as error:
+        raise NeedsOperator(
+            "destination_denied", f"{what}: no permission", hint="check the destination's credentials"
+        ) from error
+    except OSError as error:
+        raise Transient("destination_unavailable", f"{what}: {error}") from error
+
+
+class DataWriter:
+    """Writes rows to as many data files as they fill; a context manager that removes them if it is left by an error."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES) -> None:
+        self._storage = storage
+        self._io = storage.io()
+        self._schema = schema
+        self._target = target_bytes
+        self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: Any = None
+        self._path = ""
+        self._written = 0
+        self.files: list[WrittenFile] = []
+        """The files that are complete; all of them once the context is left."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows, in the columns of the schema."""
+        if not rows.num_rows:
+            return
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def __enter__(self) -> DataWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            self._close_file()
+            if kind is not None:
+                self._storage.remove(self.files)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        group = pa.concat_tables(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        with storage_errors(f"write to {self._storage.folder}"):
+            if self._writer is None:
+                self._open_file()
+            assert self._writer is not None
+            self._writer.write_table(group, row_group_size=group.num_rows)
+            self._written += group.num_rows
+            if self._sink.tell() >= self._target:
+                self._close_file()
+
+    def _open_file(self) -> None:
+        self._path = self._storage.folder + f"{uuid.uuid4()}.parquet"
+        self._sink = self._io.new_output(self._path).create()
+        self._writer = pq.ParquetWriter(
+            self._sink, self._schema, compression="zstd", store_decimal_as_integer=True, store_schema=False
+        )
+        self._written = 0
+
+    def _close_file(self) -> None:
+        if self._writer is None:
+            return
+        with storage_errors(f"write {self._path}"):
+            self._writer.close()
+            size = self._sink.tell()
+            self._sink.close()
+        self.files.append(WrittenFile(self._path, self._written, size))
+        self._writer = None
+
+
+def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedTableSchema) -> pa.Table:
+    """Return rows of the source's table in the columns of the Iceberg table; what it has beside them is NULL."""
+    arrays = []
+    for column, source in columns_of(layout, schema):
+        if source is not None:
+            arrays.append(rows.column(source.name))
+        elif column.name in rows.schema.names:
+            arrays.append(rows.column(column.name))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, column.arrow.type))
+    return cast_columns(arrays, layout.arrow, str(schema.name))
+
+
+def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema, table: str) -> pa.Table:
+    """Return the columns as a table of this schema; raise NeedsOperator where a value does not fit."""
+    typed = []
+    for array, wanted in zip(arrays, target, strict=True):
+        try:
+            typed.append(array if array.type == wanted.type else pc.cast(array, wanted.type))
+        except pa.ArrowInvalid:
+            # Arrow's own message holds the value.
+            raise NeedsOperator(
+                "value_out_of_range",
+                f"{table}: a value of column {wanted.name} does not fit {wanted.type}",
+                hint=f"levada resync {table}",
+            ) from None
+    return pa.Table.from_arrays(typed, schema=target)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes one partition of a copy to data files; pickled into Spark tasks.
+
+    ``constants`` are columns that the rows do not have, by name.
+    """
+
+    storage: Storage
+    layout: Layout
+    schema: ReplicatedTableSchema
+    constants: Mapping[str, Any]
+
+    def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
+        """Return the files that were written."""
+        with DataWriter(self.storage, self.layout.arrow) as writer:
+            for batch in reader:
+                writer.write(project(self._with_constants(batch), self.layout, self.schema))
+        return writer.files
+
+    def _with_constants(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        types = self.layout.arrow
+        for name, value in self.constants.items():
+            batch = batch.append_column(name, pa.repeat(pa.scalar(value, types.field(name).type), batch.num_rows))
+        return batch
+
+
+def write_position_deletes(
+    storage: Storage, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions
+) -> WrittenFile:
+    """Write one position-delete file; row ``i`` is deleted at ``positions[i]`` of ``paths[files[i]]``.
+
+    Iceberg's specification has the rows sorted by file path, then position.
+    """
+    rank = np.empty(len(paths), np.int64)
+    rank[np.argsort(np.array(paths, dtype=object))] = np.arange(len(paths))
+    order = np.lexsort((positions, rank[files]))
+    names = pa.DictionaryArray.from_arrays(pa.array(files[order].astype(np.int32)), pa.array(paths, pa.string()))
+    rows = pa.Table.from_arrays([names.cast(pa.string()), pa.array(positions[order])], schema=POSITION_DELETES)
+    path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
+    with storage_errors(f"write {path}"), storage.io().new_output(path).create() as sink:
+        pq.write_table(rows, sink, compression="zstd", store_schema=False)
+        size = sink.tell()
+    return WrittenFile(path, rows.num_rows, size)
+
+
+def open_parquet(io: FileIO, path: str) -> pq.ParquetFile:
+    """Open a data file for reading; close it after use."""
+    with storage_errors(f"read {path}"):
+        return pq.ParquetFile(io.new_input(path).open())
+
+
+def names_by_id(file: pq.ParquetFile) -> Mapping[int, str]:
+    """Return a file's column names by field id: after a rename they are not the table's."""
+    return {
+        int(f.metadata[FIELD_ID]): f.name
+        for f in file.schema_arrow
+        if f.metadata is not None and FIELD_ID in f.metadata
+    }

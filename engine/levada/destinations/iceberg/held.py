@@ -1,0 +1,67 @@
+"""Rows that the table holds, read by their known positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from levada.destinations.iceberg.columns import as_source
+from levada.destinations.iceberg.files import Positions, Storage, names_by_id, open_parquet, storage_errors
+from levada.destinations.iceberg.layout import Layout
+from levada.schema import ReplicatedTableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Reads columns of the source's table out of data files; of each file the touched row groups alone."""
+
+    storage: Storage
+    layout: Layout
+    schema: ReplicatedTableSchema
+
+    def read(
+        self, names: Sequence[str], paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions
+    ) -> pa.Table:
+        """Return for each ``i`` the named columns of the row at ``positions[i]`` of ``paths[files[i]]``, in order."""
+        io = self.storage.io()
+        wanted = pa.schema([self.schema.arrow.field(name) for name in names])
+        order = np.lexsort((positions, files))
+        parts = []
+        for number in np.unique(files):
+            mine = order[files[order] == number]
+            with open_parquet(io, paths[number]) as file, storage_errors(f"read {paths[number]}"):
+                parts.append(self._rows(file, wanted, positions[mine]))
+        rows = pa.concat_tables(parts)
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return rows.take(back)
+
+    def _rows(self, file: pq.ParquetFile, wanted: pa.Schema, positions: Positions) -> pa.Table:
+        """Return the rows at these ascending positions of one file."""
+        by_id = names_by_id(file)
+        columns = [c for c in self.schema.columns if c.name in wanted.names]
+        fields = {c.name: self.layout.column(c.attnum) for c in columns}
+        inside = {name: by_id[f.id] for name, f in fields.items() if f is not None and f.id in by_id}
+        metadata = file.metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        ends = np.cumsum(sizes)
+        groups = np.searchsorted(ends, positions, side="right")
+        parts = []
+        for group in np.unique(groups):
+            rows = file.read_row_group(int(group), columns=sorted(set(inside.values())))
+            at = positions[groups == group] - (ends[group] - sizes[group])
+            taken = rows.take(at) if inside else None
+            arrays = [
+                pa.chunked_array([pa.nulls(len(at), f.type)])
+                if taken is None or f.name not in inside
+                else as_source(taken.column(inside[f.name]), f.type)
+                for f in wanted
+            ]
+            parts.append(pa.Table.from_arrays(arrays, schema=wanted))
+        return pa.concat_tables(parts)

@@ -1,0 +1,111 @@
+"""Iceberg's Java API in Spark's JVM: how it is called, and what its exceptions mean here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from levada.errors import LevadaError, NeedsOperator, Transient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JavaObject = Any
+"""py4j has no types."""
+
+_DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
+_REJECTED: Final = (
+    "ValidationException",
+    "BadRequestException",
+    "IllegalArgumentException",
+    "UnsupportedOperationException",
+    "CherrypickAncestorCommitException",
+    "UnprocessableEntityException",
+)
+
+
+class CommitConflict(Transient):
+    """Somebody else committed to the table in between; nothing of this commit happened."""
+
+
+class CommitUnknown(Transient):
+    """Whether the commit happened is not known before the table is read again."""
+
+
+class Missing(Transient):
+    """The table or namespace is not there, or not any more."""
+
+
+class Jvm:
+    """The packages and the few conversions that are needed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.session: JavaObject = spark._jsparkSession
+        self._gateway: JavaObject = spark.sparkContext._gateway
+        jvm: JavaObject = spark._jvm
+        self.iceberg: JavaObject = jvm.org.apache.iceberg
+        self._java: JavaObject = jvm.java
+
+    def strings(self, values: Sequence[str]) -> JavaObject:
+        """Return a ``String[]``."""
+        array = self._gateway.new_array(self._java.lang.String, len(values))
+        for i, value in enumerate(values):
+            array[i] = value
+        return array
+
+    def map(self, values: Mapping[str, str]) -> JavaObject:
+        """Return a ``java.util.HashMap``."""
+        result = self._java.util.HashMap()
+        for key, value in values.items():
+            result.put(key, value)
+        return result
+
+    def set(self, values: Sequence[str]) -> JavaObject:
+        """Return a ``java.util.HashSet``."""
+        result = self._java.util.HashSet()
+        for value in values:
+            result.add(value)
+        return result
+
+
+@contextmanager
+def java_errors(what: str) -> Iterator[None]:
+    """Turn what the JVM throws into errors that say who mends them; ``what`` says what was done to which table."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    try:
+        yield
+    except LevadaError:
+        raise
+    except (Py4JJavaError, CapturedException) as error:
+        thrown = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
+        raise _translated(what, thrown) from error
+    except (Py4JError, ConnectionError) as error:
+        raise Transient("spark_unavailable", f"{what}: Spark's JVM does not answer") from error
+
+
+def _translated(what: str, thrown: JavaObject) -> LevadaError:
+    names: list[str] = []
+    cause = thrown
+    while cause is not None and len(names) < 10:
+        names.append(cause.getClass().getSimpleName())
+        cause = cause.getCause()
+    message = f"{what}: {names[0] if names else 'error'}: {_first_line(thrown)}"
+    if "CommitStateUnknownException" in names:
+        return CommitUnknown("commit_unknown", message)
+    if "CommitFailedException" in names:
+        return CommitConflict("commit_conflict", message)
+    if names and names[0] in ("NoSuchTableException", "NoSuchNamespaceException"):
+        return Missing("table_missing", message)
+    if any(name.startswith(_DENIED) for name in names):
+        return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")
+    if any(name in _REJECTED for name in names):
+        return NeedsOperator("destination_rejected", message)
+    return Transient("destination_unavailable", message)
+
+
+def _first_line(thrown: JavaObject) -> str:
+    text = "" if thrown is None else str(thrown.getMessage() or "")
+    return text.splitlines()[0][:500] if text else "no message"

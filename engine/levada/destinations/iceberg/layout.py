@@ -1,0 +1,309 @@
+"""The columns of an Iceberg table, and what it takes to bring them to a version of the source's table. Pure.
+
+Columns are recognised by attnum: a table property maps attnum to field id, so a rename, a drop or an addition is seen
+as what it is, also by a process that was not there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.errors import NeedsOperator
+from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+
+IcebergType = str | dict[str, Any]
+"""A type as Iceberg's specification writes it in JSON (appendix C)."""
+
+FIELD_ID: Final = b"PARQUET:field_id"
+_DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
+
+_NAMES: Final[Mapping[Kind, str]] = {
+    Kind.BOOL: "boolean",
+    Kind.INT2: "int",
+    Kind.INT4: "int",
+    Kind.INT8: "long",
+    Kind.OID: "long",
+    Kind.FLOAT4: "float",
+    Kind.FLOAT8: "double",
+    Kind.TEXT: "string",
+    Kind.BYTEA: "binary",
+    Kind.DATE: "date",
+    # Spark refuses every read of an Iceberg table that has a column of the type time.
+    Kind.TIME: "string",
+    Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
+    Kind.UUID: "string",
+    Kind.JSON: "string",
+}
+
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "uuid": pa.binary(16),
+}
+
+CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
+    (OP, "string"),
+    (COMMIT_LSN, "long"),
+    (ORDINAL, "long"),
+    (COMMIT_TS, "timestamptz"),
+    (UNCHANGED, {"type": "list", "element": "string", "element-required": False}),
+)
+"""What a changelog's rows have beside the source's columns; the last names the columns whose value was not told."""
+
+RESERVED: Final = frozenset(name for name, _ in CHANGELOG_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of an Iceberg table."""
+
+    id: int
+    name: str
+    type: IcebergType
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The column in Arrow, with its field ids as Parquet keeps them."""
+        return pa.field(self.name, _arrow_type(self.type), metadata={FIELD_ID: str(self.id)})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table in their order, and which of them are the source's, by attnum."""
+
+    fields: tuple[Field, ...]
+    attnums: Mapping[int, int]
+
+    @classmethod
+    def from_json(cls, schema: str, columns: str) -> Layout:
+        """Read a table's schema and the property that `columns_json` made."""
+        fields = tuple(Field(f["id"], f["name"], f["type"]) for f in json.loads(schema)["fields"])
+        return cls(fields, {int(a): i for a, i in json.loads(columns).items()})
+
+    def to_json(self) -> str:
+        """Return the schema as Iceberg reads it; every column is optional."""
+        fields = [{"id": f.id, "name": f.name, "required": False, "type": f.type} for f in self.fields]
+        return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+
+    def columns_json(self) -> str:
+        """Return the mapping of attnum to field id for a table property."""
+        return json.dumps({str(a): i for a, i in sorted(self.attnums.items())})
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns in Arrow, with field ids."""
+        return pa.schema([f.arrow for f in self.fields])
+
+    @property
+    def by_id(self) -> Mapping[int, Field]:
+        """The columns by their field id."""
+        return {f.id: f for f in self.fields}
+
+    def column(self, attnum: int) -> Field | None:
+        """Return the column that holds the source's column, None if it is left out."""
+        return self.by_id.get(self.attnums.get(attnum, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """A layout brought to a version of the source's table.
+
+    ``changes`` says in words what differs from before, ``filled`` has the added columns whose constant the rows that
+    are there already must get.
+    """
+
+    layout: Layout
+    changes: tuple[str, ...] = ()
+    filled: tuple[Column, ...] = ()
+
+
+@dataclass(slots=True)
+class _Ids:
+    last: int
+
+    def __call__(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
+    """Return the columns of a table that is yet to be made.
+
+    Iceberg numbers a new table's columns itself; that it does so as is done here is checked when the table is made.
+    """
+    extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
+    # As Iceberg numbers them: the table's columns first, then what is inside of them.
+    ids = _Ids(len(schema.columns) + len(extra))
+    fields = [Field(i, c.name, _iceberg_type(c.type, ids)) for i, c in enumerate(schema.columns, 1)]
+    attnums = {c.attnum: f.id for c, f in zip(schema.columns, fields, strict=True)}
+    fields += [Field(i, name, _renumbered(kind, ids)) for i, (name, kind) in enumerate(extra, len(fields) + 1)]
+    return Layout(tuple(fields), attnums)
+
+
+def reconcile(
+    current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
+) -> Reconciled:
+    """Bring the layout to the version; ``last_id`` is the highest field id that the table ever had.
+
+    Raise NeedsOperator ``schema_change_unsupported`` for what Iceberg cannot take in place, ``schema_change_refused``
+    under the policy ``Fail``.
+    """
+    keep_columns = policy is OnSchemaChange.IGNORE
+    step = _Reconciliation(current, _Ids(last_id), wanted, mode)
+    for column in wanted.columns:
+        if column.attnum in current.attnums:
+            step.update(column, rename=not keep_columns)
+        elif not keep_columns:
+            step.add(column)
+    if not keep_columns:
+        step.drop_missing()
+    step.check_names()
+    if step.changes and policy is OnSchemaChange.FAIL:
+        raise NeedsOperator(
+            "schema_change_refused",
+            f"{wanted.name}: {'; '.join(step.changes)}; the pipeline's onSchemaChange is Fail",
+            hint="set onSchemaChange to Propagate or Ignore, or copy the table again: " + resync_hint(wanted),
+        )
+    return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
+
+
+def resync_hint(schema: ReplicatedTableSchema) -> str:
+    """Return the line that copies the table again."""
+    return f"levada resync {schema.name}"
+
+
+def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
+    """Return the error for a change that only a new copy can follow."""
+    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
+
+
+@dataclass(slots=True)
+class _Reconciliation:
+    current: Layout
+    ids: _Ids
+    wanted: ReplicatedTableSchema
+    mode: TableMode
+    fields: dict[int, Field] = field(default_factory=dict)
+    attnums: dict[int, int] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
+    filled: list[Column] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.fields = {f.id: f for f in self.current.fields}
+        self.attnums = dict(self.current.attnums)
+
+    def update(self, column: Column, *, rename: bool) -> None:
+        before = self.fields.get(self.attnums[column.attnum])
+        if before is None:
+            raise unsupported(self.wanted, f"column {column.name} was dropped from the Iceberg table by somebody else")
+        wanted = _iceberg_type(column.type, _Ids(0))
+        kind = _widened(before.type, wanted)
+        if kind is None and _widened(wanted, before.type) is not None:
+            # A column that is wider already takes the values as they are.
+            kind = before.type
+        if kind is None:
+            raise unsupported(
+                self.wanted, f"column {column.name} became {column.type_name}, which does not hold {before.type}"
+            )
+        if kind != before.type:
+            self.changes.append(f"column {before.name} became {column.type_name}")
+        name = before.name
+        if rename and name != column.name:
+            self.changes.append(f"column {name} was renamed to {column.name}")
+            name = column.name
+        self.fields[before.id] = replace(before, name=name, type=kind)
+
+    def add(self, column: Column) -> None:
+        if column.rewritten and self.mode is TableMode.UPSERT:
+            raise unsupported(
+                self.wanted,
+                f"column {column.name} was added with a default that PostgreSQL computed for every row, "
+                "and no change tells the values",
+            )
+        added = Field(self.ids(), column.name, _iceberg_type(column.type, self.ids))
+        self.fields[added.id] = added
+        self.attnums[column.attnum] = added.id
+        self.changes.append(f"column {column.name} was added")
+        if column.missing_value is not None and self.mode is TableMode.UPSERT:
+            self.filled.append(column)
+
+    def drop_missing(self) -> None:
+        for attnum in sorted(set(self.attnums) - {c.attnum for c in self.wanted.columns}):
+            gone = self.fields.pop(self.attnums.pop(attnum), None)
+            if gone is not None:
+                self.changes.append(f"column {gone.name} was dropped")
+
+    def check_names(self) -> None:
+        names = [f.name for f in self.fields.values()]
+        twice = {n for n in names if names.count(n) > 1}
+        if twice:
+            raise unsupported(self.wanted, f"the Iceberg table has a column {min(twice)} of its own already")
+
+
+def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:
+    if kind.kind is Kind.DECIMAL:
+        return f"decimal({kind.precision}, {kind.scale})"
+    if kind.kind is Kind.ARRAY:
+        assert kind.element is not None
+        id_ = ids()
+        element = _iceberg_type(kind.element, ids)
+        return {"type": "list", "element-id": id_, "element": element, "element-required": False}
+    return _NAMES[kind.kind]
+
+
+def _renumbered(kind: IcebergType, ids: _Ids) -> IcebergType:
+    return kind if isinstance(kind, str) else {**kind, "element-id": ids()}
+
+
+def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
+    """Return the type that holds the values of both, as a change of the first; None if Iceberg has no such change."""
+    if isinstance(before, dict) or isinstance(after, dict):
+        if not (isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"] == "list"):
+            return None
+        element = _widened(before["element"], after["element"])
+        return None if element is None else {**before, "element": element}
+    old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(after)
+    if old and new:
+        wider = old[2] == new[2] and int(new[1]) >= int(old[1])
+        return after if wider else None
+    if before == after or (before, after) in {("int", "long"), ("float", "double")}:
+        return after
+    return None
+
+
+def _arrow_type(kind: IcebergType) -> pa.DataType:
+    if isinstance(kind, dict):
+        if kind["type"] == "list":
+            element = pa.field("element", _arrow_type(kind["element"]), metadata={FIELD_ID: str(kind["element-id"])})
+            return pa.list_(element)
+        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind['type']} is none that Levada made")
+    if found := _DECIMAL.fullmatch(kind):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    if kind not in _ARROW:
+        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind} is none that Levada made")
+    return _ARROW[kind]
+
+
+def columns_of(layout: Layout, schema: ReplicatedTableSchema) -> Iterator[tuple[Field, Column | None]]:
+    """Yield each column of the table with the source's column that fills it, None where it stays NULL."""
+    by_id = {layout.attnums[c.attnum]: c for c in schema.columns if c.attnum in layout.attnums}
+    for f in layout.fields:
+        yield f, by_id.get(f.id)

@@ -1,0 +1,122 @@
+"""Upkeep of a table between batches: when it is due (pure), and how it is done.
+
+Whoever calls holds the table's lock: a rewrite of data files conflicts with position deletes for the same files.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from levada.destinations.iceberg.files import TARGET_BYTES
+from levada.destinations.iceberg.java import Jvm, java_errors
+from levada.destinations.iceberg.table import IcebergTable, Snapshot, TableFacts
+
+_log = logging.getLogger(__name__)
+
+MAX_SNAPSHOTS: Final = 500
+"""Beyond it the oldest go whatever their age: every commit writes the whole list anew."""
+SMALL_FILES: Final = 10
+"""So many data files of less than half the target size on average are worth merging."""
+DELETE_FILES: Final = 10
+DELETED_SHARE: Final = 0.2
+"""A larger share of deleted rows than this is worth rewriting the files they are in."""
+REWRITE_BYTES: Final = 1 << 30
+"""What one look rewrites at most, so that the table's changes do not wait long."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceSettings:
+    """How often a table is looked at, and how long its past states are kept; 0 is never, and for ever."""
+
+    compact_every_s: float = 600
+    expire_after_s: float = 120 * 3600
+
+    @classmethod
+    def from_manifest(cls, config: Mapping[str, Any]) -> MaintenanceSettings:
+        """Read the manifest's section."""
+        every = config.get("compactEverySeconds", cls().compact_every_s)
+        hours = config.get("expireSnapshotsAfterHours")
+        return cls(float(every), cls().expire_after_s if hours is None else float(hours) * 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do. ``max_files`` bounds a rewrite of data files."""
+
+    rewrite_data: bool = False
+    rewrite_deletes: bool = False
+    max_files: int = 0
+
+
+def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
+    """Decide what of a table is worth rewriting. Pure."""
+    if not facts.data_files:
+        return Work()
+    average = max(1, facts.bytes // facts.data_files)
+    small = facts.data_files >= SMALL_FILES and average < target_bytes // 2
+    riddled = facts.deleted_rows > facts.rows * DELETED_SHARE
+    return Work(
+        rewrite_data=small or riddled,
+        rewrite_deletes=facts.delete_files >= DELETE_FILES,
+        max_files=max(SMALL_FILES, REWRITE_BYTES // average),
+    )
+
+
+def oldest_kept(history: list[Snapshot], settings: MaintenanceSettings, now_ms: int) -> Snapshot | None:
+    """Return the oldest snapshot that stays, of a history from the newest on; None if all of it does. Pure."""
+    keep = len(history)
+    if settings.expire_after_s:
+        limit = now_ms - int(settings.expire_after_s * 1000)
+        keep = max(1, sum(1 for s in history if s.timestamp_ms >= limit))
+    keep = min(keep, MAX_SNAPSHOTS)
+    return None if keep >= len(history) else history[keep - 1]
+
+
+def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) -> bool:
+    """Merge small files and deletes where it is worth it; tell whether anything was rewritten."""
+    work = work_due(table.facts(), target_bytes=target_bytes)
+    if not (work.rewrite_data or work.rewrite_deletes):
+        return False
+    before, started = table.snapshot_id, time.monotonic()
+    with java_errors(f"compact {table.name}"):
+        actions = jvm.iceberg.spark.actions.SparkActions.get(jvm.session)
+        if work.rewrite_data:
+            rewrite = actions.rewriteDataFiles(table.java).binPack()
+            for key, value in {
+                "target-file-size-bytes": target_bytes,
+                "max-files-to-rewrite": work.max_files,
+                "max-file-group-size-bytes": REWRITE_BYTES // 4,
+                "delete-ratio-threshold": DELETED_SHARE,
+                "remove-dangling-deletes": "true",
+            }.items():
+                rewrite = rewrite.option(key, str(value))
+            rewrite.execute()
+        table.refresh()
+        if work.rewrite_deletes and table.facts().delete_files >= DELETE_FILES:
+            actions.rewritePositionDeletes(table.java).execute()
+    table.refresh()
+    _log.info("compacted %s in %.1f s", table.name, time.monotonic() - started)
+    return table.snapshot_id != before
+
+
+def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
+    """Remove past states that nobody is promised, and the files that they alone have.
+
+    The mark of the oldest state that stays is kept as a table property first: it may be one without a stamp of its own.
+    """
+    history = list(table.ancestors())
+    oldest = oldest_kept(history, settings, now_ms)
+    if oldest is None:
+        return
+    place = history.index(oldest)
+    mark = next((s.mark for s in history[place:] if s.mark is not None), None)
+    if mark is not None:
+        table.keep_mark(mark)
+    with java_errors(f"expire snapshots of {table.name}"):
+        table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
+    table.refresh()
+    _log.info("%s: snapshots before %s expired", table.name, oldest.id)

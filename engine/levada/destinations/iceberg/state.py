@@ -1,0 +1,42 @@
+"""What the destination keeps of one table between calls."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.table import IcebergTable
+from levada.schema import ReplicatedTableSchema
+from levada.values import TableId, Watermark
+
+
+@dataclass(slots=True, eq=False)
+class TableState:
+    """One table: its lock guards everything else here, and every write to the table."""
+
+    id: TableId
+    name: TableName
+    index_folder: Path
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    table: IcebergTable | None = None
+    index: KeyIndex | None = None
+    schema: ReplicatedTableSchema | None = None
+    """The version that was written last."""
+    mark: Watermark | None = None
+    """What the table was last seen to hold."""
+    maintained_at: float = 0.0
+    """`time.monotonic` of the last look at what maintenance there is."""
+
+    def forget(self) -> None:
+        """Forget the table, which is no longer there, and its index."""
+        self.table = self.mark = None
+        self.forget_index()
+
+    def forget_index(self) -> None:
+        """Forget the index; it is built anew from the table when it is needed."""
+        self.index = None
+        shutil.rmtree(self.index_folder, ignore_errors=True)

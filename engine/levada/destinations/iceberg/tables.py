@@ -1,0 +1,174 @@
+"""The tables of the catalog: found, made, dropped, and recognised as this pipeline's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from levada.destinations.iceberg.catalog import CatalogConfig, TableName
+from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, java_errors
+from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
+from levada.destinations.iceberg.table import DEFAULTS, IcebergTable, Property
+from levada.destinations.interface import DestinationContext, TableMode
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+class Tables:
+    """A catalog of Iceberg tables under its name in a Spark session."""
+
+    def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
+        self._config = config
+        self._context = context
+        self.jvm = Jvm(spark)
+        for key, value in config.spark_conf().items():
+            spark.conf.set(key, value)
+        with java_errors("open the catalog"):
+            self._catalog: JavaObject = self.jvm.iceberg.spark.Spark3Util.loadIcebergCatalog(
+                self.jvm.session, config.name
+            )
+
+    def exists(self, name: TableName) -> bool:
+        """Tell whether there is such a table, whoever made it."""
+        with java_errors(f"look for {name}"):
+            return bool(self._catalog.tableExists(self._identifier(name)))
+
+    def load(self, name: TableName) -> IcebergTable | None:
+        """Return the table, None if there is none; raise NeedsOperator if it is not this pipeline's."""
+        with java_errors(f"load {name}"):
+            identifier = self._identifier(name)
+            if not self._catalog.tableExists(identifier):
+                return None
+            table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+        owner = table.properties.get(Property.PIPELINE)
+        if owner != self._context.pipeline:
+            raise NeedsOperator(
+                "table_not_ours",
+                f"{name} is there already and "
+                + (f"belongs to pipeline {owner}" if owner else "was not made by Levada"),
+                hint="set destinationTable in the table's TableSync, or move the table that is there away",
+            )
+        return table
+
+    def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+        """Make the table, and its namespace if it is not there."""
+        layout = initial_layout(schema, mode)
+        properties = {
+            **DEFAULTS,
+            Property.PIPELINE.value: self._context.pipeline,
+            Property.TABLE_ID.value: str(int(schema.id)),
+            Property.SOURCE.value: json.dumps([schema.name.schema, schema.name.name]),
+            Property.MODE.value: mode.value,
+            Property.KEY.value: key_property(schema),
+            Property.COLUMNS.value: layout.columns_json(),
+        }
+        with java_errors(f"create {name}"):
+            self._make_namespace(name.namespace)
+            java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
+            builder = self._catalog.buildTable(self._identifier(name), java_schema)
+            table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
+        made = table.layout()
+        if made.fields != layout.fields:
+            ids = {c.attnum: f.id for c, f in zip(schema.columns, made.fields, strict=False)}
+            table.set_properties({Property.COLUMNS.value: Layout(made.fields, ids).columns_json()})
+        _log.info("made %s for %s", name, schema.name)
+        return table
+
+    def drop(self, name: TableName) -> None:
+        """Remove the table with its files; not an error if there is none, NeedsOperator if it is not ours."""
+        if self.load(name) is not None:
+            with java_errors(f"drop {name}"):
+                self._catalog.dropTable(self._identifier(name), True)
+
+    def place(self, source: QualifiedTable) -> TableName:
+        """Return where the source's table goes, as configured."""
+        return self._config.table(source, self._context.settings(source))
+
+    def ours(self) -> Iterator[tuple[TableId, IcebergTable]]:
+        """Yield this pipeline's tables that are where the configuration says; any others are left-overs of another."""
+        for namespace in self._namespaces():
+            with java_errors(f"list the tables of {'.'.join(namespace)}"):
+                found = list(self._catalog.listTables(self._namespace(namespace)))
+            for identifier in found:
+                name = TableName(namespace, identifier.name())
+                with java_errors(f"load {name}"):
+                    table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+                kept = table.properties
+                if kept.get(Property.PIPELINE) != self._context.pipeline:
+                    continue
+                if self.place(QualifiedTable(*json.loads(kept[Property.SOURCE]))) == name:
+                    yield TableId(int(kept[Property.TABLE_ID])), table
+
+    def _namespaces(self) -> Iterator[tuple[str, ...]]:
+        level: list[tuple[str, ...]] = [()]
+        for _ in self._config.namespace:
+            level = [tuple(found.levels()) for parent in level for found in self._inside(parent)]
+        return (n for n in level if self._config.may_hold(n))
+
+    def _inside(self, parent: tuple[str, ...]) -> list[JavaObject]:
+        try:
+            with java_errors("list the catalog's namespaces"):
+                listed = self._catalog.listNamespaces
+                return list(listed(self._namespace(parent)) if parent else listed())
+        except Missing:
+            # A warehouse that nobody wrote to yet.
+            return []
+
+    def _make_namespace(self, levels: tuple[str, ...]) -> None:
+        for depth in range(1, len(levels) + 1):
+            namespace = self._namespace(levels[:depth])
+            if not self._catalog.namespaceExists(namespace):
+                self._create_namespace(namespace)
+
+    def _create_namespace(self, namespace: JavaObject) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._catalog.createNamespace(namespace, self.jvm.map({}))
+        except Py4JJavaError as error:
+            # Another table's thread was faster.
+            if "AlreadyExists" not in error.java_exception.getClass().getName():
+                raise
+
+    def _namespace(self, levels: tuple[str, ...]) -> JavaObject:
+        return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(levels))
+
+    def _identifier(self, name: TableName) -> JavaObject:
+        return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(name.namespace), name.name)
+
+
+def key_property(schema: ReplicatedTableSchema) -> str:
+    """Return the key as a table property: which columns, whatever their order."""
+    return json.dumps(sorted(schema.key))
+
+
+def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the Iceberg table was made for another table, mode or key than this."""
+    kept = table.properties
+    if kept.get(Property.TABLE_ID) != str(int(schema.id)):
+        raise NeedsOperator(
+            "table_replaced",
+            f"{table.name} holds a former table {schema.name}, which was dropped and made again",
+            hint=resync_hint(schema),
+        )
+    if kept.get(Property.MODE) != mode.value:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{table.name} was made as {kept.get(Property.MODE)}, and {schema.name} is now written as {mode.value}",
+            hint=resync_hint(schema),
+        )
+    if mode is TableMode.UPSERT and kept.get(Property.KEY) != key_property(schema):
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
+            f"and {table.name} was written under another",
+            hint=resync_hint(schema),
+        )

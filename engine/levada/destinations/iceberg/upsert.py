@@ -1,0 +1,126 @@
+"""One batch of changes onto a table that holds the last state of each row.
+
+The batch is folded in pieces of bounded size, in WAL order. Each piece becomes one data file and one position-delete
+file, made from the positions that the key index knows; rows of an earlier piece are found and deleted like any others,
+because the index has them already. All the files are one commit, and only then the index is committed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from levada.destinations.fold import Folded, Incomplete, fold
+from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project, write_position_deletes
+from levada.destinations.iceberg.held import HeldRows
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.layout import Layout, resync_hint
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, ORDINAL
+from levada.segments.batch import TableEvents
+from levada.values import Lsn
+
+PIECE_ROWS: Final = 500_000
+PIECE_BYTES: Final = 128 << 20
+"""What is folded at once: whichever of the two is reached first bounds the memory of a batch of any size."""
+
+
+@dataclass(slots=True)
+class Upsert:
+    """The files that a batch comes to. `run` writes them and changes the index, `discard` takes both back."""
+
+    storage: Storage
+    layout: Layout
+    schema: ReplicatedTableSchema
+    index: KeyIndex
+    files: list[WrittenFile] = field(default_factory=list)
+    deletes: list[WrittenFile] = field(default_factory=list)
+    truncated: bool = False
+    changes: int = 0
+    """How many changes there were, truncates among them."""
+
+    def run(self, events: TableEvents, after: Lsn) -> None:
+        """Write the files of the changes from ``after``, inclusive; on an error nothing of them is left."""
+        truncates = [t for t in events.truncates if t.commit_lsn >= after]
+        before = None
+        try:
+            if truncates:
+                before = (int(truncates[-1].commit_lsn), truncates[-1].ordinal)
+                self.truncated = True
+                self.changes += len(truncates)
+                self.index.clear()
+            for piece in pieces(events, after, before):
+                self.changes += piece.num_rows
+                self._write(fold(piece, self.schema))
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Remove the files, which no commit names, and take the index back to its last commit."""
+        self.index.discard()
+        self.storage.remove([*self.files, *self.deletes])
+
+    def _write(self, folded: Folded) -> None:
+        upserts = folded.upserts if folded.incomplete is None else self._completed(folded, folded.incomplete)
+        gone = self.index.lookup(folded.touched, forget=True)
+        found = np.flatnonzero(gone.found)
+        if len(found):
+            numbers, files = np.unique(gone.file_id[found], return_inverse=True)
+            paths = [self.index.file_path(int(n)) for n in numbers]
+            self.deletes.append(write_position_deletes(self.storage, paths, files, gone.position[found]))
+        if upserts.num_rows:
+            with DataWriter(self.storage, self.layout.arrow) as writer:
+                writer.write(project(upserts, self.layout, self.schema))
+            self.files += writer.files
+            first = 0
+            for written in writer.files:
+                self.index.add_file(written.path, folded.keys.take(slice(first, first + written.rows)))
+                first += written.rows
+
+    def _completed(self, folded: Folded, incomplete: Incomplete) -> pa.Table:
+        old = self.index.lookup(incomplete.origin)
+        if not old.found.all():
+            raise NeedsOperator(
+                "unknown_value",
+                f"{self.schema.name}: an update leaves column {next(iter(incomplete.columns))} as it was, "
+                "but the row is not in the Iceberg table",
+                hint=resync_hint(self.schema),
+            )
+        held = HeldRows(self.storage, self.layout, self.schema)
+        numbers, files = np.unique(old.file_id, return_inverse=True)
+        paths = [self.index.file_path(int(n)) for n in numbers]
+        return folded.complete(held.read(list(incomplete.columns), paths, files, old.position))
+
+
+def pieces(events: TableEvents, after: Lsn, truncated_before: tuple[int, int] | None) -> Iterator[pa.Table]:
+    """Yield the changes from ``after`` on, in WAL order, without those that the last TRUNCATE took."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in events.scan():
+        kept = batch if after <= events.after else batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))
+        if truncated_before is not None:
+            kept = kept.filter(pa.array(_not_before(kept, truncated_before)))
+        if not kept.num_rows:
+            continue
+        waiting.append(kept)
+        rows += kept.num_rows
+        size += kept.nbytes
+        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _not_before(batch: pa.RecordBatch, point: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    lsn, ordinal = batch.column(COMMIT_LSN).to_numpy(), batch.column(ORDINAL).to_numpy()
+    later: npt.NDArray[np.bool_] = (lsn > point[0]) | ((lsn == point[0]) & (ordinal >= point[1]))
+    return later
