@@ -166,9 +166,11 @@ def test_server_stops_though_changes_are_not_acknowledged(own_server: EmbeddedPo
     """A server that shuts down does not wait for what Levada holds back, and the changes come again afterwards."""
     db = Database(own_server, "postgres")
     prepare(db)
-    db.execute("INSERT INTO t VALUES (1)")
+    db.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
     stream = open_stream(db)
-    messages = receive_until(stream, lambda m: "C" in kinds(m))
+    messages = receive_until(stream, lambda m: kinds(m).count("C") == 2)
+    stream.acknowledge(commit_end(messages[3]))
+    receive_until(stream, lambda _: confirmed(db) == commit_end(messages[3]))
     stopping = threading.Thread(target=own_server.stop, args=[mode])
     stopping.start()
     with pytest.raises(Transient):
@@ -181,7 +183,7 @@ def test_server_stops_though_changes_are_not_acknowledged(own_server: EmbeddedPo
     assert raised.value.code == "source_unreachable"
     own_server.start()
     with open_stream(db) as again:
-        assert kinds(receive_until(again, lambda m: "C" in kinds(m))) == kinds(messages)
+        receive_until(again, lambda m: bool(m) and m[-1][25:] == messages[-1][25:])
 
 
 def test_short_wal_sender_timeout_is_met(tmp_path_factory: pytest.TempPathFactory) -> None:

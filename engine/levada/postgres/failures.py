@@ -38,6 +38,8 @@ FAILURES: Final = (
         hint="the slot's WAL is gone; drop the slot and copy the tables again",
     ),
     Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist'),
+    # A temporary one of a process that has just ended, or another driver's that starts at the same moment.
+    Failure("slot_exists", Transient, pattern=r'replication slot ".*" already exists'),
     Failure(
         "wal_level_not_logical",
         NeedsOperator,

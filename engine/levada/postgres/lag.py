@@ -1,4 +1,4 @@
-"""How far a slot trails its server, measured out of band on a connection of its own."""
+"""Where the server's WAL ends, and how far a slot trails it, measured out of band."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from levada.values import Lsn
 
 _PROBE_TIMEOUT_MS: Final = 10_000
 
-_HEAD: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
+_FLUSH_WAIT_S: Final = 2.0
+"""The WAL writer flushes an asynchronous commit after three times ``wal_writer_delay`` (200 ms) at the latest."""
+_PAGE_HEADER: Final = 40
+"""At the end of a page the insert position is past the next page's header already."""
+
+_HEAD: Final[LiteralString] = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,30 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
 def current_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
     """Return the end of the server's WAL: every commit that was answered is below it; on a standby what is replayed."""
     with source_errors("reading the server's position"):
-        row = conn.execute(_HEAD).fetchone()
+        head = _position(conn, _HEAD)
     return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
+
+
+@source_errors("reading the end of the WAL")
+def current_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
+    """Return a position that everything committed so far lies below, and that a stream can reach.
+
+    Waits until the server has flushed asynchronous commits. On a standby: what it has replayed.
+    """
+    deadline = time.monotonic() + _FLUSH_WAIT_S
+    insert = _position(conn, "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END")
+    if insert is None:
+        return _position(conn, _HEAD) or Lsn(0)
+    while True:
+        flushed = _position(conn, "SELECT pg_current_wal_flush_lsn()") or Lsn(0)
+        if flushed >= insert - _PAGE_HEADER or time.monotonic() >= deadline:
+            return flushed
+        time.sleep(0.02)
+
+
+def _position(conn: psycopg.Connection[Any], query: LiteralString) -> Lsn | None:
+    row = conn.execute(query).fetchone()
+    return Lsn.parse(row[0]) if row and row[0] else None
 
 
 def _distance(head: Lsn, position: Lsn | None) -> int | None:

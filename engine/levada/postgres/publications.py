@@ -1,0 +1,303 @@
+"""Publications: which required tables they stream, what limits that, and how to close the gap."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator, Transient
+from levada.postgres.failures import source_errors
+from levada.values import QualifiedTable
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
+_LOCK_TIMEOUT: Final = "10s"
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageReport:
+    """How far a publication covers the required tables.
+
+    ``present`` and ``missing`` are sorted, and together all that were required. ``manageable`` tells whether this role
+    can close the gap (True without one), ``blockers`` every reason why not, ``remediation`` the SQL that closes it,
+    ``notes`` what limits the stream of tables that are covered.
+    """
+
+    satisfied: bool
+    present: tuple[QualifiedTable, ...]
+    missing: tuple[QualifiedTable, ...]
+    manageable: bool
+    blockers: tuple[str, ...]
+    remediation: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A row of ``pg_publication``; ``owned`` tells whether this role may change it."""
+
+    name: str
+    all_tables: bool
+    insert: bool
+    update: bool
+    delete: bool
+    truncate: bool
+    via_root: bool
+    owned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What matters of one required table; ``covered_by`` is the published ancestor or itself, None: not streamed."""
+
+    name: QualifiedTable
+    kind: str | None
+    persistence: str
+    owned: bool
+    identified: bool
+    covered_by: QualifiedTable | None
+    as_partitions: bool
+    row_filter: str | None
+    column_list: bool
+
+    @property
+    def streamed(self) -> bool:
+        """Its changes are in the publication's stream, under whatever name."""
+        return self.covered_by is not None or self.as_partitions
+
+
+_PUBLICATION: Final = """
+SELECT pubname, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+    pg_has_role(current_user, pubowner, 'USAGE')
+FROM pg_publication WHERE pubname = %s
+"""
+
+_TABLES: Final = sql.SQL("""
+WITH required AS (
+    SELECT r.schema, r.name, c.*
+    FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS r(schema, name)
+    LEFT JOIN (SELECT n.nspname, c.oid, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace) c
+        ON c.nspname = r.schema AND c.relname = r.name
+), publication AS (
+    SELECT oid, pubname FROM pg_publication WHERE pubname = %(publication)s
+), published AS (
+    SELECT t.relid, {row_filter} AS row_filter, {column_list} AS column_list
+    FROM publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
+)
+SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
+    coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
+    coalesce(r.relreplident = 'f' OR EXISTS (
+        SELECT FROM pg_index i WHERE i.indrelid = r.oid AND i.indisvalid AND i.indimmediate
+        AND (i.indisprimary AND r.relreplident = 'd' OR i.indisreplident AND r.relreplident = 'i')), false),
+    by.nspname, by.relname,
+    -- A root that is not published as one is streamed if it is a member, or if every partition is.
+    by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
+        EXISTS (SELECT FROM publication p JOIN pg_publication_rel m ON m.prpubid = p.oid
+            JOIN (SELECT relid FROM pg_partition_ancestors(r.oid)) a ON a.relid = m.prrelid)
+        OR (SELECT count(*) > 0 AND bool_and(l.relid IN (SELECT relid FROM published))
+            FROM pg_partition_tree(r.oid) l WHERE l.isleaf)),
+    by.row_filter, coalesce(by.column_list, false)
+FROM required r
+LEFT JOIN LATERAL (
+    SELECT p.*, n.nspname, c.relname FROM published p
+    JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.relid = r.oid OR p.relid IN (SELECT relid FROM pg_partition_ancestors(r.oid))
+    ORDER BY p.relid <> r.oid LIMIT 1
+) by ON true
+ORDER BY r.schema, r.name
+""")
+
+
+@source_errors("reading the publication")
+def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | None:
+    """Return the publication; None if there is none."""
+    row = conn.execute(_PUBLICATION, [name]).fetchone()
+    return None if row is None else Publication(*row)
+
+
+def inspect_coverage(
+    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
+) -> CoverageReport:
+    """Compare the publication with the required tables; changes nothing."""
+    found = read_publication(conn, publication)
+    with source_errors("comparing the publication with the tables"):
+        tables = _read_tables(conn, publication, required)
+        blockers = _server_blockers(conn, publication, found)
+    missing = [t for t in tables if not t.streamed]
+    blockers += [reason for t in missing for reason in _table_blockers(t, found)]
+    satisfied = found is not None and not missing
+    return CoverageReport(
+        satisfied=satisfied,
+        present=tuple(t.name for t in tables if t.streamed),
+        missing=tuple(t.name for t in missing),
+        manageable=satisfied or not blockers,
+        blockers=() if satisfied else tuple(blockers),
+        remediation=() if satisfied else (_remedy(publication, found, [t.name for t in missing]),),
+        notes=() if found is None else tuple(_notes(found, [t for t in tables if t.streamed])),
+    )
+
+
+def ensure_coverage(
+    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable], *, manage: bool
+) -> CoverageReport:
+    """Create the publication or add the missing tables where ``manage`` and the role's rights allow it.
+
+    Return the report as it was before anything was done; not being allowed is a warning in the log. Somebody else
+    doing the same at the same time is no error.
+    """
+    report = first = inspect_coverage(conn, publication, required)
+    for attempt in range(1, _ATTEMPTS + 1):
+        if report.satisfied:
+            break
+        if not (manage and report.manageable):
+            reason = "; ".join(report.blockers) if manage else "its management is External"
+            _log.warning(
+                "publication %s lacks %s: %s. To close the gap: %s",
+                publication, ", ".join(map(str, report.missing)) or "itself", reason, "; ".join(report.remediation),
+            )  # fmt: skip
+            break
+        try:
+            _apply(conn, publication, report.missing)
+            break
+        except NeedsOperator as error:
+            # Somebody made the publication, or added one of the tables, since the report.
+            if error.code != "object_exists" or attempt == _ATTEMPTS:
+                raise
+        except Transient:
+            if attempt == _ATTEMPTS:
+                raise
+        report = inspect_coverage(conn, publication, required)
+    return first
+
+
+def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
+    """Drop the publication; return False if there is none."""
+    with source_errors(f"dropping publication {name}"):
+        found = read_publication(conn, name) is not None
+        conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+    return found
+
+
+def _apply(conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable]) -> None:
+    with source_errors(f"changing publication {publication}"), conn.transaction():
+        conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        found = read_publication(conn, publication)
+        conn.execute(_statement(publication, found, missing))
+
+
+def _statement(publication: str, found: Publication | None, missing: Collection[QualifiedTable]) -> sql.Composed:
+    tables = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in missing)
+    name = sql.Identifier(publication)
+    if found is not None:
+        return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
+    for_tables = sql.SQL(" FOR TABLE {}").format(tables) if missing else sql.SQL("")
+    # A partitioned table is one table at the destination.
+    return sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)").format(name, for_tables)
+
+
+def _remedy(publication: str, found: Publication | None, missing: Sequence[QualifiedTable]) -> str:
+    return _statement(publication, found, missing).as_string(None)
+
+
+def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iterable[QualifiedTable]) -> list[_Table]:
+    if conn.info.server_version >= 150000:
+        row_filter, column_list = sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), sql.SQL("r.prattrs IS NOT NULL")
+    else:
+        row_filter, column_list = sql.SQL("NULL::text"), sql.SQL("false")
+    wanted = sorted(required)
+    parameters = {
+        "schemas": [t.schema for t in wanted],
+        "names": [t.name for t in wanted],
+        "publication": publication,
+    }
+    rows = conn.execute(_TABLES.format(row_filter=row_filter, column_list=column_list), parameters).fetchall()
+    return [_table(*row) for row in rows]
+
+
+def _table(
+    schema: str,
+    name: str,
+    kind: str | None,
+    persistence: str,
+    owned: bool,
+    identified: bool,
+    by_schema: str | None,
+    by_name: str | None,
+    as_partitions: bool,
+    row_filter: str | None,
+    column_list: bool,
+) -> _Table:
+    covered_by = None if by_schema is None or by_name is None else QualifiedTable(by_schema, by_name)
+    return _Table(
+        QualifiedTable(schema, name), kind, persistence, owned, identified, covered_by, as_partitions, row_filter,
+        column_list,
+    )  # fmt: skip
+
+
+def _server_blockers(conn: psycopg.Connection[Any], publication: str, found: Publication | None) -> list[str]:
+    row = conn.execute(
+        "SELECT pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE'), current_user,"
+        " current_database()"
+    ).fetchone()
+    assert row is not None
+    standby, can_create, role, database = row
+    blockers = []
+    if standby:
+        blockers.append("the server is a standby: change the publication on its primary")
+    if found is None and not can_create:
+        blockers.append(f"role {role} has no CREATE privilege on database {database}")
+    if found is not None and not found.owned:
+        blockers.append(f"role {role} does not own publication {publication}")
+    return blockers
+
+
+def _table_blockers(table: _Table, found: Publication | None) -> list[str]:
+    if table.kind is None:
+        return [f"table {table.name} does not exist"]
+    if table.kind not in "rp" or table.persistence != "p":
+        return [f"{table.name} is not a permanent table: its changes are not in the WAL"]
+    blockers = []
+    if not table.owned:
+        blockers.append(f"table {table.name} is owned by another role")
+    if found is not None and found.all_tables:
+        blockers.append(f"publication {found.name} is FOR ALL TABLES, yet does not stream {table.name}")
+    if not table.identified and (found is None or found.update or found.delete):
+        # PostgreSQL refuses them as soon as such a table is in a publication that publishes them.
+        blockers.append(
+            f"table {table.name} has no replica identity: once it is published, its UPDATEs and DELETEs would fail;"
+            f" give it a primary key, or REPLICA IDENTITY FULL"
+        )
+    return blockers
+
+
+def _notes(publication: Publication, tables: Iterable[_Table]) -> list[str]:
+    operations = {
+        "insert": publication.insert,
+        "update": publication.update,
+        "delete": publication.delete,
+        "truncate": publication.truncate,
+    }
+    notes = [f"publication {publication.name} does not publish {o}" for o, on in operations.items() if not on]
+    for t in tables:
+        if t.as_partitions:
+            notes.append(f"{t.name} is streamed as its partitions: publish_via_partition_root is off")
+        elif t.covered_by not in (None, t.name):
+            notes.append(f"{t.name} is streamed as its root {t.covered_by}")
+        elif t.kind == "p":
+            notes.append(
+                f"{t.name} is streamed as one table: a TRUNCATE, ATTACH or DETACH of a single partition is not streamed"
+            )
+        if t.row_filter is not None:
+            notes.append(f"{t.name} is streamed where {t.row_filter}")
+        if t.column_list:
+            notes.append(f"{t.name} is streamed with a list of columns")
+    return notes
