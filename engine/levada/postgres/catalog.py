@@ -89,17 +89,6 @@ ORDER BY n.nspname, c.relname, l.schema, l.name
 """)
 
 
-@source_errors("listing tables")
-def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
-    """Return the database's tables that a publication could have, by name; a partitioned one without its partitions."""
-    rows = conn.execute(
-        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
-        " AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'levada') ORDER BY 1, 2"
-    ).fetchall()
-    return tuple(QualifiedTable(schema, name) for schema, name in rows)
-
-
 @source_errors("reading the publication's tables")
 def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[PublishedTable, ...]:
     """Return the tables that the publication streams, by name; partitions where it does not publish through the root.

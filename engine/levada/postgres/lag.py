@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 
@@ -43,17 +44,10 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
     with connection.connect(application="lag") as conn, source_errors(f"measuring the lag of slot {slot}"):
         conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
-        head = current_wal_lsn(conn)
+        head = _position(conn, _HEAD)
     if status is None:
         return None
     return LagSample(_distance(head, status.confirmed_flush_lsn), _distance(head, status.restart_lsn), status)
-
-
-def current_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
-    """Return the end of the server's WAL: every commit that was answered is below it; on a standby what is replayed."""
-    with source_errors("reading the server's position"):
-        head = _position(conn, _HEAD)
-    return Lsn.parse(row[0]) if row and row[0] else Lsn(0)
 
 
 @source_errors("reading the end of the WAL")
@@ -78,5 +72,5 @@ def _position(conn: psycopg.Connection[Any], query: LiteralString) -> Lsn | None
     return Lsn.parse(row[0]) if row and row[0] else None
 
 
-def _distance(head: Lsn, position: Lsn | None) -> int | None:
-    return None if position is None else max(0, head - position)
+def _distance(head: Lsn | None, position: Lsn | None) -> int | None:
+    return None if head is None or position is None else max(0, head - position)
