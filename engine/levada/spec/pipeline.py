@@ -86,8 +86,9 @@ class PipelineSpec(Model):
     """When a source table's columns change. Propagate: so do the destination's. Fail: the table waits for a person.
     Ignore: the destination's columns stay."""
     on_unrepresentable: OnUnrepresentable = setting(Change.RESYNC, OnUnrepresentable.ERROR)
-    """When a value has no place in the destination's type. Error: the table waits for a person. Null: the value becomes
-    NULL, and is counted. Text: columns that may have such values are kept as text."""
+    """When a value has no place in the destination's type. Error: the table waits for a person. "Null" (in quotes, or
+    YAML reads nothing): the value becomes NULL, and is counted. Text: columns that may have such values are kept as
+    text."""
     destination: DestinationSpec = setting(Change.IMMUTABLE)
     """Where the tables go."""
     staging: Staging = setting(Change.IMMUTABLE, {})

@@ -1,0 +1,92 @@
+"""The reference page, written from the schema: ``python -m levada.spec.reference > docs/reference.md``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from levada.spec.model import CHANGE, Change, Model
+from levada.spec.pipeline import PipelineManifest, TableSyncManifest
+from levada.spec.schema import structural
+
+_HEAD: Final = """\
+# Reference of the manifests
+
+<!-- Written by `python -m levada.spec.reference`; a test compares it with the models. -->
+
+A manifest is one Pipeline and any number of TableSyncs of it, as YAML documents. Unknown keys are refused. *Change*
+says what a change of the field costs:
+
+| Change | Means |
+|---|---|
+| Hot | taken up by the running driver, or by the operator alone |
+| Restart | the driver is restarted; nothing is copied again |
+| Resync | the tables that it concerns are copied again |
+| Immutable | refused: make a new Pipeline |
+
+A quantity is a number and a unit: Ki, Mi, Gi, Ti, Pi (powers of 1024), k, M, G, T, P (powers of 1000), or none.
+"""
+
+
+def reference() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    kinds: tuple[tuple[str, type[Model]], ...] = (("Pipeline", PipelineManifest), ("TableSync", TableSyncManifest))
+    for name, kind in kinds:
+        spec = structural(kind)["properties"]["spec"]
+        parts.append(f"## {name}\n\n{_line(kind.__doc__ or '')}\n")
+        parts += _sections("spec", spec)
+    return "\n".join(parts)
+
+
+def _sections(path: str, schema: dict[str, Any]) -> Iterator[str]:
+    """Write an object's own fields as a table, then the objects below it."""
+    fields = schema["properties"]
+    lines = [f"### `{path}`", "", _line(schema["description"]), ""]
+    if fields:
+        lines += ["| Field | Type | Default | Change | Meaning |", "|---|---|---|---|---|"]
+    for name, field in fields.items():
+        default = "required" if name in schema.get("required", ()) else _default(field)
+        change = Change(field[CHANGE]).value
+        lines.append(f"| `{name}` | {_type(field)} | {default} | {change} | {_line(field['description'])} |")
+    lines += ["", *(f"- {_at(rule)}{rule['message']}" for rule in schema.get("x-kubernetes-validations", ()))]
+    yield "\n".join(lines).rstrip() + "\n"
+    for name, field in fields.items():
+        if "properties" in field:
+            yield from _sections(f"{path}.{name}", field)
+        elif "properties" in field.get("items", {}):
+            yield from _sections(f"{path}.{name}[]", field["items"])
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in field:
+        return "quantity"
+    if "enum" in field:
+        return ", ".join(f"`{choice}`" for choice in field["enum"] if choice)
+    if field["type"] == "array":
+        return f"list of {_type(field['items'])}s"
+    if field["type"] == "object" and isinstance(values := field.get("additionalProperties"), dict):
+        return f"map of {_type(values)}s"
+    if field["type"] == "integer":
+        return f"integer, {field['minimum']} to {field['maximum']}" if "maximum" in field else "integer"
+    return str(field["type"])
+
+
+def _default(field: dict[str, Any]) -> str:
+    if "default" not in field:
+        return "none"
+    default = field["default"]
+    return '""' if default == "" else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _at(rule: dict[str, str]) -> str:
+    return f"`{rule['fieldPath'].removeprefix('.')}`: " if "fieldPath" in rule else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
