@@ -2,3 +2,11 @@
 
 Applying what was captured is `levada.apply`'s work; capture never waits for it.
 """
+
+from levada.capture.acks import Ack, AckTracker
+from levada.capture.position import CapturePosition
+from levada.capture.resolver import TableResolver
+from levada.capture.session import CaptureSettings
+from levada.capture.worker import CaptureWorker
+
+__all__ = ["Ack", "AckTracker", "CapturePosition", "CaptureSettings", "CaptureWorker", "TableResolver"]

@@ -43,6 +43,11 @@ class SegmentLog:
                 self._refuse(one, other)
         return tuple(manifests)
 
+    def end(self) -> Lsn:
+        """Return the highest end of a segment, 0/0 without one; reads names only."""
+        names = [n for n in self.staging.list(self.pipeline) if _MANIFEST.fullmatch(n)]
+        return max((Lsn(int(name.split("-")[1], 16)) for name in names), default=Lsn(0))
+
     def collect_garbage(self) -> int:
         """Remove the files that no manifest names, and return how many; only while nobody writes: at the start."""
         named = {f.path for m in self.list() for f in m.files}

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from levada.errors import NeedsOperator, Unrepresentable
 from levada.pgoutput.text import decode_text
-from levada.pgoutput.wire import Values, WireBuffer
+from levada.pgoutput.wire import Values, WireBuffer, sizes_of
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.schema.changes import (
     COMMIT_LSN,
@@ -194,7 +194,8 @@ def _missing(
     """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
     if column.missing_value is None or known is None:
         return pa.nulls(length, column.type.arrow)
-    buffer, start, end = WireBuffer.join([column.missing_value.encode()])
+    text = [column.missing_value.encode()]
+    buffer, start, end = WireBuffer.join(text, sizes_of(text))
     decoded = decode_text(Values(buffer, start, end - start), column.type)
     if decoded.refused is not None and policy is not OnUnrepresentable.NULL:
         raise _unrepresentable(table, column, table.snapshot_id)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.pgoutput.changes import RelationChange, Truncate
+from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
+from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
@@ -18,9 +18,6 @@ from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId
-
-if TYPE_CHECKING:
-    from levada.pgoutput.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,8 @@ class StagedBatch(EventBatch):
 
     def __iter__(self) -> Iterator[Event]:
         """Walk the events of all tables in the order of (commit LSN, ordinal)."""
-        raise NotImplementedError
+        streams: list[Iterable[TableChanges | RelationChange | Truncate]] = [self._relations, self._truncates]
+        return iter_events([*streams, *(c.items() for c in self._changes.values())])
 
     def _concerns(self, relation: RelationChange) -> bool:
         mine = self._changes.get(relation.schema.id)
@@ -94,6 +92,11 @@ class StagedTable(TableEvents):
                 projected, nulled = projection.apply(rows)
                 self.nulled += nulled
                 yield projected
+
+    def items(self) -> Iterator[TableChanges]:
+        """Yield the changes in WAL order, projected to ``schema``."""
+        for rows in self.scan():
+            yield TableChanges(self.schema, rows)
 
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         whole = self.after <= file.first_lsn and file.last_lsn < self.until

@@ -54,6 +54,7 @@ class SegmentWriter:
         self._schemas: dict[tuple[TableId, SnapshotId], ReplicatedTableSchema] = {}
         self._relations: list[RelationChange] = []
         self._truncates: list[Truncate] = []
+        self._published = False
         self._first_commit_ts_us: int | None = None
         self._last_commit_ts_us: int | None = None
 
@@ -102,13 +103,20 @@ class SegmentWriter:
             first_commit_ts_us=self._first_commit_ts_us,
             last_commit_ts_us=self._last_commit_ts_us,
         )
+        self._published = True
         self._staging.publish(
             f"{self._pipeline}/{manifest.name}.json", manifest.dumps(), naming=[f.path for f in manifest.files]
         )
         return manifest
 
     def abort(self) -> None:
-        """Forget what was added and remove what was written of it."""
+        """Forget what was added and remove what was written of it.
+
+        After a `commit` that failed nothing is removed: its manifest may have become visible all the same. The next
+        start knows whether the files are a segment or garbage.
+        """
+        if self._published:
+            return
         for part in self._parts:
             part.discard(self._staging)
         self._open.clear()

@@ -1,0 +1,176 @@
+"""A capture of a test's database into a folder, run in a thread for as long as a test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Database
+
+from levada.capture import CapturePosition, CaptureSettings, CaptureWorker, TableResolver
+from levada.errors import LevadaError
+from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.slots import create_slot
+from levada.schema import ReplicatedTableSchema
+from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
+from levada.stores.interface import PipelineStore
+from levada.stores.memory import MemoryStore
+from levada.values import Lsn, OnUnrepresentable, TableId
+
+SLOT = "levada_shop"
+PUBLICATION = "levada_shop"
+TIMEOUT_S = 60.0
+
+
+class Capture:
+    """What a pipeline called ``shop`` captures of one database."""
+
+    def __init__(self, db: Database, folder: Path, *, durable: bool = True, ddl_messages: bool = False) -> None:
+        self.db = db
+        self.slot = f"{SLOT}_{db.name}"
+        self.staging = Staging.open(str(folder), durable=durable)
+        self.log = SegmentLog(self.staging, "shop")
+        self.store: PipelineStore = MemoryStore()
+        self.landed: list[Manifest] = []
+        self.failures: list[tuple[TableId, LevadaError]] = []
+        self.error: BaseException | None = None
+        self.epoch = 0
+        self.ddl_messages = ddl_messages
+        self.worker = self.new_worker()
+
+    def prepare(self) -> None:
+        """Publish every table that is there, then make the slot."""
+        with self.db.connect() as connection:
+            connection.execute("CREATE PUBLICATION levada_shop FOR ALL TABLES")
+            if self.ddl_messages:
+                assert install_ddl_trigger(connection)
+            create_slot(connection, self.slot)
+
+    def new_worker(self, **settings: Any) -> CaptureWorker:
+        """Make the worker of a new process."""
+        self.epoch += 1
+        resolver = TableResolver(
+            self.db.connection,
+            self.store,
+            PUBLICATION,
+            failed=lambda table, error: self.failures.append((table, error)),
+            selects=lambda table: not table.name.startswith("skipped"),
+            ddl_messages=self.ddl_messages,
+        )
+        told = CaptureSettings(
+            self.db.connection, self.slot, PUBLICATION, **{"fill_s": 0.05, "heartbeat_s": 0.0, **settings}
+        )
+        self.worker = CaptureWorker(told, self.log, resolver, epoch=self.epoch, landed=self.landed.append)
+        return self.worker
+
+    @contextmanager
+    def running(self) -> Iterator[CaptureWorker]:
+        """Run the worker; afterwards stop it and wait for it. What it raised is in ``error``."""
+        stop = threading.Event()
+        self.error = None
+        thread = threading.Thread(target=self._run, args=(stop,))
+        thread.start()
+        try:
+            yield self.worker
+        finally:
+            stop.set()
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+
+    def _run(self, stop: threading.Event) -> None:
+        try:
+            self.worker.run(stop)
+        except BaseException as error:
+            self.error = error
+
+    def catch_up(self) -> Lsn:
+        """Wait until everything that is committed now is staged."""
+        [(head,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
+        self.wait(lambda position: position.staged_lsn >= Lsn.parse(head))
+        return Lsn.parse(head)
+
+    def wait(self, reached: Callable[[CapturePosition], bool]) -> None:
+        """Wait for a position of the worker."""
+        self.until(lambda: reached(self.worker.position))
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Wait for anything; fail with what the worker raised, if it did."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not reached():
+            if self.error is not None:
+                raise self.error
+            assert time.monotonic() < deadline, self.worker.position
+            time.sleep(0.01)
+
+    def table(self, name: str) -> TableId:
+        return TableId(self.db.query("SELECT %s::regclass::oid", name)[0][0])
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All changes of a table that are staged, as the newest version has them."""
+        table = self.table(name)
+        manifests = self.log.list()
+        versions = [s for m in manifests for s in m.schemas if s.id == table]
+        if not versions:
+            return []
+        first = min(versions, key=lambda v: v.snapshot_id)
+        start = TableStart(ReplicatedTableSchema.from_json({**first.to_json(), "snapshotId": "0/0"}), Lsn(0))
+        staged = StagedBatch(self.staging, manifests, [start], Lsn(2**62), OnUnrepresentable.NULL)
+        return [r for b in staged.changes(table).scan() for r in b.to_pylist()]
+
+    def replayed(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:
+        """The table that the staged changes make, by key; every change is there once, in order."""
+        table: dict[Any, dict[str, Any]] = {}
+        seen: set[tuple[int, int]] = set()
+        last = (0, 0)
+        truncates = [
+            (t.commit_lsn, t.ordinal) for m in self.log.list() for t in m.truncates if self.table(name) in t.tables
+        ]
+        for row in self.rows(name):
+            place = (row["_levada_commit_lsn"], row["_levada_ordinal"])
+            assert place not in seen
+            assert place > last
+            seen.add(place)
+            while truncates and truncates[0] < place:
+                truncates.pop(0)
+                table.clear()
+            last = place
+            values = {k: v for k, v in row.items() if not k.startswith("_levada_")}
+            if row["_levada_op"] == "D":
+                table.pop(values[key], None)
+                continue
+            old = row["_levada_old"]
+            before = table.pop(old[key] if old is not None else values[key], {})
+            for attnum in row["_levada_unchanged"] or ():
+                column = self.columns(name)[attnum]
+                values[column] = before[column]
+            table[values[key]] = values
+        if truncates:
+            table.clear()
+        return table
+
+    def columns(self, name: str) -> dict[int, str]:
+        return dict(
+            self.db.query("SELECT attnum, attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0", name)
+        )
+
+    def source(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:
+        """The table as it is at the source, by key."""
+        rows = self.db.query("SELECT to_jsonb(t) FROM (SELECT * FROM " + name + ") t")  # type: ignore[operator]  # a name of the test's
+        return {row[0][key]: row[0] for row in rows}
+
+    def confirmed(self) -> Lsn:
+        [(lsn,)] = self.db.query(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", self.slot
+        )
+        return Lsn.parse(lsn)
+
+
+@pytest.fixture
+def capture(db: Database, tmp_path: Path) -> Capture:
+    """A capture on durable staging; `prepare` it once the tables are there."""
+    return Capture(db, tmp_path / "staging")

@@ -1,0 +1,94 @@
+"""Columns of a RELATION find their attnums, or nobody guesses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.capture.matching import match_columns
+from levada.pgoutput.messages import RelationColumn
+from levada.schema import Column, ColumnType, Kind
+
+Table = dict[int, tuple[str, int]]
+"""A table's living columns: attnum -> name, type OID."""
+
+
+def columns(table: Table) -> list[Column]:
+    """What a version or the catalog has."""
+    return [Column(a, name, ColumnType(Kind.TEXT), "text", oid) for a, (name, oid) in sorted(table.items())]
+
+
+def relation(table: Table) -> list[RelationColumn]:
+    """What RELATION tells."""
+    return [RelationColumn(name, oid, -1, False) for _, (name, oid) in sorted(table.items())]
+
+
+def named(**names: int) -> Table:
+    """Text columns."""
+    return {attnum: (name, 25) for name, attnum in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "after"),
+    [
+        (named(id=1, a=2), named(id=1, a=2), named(id=1, a=2)),
+        (named(id=1, a=2), named(id=1, b=2), named(id=1, b=2)),
+        (named(id=1, a=2), named(id=1), named(id=1)),
+        (named(id=1, a=2), named(id=1, a=2, b=3), named(id=1, a=2, b=3)),
+        # A swap of names, a name that another column takes over, and a rename together with an addition.
+        (named(id=1, a=2, b=3), named(id=1, b=2, a=3), named(id=1, b=2, a=3)),
+        (named(id=1, a=2, b=3), named(id=1, a=3), named(id=1, a=3)),
+        (named(id=1, a=2), named(id=1, b=2, a=3), named(id=1, b=2, a=3)),
+        # The catalog is ahead: what was there meanwhile is gone, renamed, or joined by others.
+        (named(id=1, a=2, b=3), named(id=1, a=2, b=3, c=4), named(id=1, a=3, c=4)),
+        (named(id=1, a=2), named(id=1, b=2), named(id=1, z=2, y=7)),
+        (named(id=1, a=2), named(id=1, a=2, b=3), named(id=1, a=2)),
+        # Nothing was known before: a table that was just added.
+        ({}, named(id=1, a=4), named(id=1, a=4)),
+        # The table is gone already.
+        (named(id=1, a=3), named(id=1, a=3), {}),
+    ],
+)
+def test_what_can_be_told_is_told(before: Table, now: Table, after: Table) -> None:
+    """Names, order, types and what must have been there all the time give the only likely assignment."""
+    assert match_columns(relation(now), columns(before), columns(after)) == tuple(sorted(now))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "after"),
+    [
+        # Renamed, then replaced by another column; or replaced, and that one renamed.
+        (named(id=1, a=2), named(id=1, b=2), named(id=1, c=3)),
+        # Dropped and added again under its name: the new column, or still the old one.
+        (named(id=1, a=2), named(id=1, a=3), named(id=1, a=3)),
+    ],
+)
+def test_what_cannot_be_told_is_not_guessed(before: Table, now: Table, after: Table) -> None:
+    """Two stories that are as likely give no answer."""
+    assert match_columns(relation(now), columns(before), columns(after)) is None
+
+
+@given(
+    before=st.dictionaries(st.integers(1, 6), st.tuples(st.sampled_from("abcdef"), st.sampled_from([20, 25]))),
+    steps=st.lists(st.tuples(st.sampled_from("radt"), st.integers(0, 5), st.sampled_from("uvwxyz")), max_size=1),
+)
+def test_one_step_is_always_understood(before: Table, steps: list[tuple[str, int, str]]) -> None:
+    """After any single ALTER that the catalog still shows, every column is found."""
+    table = {a: (f"{name}{a}", oid) for a, (name, oid) in before.items()}
+    now = dict(table)
+    for step, which, name in steps:
+        attnum = sorted(now)[which % len(now)] if now else 0
+        if step == "a" or not now:
+            now[max([*table, 0]) + 1] = (name, 25)
+        elif step == "d":
+            del now[attnum]
+        else:
+            now[attnum] = (name, now[attnum][1]) if step == "r" else (now[attnum][0], 23)
+    assert match_columns(relation(now), columns(table), columns(now)) == tuple(sorted(now))
+
+
+def test_a_wide_table_takes_no_time() -> None:
+    """PostgreSQL's widest table is matched without a search."""
+    wide: Table = {a: (f"c{a}", 25) for a in range(1, 1601)}
+    assert match_columns(relation(wide), columns(wide), columns(wide)) == tuple(range(1, 1601))

@@ -1,0 +1,249 @@
+"""Every change of a real PostgreSQL lands once, in order, and the slot follows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from tests.capture.conftest import Capture
+from tests.conftest import Database
+
+from levada.errors import Transient
+from levada.segments import SegmentWriter
+from levada.values import Lsn
+
+TABLES = (
+    "CREATE TABLE a (id int PRIMARY KEY, n int, note text)",
+    "CREATE TABLE b (id int PRIMARY KEY, n int)",
+)
+
+
+def test_every_kind_of_change_lands(capture: Capture, db: Database) -> None:
+    """Inserts, updates, changes of key, deletes, truncates, of several tables in one transaction, in order."""
+    db.execute(*TABLES, "CREATE TABLE skipped (id int PRIMARY KEY)")
+    capture.prepare()
+    db.execute("ALTER TABLE a ALTER note SET STORAGE EXTERNAL")
+    with capture.running():
+        db.execute(
+            "INSERT INTO a SELECT i, i, repeat('x', 5000) FROM generate_series(1, 5) i",
+            "UPDATE a SET n = -n WHERE id < 4",
+            "UPDATE a SET id = 10 WHERE id = 5",
+            "DELETE FROM a WHERE id = 2",
+            "INSERT INTO skipped VALUES (1)",
+            "WITH x AS (INSERT INTO a VALUES (20, 1, 'y') RETURNING id) INSERT INTO b SELECT id, 0 FROM x",
+            "INSERT INTO b VALUES (1, 1)",
+            "TRUNCATE b",
+            "INSERT INTO b VALUES (2, 2)",
+        )
+        capture.catch_up()
+    assert capture.error is None
+    assert capture.replayed("a") == capture.source("a")
+    assert capture.replayed("b") == capture.source("b")
+    assert capture.rows("skipped") == []
+    unchanged = [r for r in capture.rows("a") if r["_levada_unchanged"]]
+    assert len(unchanged) == 4
+    assert capture.log.list() == tuple(capture.landed)
+
+
+def test_what_is_rolled_back_does_not_land(capture: Capture, db: Database) -> None:
+    """Aborted transactions and subtransactions leave nothing; committed subtransactions are part of the whole."""
+    db.execute(*TABLES)
+    capture.prepare()
+    with capture.running(), db.connect() as c:
+        with c.transaction(force_rollback=True):
+            c.execute("INSERT INTO a VALUES (1)")
+        with c.transaction():
+            c.execute("INSERT INTO a VALUES (2)")
+            with c.transaction(force_rollback=True):
+                c.execute("INSERT INTO a VALUES (3)")
+            with c.transaction():
+                c.execute("INSERT INTO a VALUES (4)")
+        capture.catch_up()
+    rows = capture.rows("a")
+    assert [r["id"] for r in rows] == [2, 4]
+    assert [r["_levada_ordinal"] for r in rows] == [0, 1]
+    assert len({r["_levada_commit_lsn"] for r in rows}) == 1
+
+
+def test_the_slot_follows_what_is_durable(capture: Capture, db: Database) -> None:
+    """On durable staging a segment is acknowledged when its manifest is there, and an idle slot moves on."""
+    db.execute(*TABLES)
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        head = capture.catch_up()
+        capture.until(lambda: capture.confirmed() >= head)
+        segments = len(capture.landed)
+        db.execute("CREATE TABLE skipped AS SELECT generate_series(1, 1000) AS id")
+        later = capture.catch_up()
+        capture.until(lambda: capture.confirmed() >= later)
+    assert len(capture.landed) == segments == 1
+    assert capture.worker.position.acknowledged_lsn is not None
+
+
+def test_scratch_waits_for_apply(db: Database, tmp_path: Path) -> None:
+    """On scratch the slot stays until every table has applied; then it moves that far, and idle beyond."""
+    capture = Capture(db, tmp_path / "staging", durable=False)
+    db.execute(*TABLES)
+    capture.prepare()
+    before = capture.confirmed()
+    with capture.running() as worker:
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+        assert worker.position.staged_lsn > before
+        assert worker.position.acknowledged_lsn == before
+        worker.applied(Lsn(before + 1))
+        assert worker.position.acknowledged_lsn is not None
+        assert capture.landed[-1].end_lsn > before + 1
+        worker.applied(capture.landed[-1].end_lsn)
+        head = capture.catch_up()
+        capture.until(lambda: capture.confirmed() >= head)
+    assert capture.confirmed() >= capture.landed[-1].end_lsn
+
+
+def test_scratch_that_is_lost_is_captured_again(db: Database, tmp_path: Path) -> None:
+    """A restart without its scratch begins at what was applied."""
+    capture = Capture(db, tmp_path / "one", durable=False)
+    db.execute(*TABLES)
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
+        capture.catch_up()
+    again = Capture(db, tmp_path / "two", durable=False)
+    with again.running():
+        again.catch_up()
+    assert [r["id"] for r in again.rows("a")] == [1, 2]
+
+
+def test_a_restart_goes_on_where_it_was(capture: Capture, db: Database) -> None:
+    """Stopped and started again at any time, with writers at work: every change is there once."""
+    db.execute(*TABLES)
+    capture.prepare()
+
+    def write(base: int) -> None:
+        with db.connect() as c:
+            for i in range(300):
+                with c.transaction():
+                    c.execute("INSERT INTO a VALUES (%s, 0)", [base + i])
+                    c.execute("UPDATE a SET n = n + 1 WHERE id = %s", [base + i // 2])
+
+    writers = [threading.Thread(target=write, args=(base,)) for base in (0, 1000)]
+    for w in writers:
+        w.start()
+    while any(w.is_alive() for w in writers):
+        capture.new_worker()
+        with capture.running():
+            capture.until(lambda: capture.worker.position.rows > 50 or not any(w.is_alive() for w in writers))
+        assert capture.error is None
+    capture.new_worker()
+    with capture.running():
+        capture.catch_up()
+    assert capture.replayed("a") == capture.source("a")
+    assert len(capture.rows("a")) == 1200
+
+
+def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> None:
+    """A walsender that dies in the middle of a transaction: Transient, no half of it staged, and it comes again."""
+    db.execute(*TABLES)
+    capture.prepare()
+    capture.new_worker(fill_s=30.0)
+    with capture.running():
+        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 400000) i")
+        capture.wait(lambda p: p.open_rows > 20_000 or p.rows > 300_000)
+        db.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+        deadline = time.monotonic() + 30
+        while capture.error is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert isinstance(capture.error, Transient)
+    assert [f for m in capture.log.list() for f in m.files if f.table == capture.table("a")] == []
+    assert {m.name for m in capture.log.list()} == {m.name for m in capture.landed}
+    with capture.running():
+        capture.catch_up()
+    assert sorted(r["id"] for r in capture.rows("a")) == list(range(1, 400_001))
+    assert capture.rows("b") == capture.rows("b")[:1]
+
+
+def test_a_large_transaction_needs_little_memory(capture: Capture, db: Database) -> None:
+    """However large a transaction is, what is held back of it stays below a bound; it lands whole, by itself."""
+    db.execute(*TABLES)
+    capture.prepare()
+    held: list[int] = []
+    original = SegmentWriter.add
+
+    def add(self: SegmentWriter, batch: object) -> None:
+        original(self, batch)  # type: ignore[arg-type]  # handed on as it came
+        held.append(self.buffered_bytes)
+
+    SegmentWriter.add = add  # type: ignore[method-assign]  # watched, not replaced
+    try:
+        db.execute(
+            "INSERT INTO b VALUES (1, 1)",
+            "INSERT INTO a SELECT i, i, repeat('x', 200) FROM generate_series(1, 200000) i",
+        )
+        with capture.running():
+            capture.catch_up()
+    finally:
+        SegmentWriter.add = original  # type: ignore[method-assign]  # as it was
+    assert max(held) < 8 << 20
+    assert len(held) > 10
+    [large] = [m for m in capture.landed if capture.table("a") in m.tables]
+    assert (large.transactions, large.total_rows) == (1, 200_000)
+    assert len(capture.rows("a")) == 200_000
+
+
+def test_a_stop_in_a_transaction_keeps_what_was_before(capture: Capture, db: Database) -> None:
+    """Stopped inside of a large transaction, capture lands all before it, and nothing of it."""
+    db.execute(*TABLES)
+    capture.prepare()
+    capture.new_worker(fill_s=60.0, batch_bytes=1 << 40)
+    with capture.running():
+        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 300000) i")
+        capture.wait(lambda p: p.open_rows > 10_000)
+    assert capture.error is None
+    assert [r["id"] for r in capture.rows("b")] == [1]
+    assert len(capture.rows("a")) in (0, 300_000)
+    assert capture.log.collect_garbage() == 0
+    capture.new_worker()
+    with capture.running():
+        capture.catch_up()
+    assert len(capture.rows("a")) == 300_000
+
+
+def test_a_heartbeat_moves_a_quiet_slot(capture: Capture, db: Database) -> None:
+    """With nothing but heartbeats in the WAL, the slot follows them."""
+    db.execute(*TABLES)
+    capture.prepare()
+    capture.new_worker(heartbeat_s=0.1)
+    before = capture.confirmed()
+    with capture.running():
+        capture.until(lambda: capture.confirmed() > before + 500)
+    assert capture.landed == []
+
+
+def test_a_busy_slot_is_transient(capture: Capture, db: Database) -> None:
+    """A slot that another process holds is waited for by whoever runs the worker."""
+    db.execute(*TABLES)
+    capture.prepare()
+    with capture.running():
+        capture.until(lambda: capture.worker.position.received_lsn is not None)
+        other = Capture(db, Path(capture.staging.uri))
+        with other.running():
+            deadline = time.monotonic() + 30
+            while other.error is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+    assert isinstance(other.error, Transient)
+
+
+def test_reopening_is_seamless(capture: Capture, db: Database) -> None:
+    """A session that begins anew on request goes on after what is staged."""
+    db.execute(*TABLES)
+    capture.prepare()
+    with capture.running() as worker:
+        for i in range(3):
+            db.execute("INSERT INTO b SELECT coalesce(max(id), 0) + 1, 0 FROM b")
+            capture.catch_up()
+            worker.reopen()
+            capture.wait(lambda p, i=i: p.segments == i + 1)  # type: ignore[misc]  # bound here
+        capture.catch_up()
+    assert [r["id"] for r in capture.rows("b")] == [1, 2, 3]
