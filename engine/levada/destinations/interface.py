@@ -131,6 +131,13 @@ class Destination(ABC):
         again before it acknowledges anything.
         """
 
+    def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
+        """Return what the table holds: by default the last state per row where this destination can upsert."""
+        return TableMode.UPSERT if self.capabilities.upsert else TableMode.CHANGELOG
+
+    def maintain(self, table: TableId) -> None:  # noqa: B027 - most destinations need none
+        """Do what upkeep the table needs now, if any; called about once a minute, between two batches of the table."""
+
     def applied(self, table: TableId) -> Watermark | None:
         """Return what this destination durably holds of the table; None if it cannot tell or has no such table."""
         return None

@@ -24,6 +24,7 @@ from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, 
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SourceState, discover, prepare_source
+from levada.runtime.spark import spark_session
 from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -43,7 +44,8 @@ _POLL_S: Final = 0.1
 class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
-    ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once.
+    ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
+    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class Pipeline:
             for manifest in log.list():
                 log.remove(manifest)
         self._destination.startup()
+        spark = self._spark or spark_session(f"levada {config.name}")
         inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         worker = self._capture_worker(log, source, inbox)
         self._capture = CaptureThread(worker, config.retries, lambda error: inbox.put(Fatal(error)))
@@ -164,7 +167,7 @@ class Pipeline:
             self._destination,
             log=log,
             capture=self._capture,
-            copier=TableCopy(config, store, self._destination, self._spark, self._epoch, self._stopping),
+            copier=TableCopy(config, store, self._destination, spark, self._epoch, self._stopping),
             applier=Applier(
                 config.name, self._epoch, staging, store, self._destination, config.on_unrepresentable, self._stopping
             ),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from levada.copy.progress import CopyProgress
+from levada.copy.progress import CopyProgress as CopyProgress
 from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from levada.apply.backlog import Backlog
 from levada.apply.pace import due
 from levada.apply.table import Applied, Applier
-from levada.destinations import Destination, Ordering
+from levada.destinations import Destination, Ordering, TableMode
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
@@ -159,7 +159,6 @@ class Supervisor:
         together = destination.capabilities.ordering is Ordering.PIPELINE
         self._applies = ThreadPoolExecutor(1 if together else config.apply_threads, "levada-apply")
         self._together = together
-        self._maintain = getattr(destination, "maintain", None)
         self._next_actions = self._next_discovery = 0.0
 
     # ---- before the thread runs -----------------------------------------------------------------------------------
@@ -182,15 +181,19 @@ class Supervisor:
         record = TableRecord(table.id, table.name, phase, suspended=table.name in self.config.suspended)
         if isinstance(phase, Errored):
             record.attempts = phase.attempts
-        record.schema = self._newest_schema(table.id)
+        versions = [s for s in self._store.get_table_schemas() if s.id == table.id]
+        if versions:
+            self._note_mode(record, versions[-1])
         self.tables[table.id] = record
         if phase != stored:
             self._store.update_table_replication_states({table.id: phase})
         self._hold(record)
 
-    def _newest_schema(self, table: TableId) -> ReplicatedTableSchema | None:
-        versions = [s for s in self._store.get_table_schemas() if s.id == table]
-        return versions[-1] if versions else None
+    def _note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+        mode = self._destination.effective_mode(schema)
+        record.mode = mode.value
+        keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
+        record.note = f"no key tells its rows apart (replica identity {schema.identity.value})" if keyless else ""
 
     def _hold(self, record: TableRecord) -> None:
         """Begin to keep segments for the table from where its destination is; park it if its destination is gone."""
@@ -437,7 +440,7 @@ class Supervisor:
                 self._park(record, outcome)
             return
         record.attempts = 0
-        record.schema = outcome.schema
+        self._note_mode(record, outcome.schema)
         record.last_commit_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
@@ -513,8 +516,6 @@ class Supervisor:
     # ---- maintenance and release ----------------------------------------------------------------------------------
 
     def _start_maintenance(self, now: float) -> None:
-        if self._maintain is None:
-            return
         for record in self.tables.values():
             idle = not record.busy and not record.suspended and isinstance(record.phase, Ready)
             if idle and record.last_commit_at is not None and now - record.maintained_at >= self.config.maintenance_s:
@@ -523,10 +524,9 @@ class Supervisor:
                 self._applies.submit(self._run_maintenance, record.id)
 
     def _run_maintenance(self, table: TableId) -> None:  # in a pool
-        assert self._maintain is not None
         error: BaseException | None = None
         try:
-            self._maintain(table)
+            self._destination.maintain(table)
         except BaseException as caught:
             error = caught
         self.inbox.put(MaintainEnded(table, error))

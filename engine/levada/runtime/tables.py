@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from levada.copy.progress import CopyProgress
 from levada.runtime.progress import ErrorProgress
-from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
@@ -29,7 +28,6 @@ class TableRecord:
     phase: TableReplicationPhase
     busy: str = ""
     attempts: int = 0
-    schema: ReplicatedTableSchema | None = None
     copy: SnapshotRows | None = None
     copied: CopyProgress | None = None
     copy_after_session: int = 0
