@@ -6,7 +6,7 @@ One dimension that begins at 1 is a list; any other array has no place in one an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +56,7 @@ def _row_of(elements: Ints, counts: Ints) -> Ints:
     return rows
 
 
-def _marked(size: int, at: np.ndarray[Any, Any]) -> Bools:
+def _marked(size: int, at: Ints) -> Bools:
     mask = np.zeros(size, np.bool_)
     mask[at] = True
     return mask

@@ -12,7 +12,7 @@ from levada.errors import DecodeError
 from levada.pgoutput.binary import BINARY
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
-from levada.pgoutput.wire import Ints, Refused, RowError, Values, WireBuffer
+from levada.pgoutput.wire import Ints, Refused, RowError, Values, WireBuffer, sizes_of
 from levada.schema import ColumnType, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
 
@@ -47,7 +47,7 @@ class CopyDecoder:
         The batch has the schema's columns, and `UNREPRESENTABLE` where some value has no place in its column. Raise
         DecodeError naming the row, counted from 0 over all calls.
         """
-        buffer, start, end = WireBuffer.join(parts)
+        buffer, start, end = WireBuffer.join(parts, sizes_of(parts))
         start, end = self._without_frame(parts, start, end)
         try:
             batch = self._decode(buffer, start, end)

@@ -14,7 +14,7 @@ from levada.pgoutput.messages import Relation, parse_message, parse_relation, pa
 from levada.pgoutput.rows import decode_rows
 from levada.pgoutput.slices import Slice
 from levada.pgoutput.transactions import OpenTransaction
-from levada.pgoutput.wire import MAX_BUFFER, RowError
+from levada.pgoutput.wire import MAX_BUFFER, Ints, RowError, sizes_of
 from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, SnapshotId, TableId
 
@@ -70,8 +70,8 @@ class Decoder:
         transactions = 0
         end_lsn: Lsn | None = None
         commit_ts_us: int | None = None
-        for part in _parts(messages):
-            of = Slice(part, self._open)
+        for part, sizes in _parts(messages):
+            of = Slice(part, sizes, self._open)
             items += self._items(of)
             self._open = of.transactions.open
             transactions += of.transactions.committed
@@ -81,8 +81,8 @@ class Decoder:
         return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, commit_ts_us)
 
     def _items(self, of: Slice) -> Iterator[Item]:
-        for message in of.singles():
-            kind = of.kind(message)
+        for message in of.singles:
+            kind = of.kinds[message]
             if kind == _RELATION:
                 yield from self._relation(of, message)
             elif kind == _TRUNCATE:
@@ -123,7 +123,7 @@ class Decoder:
         self._schemas[schema.id] = schema
         begins_here = schema.snapshot_id >= at if former is None else schema != former
         if begins_here:
-            yield RelationChange(Lsn(at), int(of.transactions.ordinal[message]), schema)
+            yield RelationChange(Lsn(at), of.transactions.next_ordinal(message), schema)
 
     def _truncate(self, of: Slice, message: int) -> Iterator[Item]:
         truncate = parse_truncate(of.body(message), of.lsn(message))
@@ -136,27 +136,21 @@ class Decoder:
             if bound.schema is not None:
                 tables.append(bound.schema.id)
         if tables:
-            t = of.transactions
-            transaction = t.of[message]
+            at = of.rows(np.array([message]))
             yield Truncate(
-                Lsn(t.commit_lsn[transaction]),
-                int(t.ordinal[message]),
+                Lsn(at.commit_lsn[0]),
+                int(at.ordinal[0]),
                 tuple(tables),
                 truncate.cascade,
                 truncate.restart_identity,
-                int(t.commit_ts_us[transaction]),
-                int(t.xid[transaction]),
+                int(at.commit_ts_us[0]),
+                int(at.xid[0]),
             )
 
     def _message(self, of: Slice, message: int) -> Iterator[Item]:
         body = parse_message(of.body(message), of.lsn(message))
         if body.prefix not in self._prefixes:
             return
-        inside = bool(of.transactions.inside[message])
-        if body.transactional and not inside:
-            raise DecodeError(
-                "row_outside_transaction", f"transactional message at LSN {body.lsn} outside of a transaction"
-            )
         at = of.commit_lsn(message) if body.transactional else SnapshotId(body.lsn)
         logical = LogicalMessage(body.lsn, body.transactional, body.prefix, body.content)
         yield logical
@@ -166,21 +160,20 @@ class Decoder:
         yield from self._rows(of, schema.id, before=message)
         self._bindings.pop(schema.id, None)
         self._schemas[schema.id] = schema
-        yield RelationChange(Lsn(at), int(of.transactions.ordinal[message]) if inside else 0, schema)
+        ordinal = of.transactions.next_ordinal(message) if body.transactional else 0
+        yield RelationChange(Lsn(at), ordinal, schema)
 
 
 def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:
     return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which no RELATION described")
 
 
-def _parts(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut a slice so that no part has more than `MAX_BUFFER` bytes, or one message."""
-    if not messages:
-        return
-    ends = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
-    first = 0
-    while first < len(messages):
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + MAX_BUFFER, side="right")), first + 1)
-        yield messages[first:last] if last - first < len(messages) else messages
-        first = last
+def _parts(messages: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], Ints]]:
+    """Cut a slice so that no part has more than `MAX_BUFFER` bytes, or one message; with the messages' sizes."""
+    sizes = sizes_of(messages)
+    while len(messages):
+        count = len(messages)
+        if (ends := np.cumsum(sizes))[-1] > MAX_BUFFER:
+            count = max(int(np.searchsorted(ends, MAX_BUFFER, side="right")), 1)
+        yield messages[:count], sizes[:count]
+        messages, sizes = messages[count:], sizes[count:]

@@ -7,44 +7,50 @@ from typing import Final
 
 import numpy as np
 
+from levada.errors import DecodeError
 from levada.pgoutput.messages import HEADER
 from levada.pgoutput.rows import TUPLE, RowMessages
-from levada.pgoutput.transactions import OpenTransaction, fail, follow_transactions, message_lsn
+from levada.pgoutput.transactions import Messages, OpenTransaction, follow_transactions
 from levada.pgoutput.wire import Bytes, Ints, WireBuffer
 from levada.values import Lsn, SnapshotId
 
-_KINDS: Final = np.arange(256)
-_IS_ROW: Final = np.isin(_KINDS, list(b"IUD"))
-_IS_SINGLE: Final = np.isin(_KINDS, list(b"RTM"))
-_IS_KNOWN: Final = np.isin(_KINDS, list(b"BCIUDTRYOM"))
-_XLOG_DATA: Final = ord("w")
+_BEGIN, _COMMIT, _XLOG_DATA = b"BCw"
+_ROW, _COUNTED, _SINGLE, _OTHER = 1, 2, 4, 8
+_CLASSES: Final = {
+    **dict.fromkeys(b"IUD", _ROW | _COUNTED),
+    **dict.fromkeys(b"T", _SINGLE | _COUNTED),
+    **dict.fromkeys(b"RM", _SINGLE),
+    **dict.fromkeys(b"BCYO", _OTHER),
+}
+_CLASS: Final = np.array([_CLASSES.get(kind, 0) for kind in range(256)], np.uint8)
+"""By a message's kind: what it is here; 0 is no message of pgoutput's protocol version 1."""
 
 
 class Slice:
     """Messages with their frames checked; row messages are taken out of it by `take`, each once."""
 
-    def __init__(self, messages: Sequence[bytes], before: OpenTransaction | None) -> None:
+    def __init__(self, messages: Sequence[bytes], sizes: Ints, before: OpenTransaction | None) -> None:
         """Take CopyData payloads; ``before`` is the transaction that they begin in. Raise DecodeError."""
-        self.buffer, self.start, self.end = WireBuffer.join(messages)
-        self.kinds = self._framed_kinds()
-        self.transactions = follow_transactions(self.buffer, self.start, self.end, self.kinds, before)
-        self._rows = self._rows_by_relation()
+        _require_headers(messages, sizes)
+        self.buffer, self.start, self.end = WireBuffer.join(messages, sizes)
+        self.kinds: Bytes = self.buffer.bytes[self.start + HEADER]
+        classes = _CLASS[self.kinds]
+        is_row = classes & _ROW != 0
+        self._messages = Messages(
+            self.buffer, self.start, self.end, self.kinds == _BEGIN, self.kinds == _COMMIT, classes & _COUNTED != 0
+        )
+        self._require_known(classes)
+        self.transactions = follow_transactions(self._messages, before)
+        self.singles: list[int] = np.flatnonzero(classes & _SINGLE).tolist()
+        """The messages that are decoded one by one: relations, truncates, logical messages."""
+        self._rows = self._rows_by_relation(np.flatnonzero(is_row))
 
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def singles(self) -> list[int]:
-        """Return the messages that are decoded one by one: relations, truncates, logical messages."""
-        found: list[int] = np.flatnonzero(_IS_SINGLE[self.kinds]).tolist()
-        return found
-
-    def kind(self, message: int) -> int:
-        """Return a message's kind, an ASCII letter."""
-        return int(self.kinds[message])
-
     def lsn(self, message: int) -> Lsn:
         """Return the WAL position in a message's header."""
-        return message_lsn(self.buffer, self.start, message)
+        return self._messages.lsn(message)
 
     def body(self, message: int) -> bytes:
         """Return a message without its header."""
@@ -53,8 +59,10 @@ class Slice:
         return body
 
     def commit_lsn(self, message: int) -> SnapshotId:
-        """Return the final LSN of the message's transaction."""
-        return SnapshotId(self.transactions.commit_lsn[self.transactions.of[message]])
+        """Return the final LSN of the message's transaction; raise DecodeError outside of one."""
+        if not self.transactions.has(message):
+            self._messages.fail(message, "row_outside_transaction", "a message outside of a transaction")
+        return SnapshotId(self.transactions.commit_lsn[self.transactions.of(np.array([message]))[0]])
 
     def relations(self) -> list[int]:
         """Return the relations that row messages are left of."""
@@ -75,43 +83,42 @@ class Slice:
     def rows(self, picked: Ints) -> RowMessages:
         """Return row messages for `decode_rows`."""
         t = self.transactions
-        of = t.of[picked]
+        of = t.of(picked)
         return RowMessages(
             self.buffer,
             self.start[picked],
             self.end[picked],
             self.kinds[picked],
             t.commit_lsn[of],
-            t.ordinal[picked],
+            t.ordinals(picked),
             t.commit_ts_us[of],
             t.xid[of],
         )
 
-    def _framed_kinds(self) -> Bytes:
-        size = self.end - self.start
-        # A message without its header has no LSN to name.
-        if (short := size <= HEADER).any():
-            before = max(int(short.argmax()) - 1, 0)
-            fail(self.buffer, self.start, before, "malformed_message", "the next one has no header")
-        kinds: Bytes = self.buffer.bytes[self.start + HEADER]
-        if (strange := self.buffer.bytes[self.start] != _XLOG_DATA).any():
-            fail(self.buffer, self.start, int(strange.argmax()), "malformed_message", "it is no XLogData")
-        if (unknown := ~_IS_KNOWN[kinds]).any():
-            what = "its kind is not one of pgoutput's protocol version 1"
-            fail(self.buffer, self.start, int(unknown.argmax()), "unsupported_message", what)
-        if (short := _IS_ROW[kinds] & (size <= TUPLE)).any():
-            fail(self.buffer, self.start, int(short.argmax()), "malformed_message", "a row that ends too early")
-        return kinds
+    def _require_known(self, classes: Bytes) -> None:
+        everything = np.arange(len(self))
+        framed = self.buffer.bytes[self.start] == _XLOG_DATA
+        self._messages.require(framed, everything, "malformed_message", "it is no XLogData")
+        what = "its kind is not one of pgoutput's protocol version 1"
+        self._messages.require(classes != 0, everything, "unsupported_message", what)
 
-    def _rows_by_relation(self) -> dict[int, Ints]:
-        rows = np.flatnonzero(_IS_ROW[self.kinds])
+    def _rows_by_relation(self, rows: Ints) -> dict[int, Ints]:
         if not len(rows):
             return {}
-        relation = self.buffer.uint4(self.start[rows] + HEADER + 1)
+        start = self.start[rows]
+        self._messages.require(self.end[rows] - start > TUPLE, rows, "malformed_message", "a row that ends too early")
+        relation = self.buffer.uint4(start + HEADER + 1)
         if (relation == relation[0]).all():
             return {int(relation[0]): rows}
         order = np.argsort(relation, kind="stable")
-        sorted_ = relation[order]
-        bounds = np.flatnonzero(np.diff(sorted_)) + 1
+        bounds = np.flatnonzero(np.diff(relation[order])) + 1
         groups = np.split(rows[order], bounds)
-        return {int(sorted_[first]): g for first, g in zip([0, *bounds.tolist()], groups, strict=True)}
+        return {int(relation[order[first]]): g for first, g in zip([0, *bounds.tolist()], groups, strict=True)}
+
+
+def _require_headers(messages: Sequence[bytes], sizes: Ints) -> None:
+    if (short := sizes <= HEADER).any():
+        first = int(short.argmax())
+        # It has no LSN itself; that of the message before it tells where the stream broke.
+        where = f"after LSN {Lsn(int.from_bytes(messages[first - 1][1:9], 'big'))}" if first else "at an unknown LSN"
+        raise DecodeError("malformed_message", f"message {where}: it has no header")

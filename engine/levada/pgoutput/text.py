@@ -14,15 +14,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.errors import DecodeError
 from levada.pgoutput.arrays import decode_array
 from levada.pgoutput.temporal import date_days, timestamp_us
-from levada.pgoutput.wire import Bools, Decoded, Refused, RowError, Values, booleans, cut, overlay, strings
+from levada.pgoutput.wire import (
+    PADDING,
+    Bools,
+    Decoded,
+    Ints,
+    RowError,
+    Values,
+    WireBuffer,
+    booleans,
+    cut,
+    overlay,
+    strings,
+)
 from levada.schema import ColumnType, Kind
 
 
 def decode_text(values: Values, column: ColumnType) -> Decoded:
     """Read a column of text values; raise `RowError` for one that PostgreSQL does not print."""
     return _DECODERS[column.kind](values, column)
+
+
+def parse_text(column: ColumnType, text: str) -> pa.Scalar:
+    """Read one value of PostgreSQL's text; NULL if the type has no place for it. Raise DecodeError for what is none."""
+    data = text.encode()
+    values = Values(WireBuffer(data + PADDING), np.array([0]), np.array([len(data)]))
+    try:
+        return decode_text(values, column).array[0]
+    except RowError as error:
+        raise DecodeError("malformed_value", error.what) from None
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -147,24 +170,29 @@ _FIRST_DASH: Final = 4
 
 
 def _date(values: Values, column: ColumnType) -> Decoded:
-    return _temporal(values, column, values.length != 10, date_days)
+    return _temporal(values, column, lambda: values.length != 10, date_days)
 
 
 def _timestamp(values: Values, column: ColumnType) -> Decoded:
-    octets = values.buffer.bytes
-    end = values.start + values.length
-    odd = (values.length < 19) | (octets[values.start + _FIRST_DASH] != ord("-")) | (octets[end - 1] == ord("C"))
-    if column.kind is Kind.TIMESTAMPTZ:
-        # A zone with seconds, as before the time zones were made: +00:19:32.
-        odd |= (octets[end - 3] == ord(":")) & (octets[end - 6] == ord(":"))
-    return _temporal(values, column, odd, timestamp_us)
+    return _temporal(values, column, lambda: _odd_timestamps(values), timestamp_us)
 
 
-def _temporal(values: Values, column: ColumnType, odd: Bools, parse: Callable[[str], int | None]) -> Decoded:
-    """Cast what is not ``odd`` by Arrow, and ``parse`` the rest."""
-    odd = values.only_valid(odd)
-    if not odd.any():
-        return Decoded(cast(cut(values, pa.string()), column.arrow))
+def _odd_timestamps(values: Values) -> Bools:
+    """Find infinities, years of more than four digits or before 1 AD, and zones with seconds (``+00:19:32``)."""
+    octets, end = values.buffer.bytes, values.start + values.length
+    odd: Bools = (values.length < 19) | (octets[values.start + _FIRST_DASH] != ord("-")) | (octets[end - 1] == ord("C"))
+    odd |= (octets[end - 3] == ord(":")) & (octets[end - 6] == ord(":"))
+    return odd
+
+
+def _temporal(
+    values: Values, column: ColumnType, odd_ones: Callable[[], Bools], parse: Callable[[str], int | None]
+) -> Decoded:
+    """Cast by Arrow; if it refuses, cast what is not odd, and ``parse`` the rest."""
+    try:
+        return Decoded(pc.cast(cut(values, pa.string()), column.arrow))
+    except pa.ArrowInvalid:
+        odd = values.only_valid(odd_ones())
     array = cast(cut(values.where(~odd), pa.string()), column.arrow)
     rows = np.flatnonzero(odd)
     texts = values.texts(rows)
@@ -176,10 +204,14 @@ def _temporal(values: Values, column: ColumnType, odd: Bools, parse: Callable[[s
             raise RowError(row, f"a value that is no {column.kind}") from None
     width = pa.int32() if column.kind is Kind.DATE else pa.int64()
     array = overlay(array, rows, pa.array(numbers, width).view(column.arrow))
-    none = np.array([n is None for n in numbers])
-    if not none.any():
-        return Decoded(array)
-    return Decoded(array, Refused(rows[none], [t for t, n in zip(texts, numbers, strict=True) if n is None]))
+    none = np.array([n is None for n in numbers], np.bool_)
+    return Decoded(array, values.refuse(_mask(len(values), rows[none])))
+
+
+def _mask(size: int, rows: Ints) -> Bools:
+    mask = np.zeros(size, np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def _time(values: Values, _: ColumnType) -> Decoded:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from levada.errors import DecodeError
 from levada.pgoutput.messages import BEGIN_SIZE, COMMIT_SIZE, HEADER, POSTGRES_EPOCH_US
-from levada.pgoutput.wire import Bools, Bytes, Ints, WireBuffer
+from levada.pgoutput.wire import Bools, Ints, WireBuffer
 from levada.values import Lsn
-
-_BEGIN, _COMMIT, _RELATION, _TRUNCATE = b"BCRT"
-
-COUNTED: Final = np.isin(np.arange(256), list(b"IUDT"))
-"""By kind: the messages that a transaction's ordinals count. BEGIN and RELATION are sent anew in each session."""
-_NEEDS_TRANSACTION: Final = COUNTED | (np.arange(256) == _RELATION)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction whose COMMIT is still to come; ``commit_ts_us`` is in microseconds since 1970-01-01 UTC."""
+    """A transaction whose COMMIT is still to come; ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+
+    ``next_ordinal`` numbers its next row or truncate message.
+    """
 
     commit_lsn: int
     commit_ts_us: int
@@ -30,17 +27,41 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
-    """The transactions of a slice; ``open`` is the one that it ends in.
+class Messages:
+    """Messages of a slice, and which of them are what; ``counted`` are those that ordinals count: rows, truncates.
 
-    ``of`` has each message's transaction, an index into ``commit_lsn``, ``commit_ts_us`` and ``xid``; ``ordinal`` the
-    number that the message has there, or of the next one if it is not counted. ``of`` and ``ordinal`` mean nothing
-    outside of a transaction, where ``inside`` is False.
+    BEGIN and RELATION are sent anew in each session, so counting them would number a replay differently.
     """
 
-    of: Ints
-    ordinal: Ints
-    inside: Bools
+    buffer: WireBuffer
+    start: Ints
+    end: Ints
+    begins: Bools
+    commits: Bools
+    counted: Bools
+
+    def fail(self, message: int, code: str, what: str) -> NoReturn:
+        """Raise the DecodeError of a message."""
+        raise DecodeError(code, f"message at LSN {self.lsn(message)}: {what}")
+
+    def lsn(self, message: int) -> Lsn:
+        """Return the WAL position in a message's header."""
+        return Lsn(self.buffer.view(">u8")[self.start[message] + 1])
+
+    def require(self, good: Bools, messages: Ints, code: str, what: str) -> None:
+        """Raise the DecodeError of the first of ``messages`` that is not ``good``."""
+        if not good.all():
+            self.fail(int(messages[good.argmin()]), code, what)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The transactions of a slice; the first one is that in which the slice begins (all zero if there is none).
+
+    ``committed`` counts the COMMITs, ``end_lsn`` is where the last one ends, and ``open`` is the transaction that the
+    slice ends in.
+    """
+
     commit_lsn: Ints
     commit_ts_us: Ints
     xid: Ints
@@ -48,105 +69,103 @@ class Transactions:
     end_lsn: Lsn | None
     last_commit_ts_us: int | None
     open: OpenTransaction | None
+    _of: Ints
+    _end: Ints
+    _counted_through: Ints
+    _first_ordinal: Ints
+
+    def of(self, messages: Ints) -> Ints:
+        """Return the messages' transactions, as indexes into the arrays here."""
+        return self._of[messages]
+
+    def ordinals(self, messages: Ints) -> Ints:
+        """Return the numbers in their transactions of messages that are counted."""
+        ordinals: Ints = self._counted_through[messages] - 1 + self._first_ordinal[self._of[messages]]
+        return ordinals
+
+    def next_ordinal(self, message: int) -> int:
+        """Return the number of the first counted message after one that is not counted."""
+        return int(self._counted_through[message] + self._first_ordinal[self._of[message]])
+
+    def has(self, message: int) -> bool:
+        """Tell whether a message is inside of a transaction."""
+        return bool(message < self._end[self._of[message]])
 
 
-def follow_transactions(
-    buffer: WireBuffer, start: Ints, end: Ints, kinds: Bytes, before: OpenTransaction | None
-) -> Transactions:
+def follow_transactions(messages: Messages, before: OpenTransaction | None) -> Transactions:
     """Assign the messages to transactions, the first ones to ``before``; raise DecodeError where they do not nest."""
-    begins = np.flatnonzero(kinds == _BEGIN)
-    commits = np.flatnonzero(kinds == _COMMIT)
-    at = _Faults(buffer, start)
-    at.check(begins, end[begins] - start[begins] == HEADER + BEGIN_SIZE, "malformed_message", "a BEGIN of a wrong size")
-    at.check(
-        commits, end[commits] - start[commits] == HEADER + COMMIT_SIZE, "malformed_message", "a COMMIT of a wrong size"
-    )
-    of = np.cumsum(kinds == _BEGIN)
-    inside = _nesting(at, kinds, begins, commits, of, before)
+    buffer, count = messages.buffer, len(messages.start)
+    begins, commits = np.flatnonzero(messages.begins), np.flatnonzero(messages.commits)
+    _require_size(messages, begins, HEADER + BEGIN_SIZE)
+    _require_size(messages, commits, HEADER + COMMIT_SIZE)
+    _require_nesting(messages, begins, commits, before is not None)
+    of: Ints = np.cumsum(messages.begins, dtype=np.int64)
+    through: Ints = np.cumsum(messages.counted, dtype=np.int64)
 
-    body = start[begins] + HEADER
     first = before or OpenTransaction(0, 0, 0, 0)
+    body = messages.start[begins] + HEADER
     commit_lsn = np.concatenate(([first.commit_lsn], buffer.int8(body + 1)))
     commit_ts_us = np.concatenate(([first.commit_ts_us], buffer.int8(body + 9) + POSTGRES_EPOCH_US))
     xid = np.concatenate(([first.xid], buffer.uint4(body + 17)))
-    at.check(begins, commit_lsn[1:] >= 0, "malformed_message", "a BEGIN with an LSN that cannot be")
+    messages.require(commit_lsn[1:] >= 0, begins, "malformed_message", "a BEGIN with an LSN that cannot be")
 
-    body = start[commits] + HEADER
-    at.check(
-        commits,
+    body = messages.start[commits] + HEADER
+    end_lsn = buffer.int8(body + 10)
+    messages.require(
         buffer.int8(body + 2) == commit_lsn[of[commits]],
+        commits,
         "commit_lsn_mismatch",
         "a COMMIT whose LSN is not the one that BEGIN announced",
     )
-    ends = buffer.int8(body + 10)
-    at.check(commits, ends >= 0, "malformed_message", "a COMMIT with an LSN that cannot be")
+    messages.require(end_lsn >= 0, commits, "malformed_message", "a COMMIT with an LSN that cannot be")
 
-    counted = COUNTED[kinds]
-    seen: Ints = np.cumsum(counted) - counted
-    ordinal = seen - np.concatenate(([-first.next_ordinal], seen[begins]))[of]
+    end = np.full(len(begins) + 1, count)
+    if before is None:
+        end[0] = 0
+    end[of[commits]] = commits
+    _require_inside(messages, through, begins, end)
+    first_ordinal: Ints = np.concatenate(([first.next_ordinal], -through[begins]))
+    last = len(begins)
+    still_open = end[last] == count and (last > 0 or before is not None)
+    next_ordinal = int(through[-1] + first_ordinal[last])
     return Transactions(
-        of,
-        ordinal,
-        inside,
         commit_lsn,
         commit_ts_us,
         xid,
         committed=len(commits),
-        end_lsn=Lsn(ends[-1]) if len(commits) else None,
+        end_lsn=Lsn(end_lsn[-1]) if len(commits) else None,
         last_commit_ts_us=int(commit_ts_us[of[commits[-1]]]) if len(commits) else None,
-        open=_still_open(before, begins, commits, int(ordinal[-1] + counted[-1]), commit_lsn, commit_ts_us, xid),
+        open=OpenTransaction(int(commit_lsn[last]), int(commit_ts_us[last]), int(xid[last]), next_ordinal)
+        if still_open
+        else None,
+        _of=of,
+        _end=end,
+        _counted_through=through,
+        _first_ordinal=first_ordinal,
     )
 
 
-def _nesting(at: _Faults, kinds: Bytes, begins: Ints, commits: Ints, of: Ints, before: OpenTransaction | None) -> Bools:
-    was_open = before is not None
+def _require_size(messages: Messages, which: Ints, size: int) -> None:
+    good = messages.end[which] - messages.start[which] == size
+    messages.require(good, which, "malformed_message", "a BEGIN or COMMIT of a wrong size")
+
+
+def _require_nesting(messages: Messages, begins: Ints, commits: Ints, was_open: bool) -> None:
     bounds = np.sort(np.concatenate((begins, commits)))
-    begin_expected = (np.arange(len(bounds)) + was_open) % 2 == 0
-    at.check(
+    begin_expected = np.arange(len(bounds)) % 2 == was_open
+    messages.require(
+        messages.begins[bounds] == begin_expected,
         bounds,
-        (kinds[bounds] == _BEGIN) == begin_expected,
         "transactions_do_not_nest",
         "a BEGIN inside of a transaction, or a COMMIT outside of one",
     )
-    inside: Bools = (of + was_open - np.cumsum(kinds == _COMMIT)) == 1
-    needing = np.flatnonzero(_NEEDS_TRANSACTION[kinds])
-    at.check(needing, inside[needing], "row_outside_transaction", "a change or relation outside of a transaction")
-    return inside
 
 
-def _still_open(
-    before: OpenTransaction | None,
-    begins: Ints,
-    commits: Ints,
-    next_ordinal: int,
-    commit_lsn: Ints,
-    commit_ts_us: Ints,
-    xid: Ints,
-) -> OpenTransaction | None:
-    last_begin = begins[-1] if len(begins) else -1
-    last_commit = commits[-1] if len(commits) else -1
-    if last_begin > last_commit:
-        return OpenTransaction(int(commit_lsn[-1]), int(commit_ts_us[-1]), int(xid[-1]), next_ordinal)
-    return replace(before, next_ordinal=next_ordinal) if before is not None and last_commit < 0 else None
-
-
-class _Faults:
-    """Turns the first message that fails a check into a DecodeError."""
-
-    def __init__(self, buffer: WireBuffer, start: Ints) -> None:
-        self._buffer = buffer
-        self._start = start
-
-    def check(self, messages: Ints, good: Bools, code: str, what: str) -> None:
-        if not good.all():
-            fail(self._buffer, self._start, int(messages[good.argmin()]), code, what)
-
-
-def message_lsn(buffer: WireBuffer, start: Ints, message: int) -> Lsn:
-    """Return the WAL position in a message's header."""
-    return Lsn(buffer.view(">u8")[start[message] + 1])
-
-
-def fail(buffer: WireBuffer, start: Ints, message: int, code: str, what: str) -> NoReturn:
-    """Raise the DecodeError of a message."""
-    raise DecodeError(code, f"message at LSN {message_lsn(buffer, start, message)}: {what}")
+def _require_inside(messages: Messages, through: Ints, begins: Ints, end: Ints) -> None:
+    """Between a transaction's end and the next one's beginning nothing may be counted."""
+    until = np.append(begins, len(through))
+    counted = np.concatenate(([0], through))
+    if (strays := counted[until] != counted[end]).any():
+        after = int(end[strays.argmax()])
+        stray = after + int(messages.counted[after:].argmax())
+        messages.fail(stray, "row_outside_transaction", "a change outside of a transaction")

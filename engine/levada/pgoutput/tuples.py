@@ -41,14 +41,14 @@ def walk(buffer: WireBuffer, start: Ints, end: Ints, columns: int) -> tuple[list
 def _column(buffer: WireBuffer, at: Ints) -> tuple[TupleColumn, Ints]:
     # A position is at most the buffer's end without its padding, so the kind and the length can be read.
     kinds = buffer.bytes[at]
+    length = buffer.uint4(at + 1)
     is_text = kinds == _TEXT
     if is_text.all():
-        length = buffer.uint4(at + 1)
         start = at + 5
         return TupleColumn(Values(buffer, start, length), None), start + length
     unchanged = kinds == _UNCHANGED
     _require(is_text | unchanged | (kinds == _NULL), "a value of an unknown format")
-    length = np.where(is_text, buffer.uint4(at + 1), 0)
+    length = np.where(is_text, length, 0)
     start = at + np.where(is_text, 5, 1)
     values = Values(buffer, start, length, is_text)
     return TupleColumn(values, unchanged if unchanged.any() else None), start + length

@@ -33,6 +33,11 @@ class RowError(Exception):
         self.what = what
 
 
+def sizes_of(parts: Sequence[bytes]) -> Ints:
+    """Return the length of each part."""
+    return np.fromiter(map(len, parts), np.int64, len(parts))
+
+
 class WireBuffer:
     """Received bytes with `PADDING`, and integers of the network's byte order at any position of them."""
 
@@ -45,13 +50,10 @@ class WireBuffer:
         self._views: dict[str, np.ndarray[Any, Any]] = {}
 
     @classmethod
-    def join(cls, parts: Sequence[bytes]) -> tuple[WireBuffer, Ints, Ints]:
-        """Concatenate ``parts``; return the buffer, and where each part starts and ends (exclusive)."""
-        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
-        starts = np.empty_like(ends)
-        starts[:1] = 0
-        starts[1:] = ends[:-1]
-        return cls(b"".join([*parts, PADDING])), starts, ends
+    def join(cls, parts: Sequence[bytes], sizes: Ints) -> tuple[WireBuffer, Ints, Ints]:
+        """Concatenate ``parts``, whose lengths are ``sizes``; return where each starts and ends (exclusive) as well."""
+        ends = np.cumsum(sizes)
+        return cls(b"".join([*parts, PADDING])), ends - sizes, ends
 
     def view(self, dtype: str) -> np.ndarray[Any, Any]:
         """Return overlapping values of ``dtype``, one for every byte of the buffer that one can start at."""
@@ -203,8 +205,8 @@ def _has_high_byte(array: pa.Array) -> bool:
         return False
     octets = np.frombuffer(data, np.uint8)
     whole = len(octets) // 8 * 8
-    words = octets[:whole].view(np.uint64)
-    return bool((words & np.uint64(0x8080808080808080)).any() or (octets[whole:] & 0x80).any())
+    words = np.bitwise_or.reduce(octets[:whole].view(np.uint64), initial=0)
+    return bool(words & 0x8080808080808080 or (octets[whole:] & 0x80).any())
 
 
 def overlay(array: pa.Array, rows: Ints, patch: pa.Array) -> pa.Array:
