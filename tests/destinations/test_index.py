@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from levada.destinations.iceberg import index as index_module
 from levada.destinations.iceberg import index_files, index_runs
@@ -23,11 +24,11 @@ DOMAIN = 40
 
 
 def make_keys(kind: KeyKind, numbers: Iterable[int]) -> Keys:
-    """Keys for small numbers; of hashes many share the high half, some the low."""
+    """Keys for small numbers; of hashes four each share the high half."""
     values = np.fromiter(numbers, np.int64)
     if kind is KeyKind.INTEGER:
         return Keys(kind, values - 10)
-    return Keys(kind, (values // 4).astype(np.uint64) << np.uint64(60), (values % 4).astype(np.uint64))
+    return Keys(kind, (values // 4).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15), (values % 4).astype(np.uint64))
 
 
 def places(index: KeyIndex, kind: KeyKind, *, forget: Iterable[int] = ()) -> dict[int, tuple[str, int]]:
@@ -121,10 +122,8 @@ class IndexMachine(RuleBasedStateMachine):
                 patch.setattr(os, name, or_crash(getattr(os, name)))
             for name in ("open", "replace", "unlink"):
                 patch.setattr(Path, name, or_crash(getattr(Path, name)))
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 self.index.commit(77)
-            except KeyboardInterrupt:
-                pass
         self.index = KeyIndex.open(Path(self.folder.name), self.kind)
         done = self.index.snapshot_id == 77 and self.committed.snapshot != 77
         if done or places(self.index, self.kind) != self.committed.places:
@@ -165,6 +164,77 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_steps")
 def test_index_is_a_dictionary() -> None:
     """Whatever is added, forgotten, removed, committed, lost in a crash and reopened."""
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(IndexMachine, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))
+
+
+@pytest.mark.parametrize("kind", list(KeyKind))
+def test_many_rows_in_many_runs(tmp_path: Path, kind: KeyKind) -> None:
+    """With blocks and runs of real sizes every row is found where it was put last, after reopening as before."""
+    rng = np.random.default_rng(1)
+    index = KeyIndex.open(tmp_path, kind)
+    where = np.full(600_000, -1, np.int64)
+    for file, size in enumerate([400_000, 400_000, 400_000, 90_000, 20_000, 5_000, 10, 10]):
+        chosen = rng.permutation(len(where))[:size]
+        where[chosen] = file << 32 | np.arange(size)
+        index.add_file(f"f{file}", make_keys(kind, chosen))
+        if file > 1:
+            index.commit(file)
+    sizes = [r.rows for r in index._runs]
+    assert len(sizes) > 1
+    assert all(older >= index_module.RATIO * sum(sizes[i + 1 :]) for i, older in enumerate(sizes))
+    for each in (index, KeyIndex.open(tmp_path, kind)):
+        asked = rng.integers(0, len(where), 100_000)
+        found = each.lookup(make_keys(kind, asked))
+        assert np.array_equal(found.found, where[asked] >= 0)
+        packed = found.file_id.astype(np.int64) << 32 | found.position
+        assert np.array_equal(packed[found.found], where[asked][found.found])
+
+
+def test_deleted_keys_leave_the_index(tmp_path: Path) -> None:
+    """Rows that come and go, forgotten as they are deleted, leave nothing behind for good; nor do their files."""
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
+    kept = make_keys(KeyKind.INTEGER, range(1000))
+    index.add_file("kept", kept)
+    for i in range(300):
+        passing = make_keys(KeyKind.INTEGER, range(1000 + 100 * i, 1100 + 100 * i))
+        index.add_file(f"passing-{i}", passing)
+        index.commit(2 * i)
+        assert index.lookup(passing, forget=True).found.all()
+        index.remove_files([f"passing-{i}"])
+        index.commit(2 * i + 1)
+    assert index.stats.rows < 2 * len(kept)
+    assert index.stats.files == 1
+    assert index.lookup(kept).found.all()
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 200_000
+
+
+def test_bytes_are_16_or_24_a_row(tmp_path: Path) -> None:
+    """An index takes 16 bytes a row for integers and 24 for hashes."""
+    for kind, width in ((KeyKind.INTEGER, 16), (KeyKind.HASH, 24)):
+        index = KeyIndex.open(tmp_path / kind, kind)
+        index.add_file("f", make_keys(kind, range(40)))
+        index.commit(1)
+        assert index.stats == index_module.IndexStats(40, 1, 40 * width, 1)
+
+
+@pytest.mark.parametrize("damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind"])
+def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
+    """What cannot be read is an index without a snapshot, which can be filled again."""
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
+    index.add_file("f", make_keys(KeyKind.INTEGER, range(5)))
+    index.commit(7)
+    what, how = damage.split()
+    path = {"run": "run-0", "log": "files-0.log"}.get(what, "index.json")
+    if how == "lost":
+        (tmp_path / path).unlink()
+    elif how == "cut":
+        os.truncate(tmp_path / path, 5)
+    kind = KeyKind.HASH if what == "other" else KeyKind.INTEGER
+    index = KeyIndex.open(tmp_path, kind)
+    assert index.snapshot_id is None
+    assert places(index, kind) == {}
+    index.add_file("g", make_keys(kind, range(5)))
+    index.commit(8)
+    again = KeyIndex.open(tmp_path, kind)
+    assert again.snapshot_id == 8
+    assert places(again, kind) == {n: ("g", n) for n in range(5)}
