@@ -148,16 +148,20 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     return True
 
 
-def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> None:
-    """Remove the trigger and its function, and the schema if nothing else is in it; not an error if there is none."""
+def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
+    """Remove the trigger and its function, and the schema if nothing else is in it; return False if there is none."""
+    function = f"{_SCHEMA}.{_FUNCTION}"
     with source_errors("removing the DDL trigger"):
+        row = conn.execute("SELECT to_regproc(%s) IS NOT NULL", [function]).fetchone()
+        if row is None or not row[0]:
+            return False
         with conn.transaction():
             _drop(conn)
         try:
-            with conn.transaction():
-                conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} RESTRICT").format(sql.Identifier(_SCHEMA)))
-        except psycopg.errors.DependentObjectsStillExist:
-            _log.debug("schema %s stays: other objects are in it", _SCHEMA)
+            conn.execute(sql.SQL("DROP SCHEMA {} RESTRICT").format(sql.Identifier(_SCHEMA)))
+        except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.InsufficientPrivilege):
+            _log.debug("schema %s stays: it has other objects, or another owner", _SCHEMA)
+        return True
 
 
 def _drop(conn: psycopg.Connection[Any]) -> None:

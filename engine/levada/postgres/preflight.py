@@ -1,0 +1,328 @@
+"""Everything that would keep a pipeline from running at its source, found at once and without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import LevadaError
+from levada.postgres.catalog import list_tables
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.postgres.publications import CoverageReport, Publication, inspect_coverage, read_publication
+from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
+from levada.schema.changes import RESERVED_PREFIX
+from levada.values import QualifiedTable
+
+_OLDEST: Final = 140000
+_OLDEST_STANDBY: Final = 160000
+_SMALL_RETENTION_MB: Final = 1024
+
+
+class Severity(StrEnum):
+    """Whether the pipeline can run in spite of it."""
+
+    ERROR = "Error"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, or will be; ``hint`` is the SQL that mends it, where there is one."""
+
+    severity: Severity
+    code: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightRequest:
+    """What the pipeline means to do: ``managed`` tells whether it may change the publication."""
+
+    slot: str
+    publication: str
+    managed: bool
+    selects: Callable[[QualifiedTable], bool]
+    copy_tables: int
+    """How many tables are copied at a time, each through a slot of its own."""
+    excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The settings and rights that are checked; sizes as ``pg_settings`` has them."""
+
+    version: int
+    wal_level: str
+    encoding: str
+    standby: bool
+    role: str
+    database: str
+    may_replicate: bool
+    free_slots: int
+    free_senders: int
+    max_slot_wal_keep_mb: int
+    idle_slot_timeout_s: int
+
+
+_SERVER: Final = """
+SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
+    pg_is_in_recovery(), current_user::text, current_database()::text,
+    -- Amazon RDS gives the right through a role.
+    r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_roles m
+        WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'USAGE')),
+    current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)::int,
+    current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_replication)::int,
+    (SELECT setting::int FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
+    coalesce((SELECT setting::int FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0)
+FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What matters of one selected table."""
+
+    name: QualifiedTable
+    may_select: bool
+    hides_rows: bool
+    has_identity: bool
+    has_key: bool
+    reserved: tuple[str, ...]
+
+
+# A partitioned table is read, and its old rows are told, partition by partition.
+_TABLES: Final = """
+SELECT n.nspname, c.relname,
+    bool_and(has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT')),
+    bool_or(row_security_active(l.oid)),
+    bool_and(l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
+        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+        AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
+    c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
+        WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indisprimary),
+    ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        AND starts_with(a.attname::text, %(reserved)s) ORDER BY a.attnum)
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t(schema, name)
+JOIN pg_namespace n ON n.nspname = t.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+CROSS JOIN LATERAL (
+    SELECT c.oid UNION SELECT p.relid::oid FROM pg_partition_tree(c.oid) p WHERE p.isleaf) AS part(oid)
+JOIN pg_class l ON l.oid = part.oid
+GROUP BY n.nspname, c.relname, c.oid, c.relreplident
+ORDER BY 1, 2
+"""
+
+_STREAMED: Final = """
+SELECT n.nspname, c.relname FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s
+"""
+
+
+def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
+    """Return every problem at once, errors first; a source that cannot be reached is the only one told then."""
+    try:
+        with connection.connect(application="preflight") as conn, source_errors("checking the source"):
+            problems = list(_problems(conn, request))
+    except LevadaError as error:
+        problems = [Problem(Severity.ERROR, error.code, error.message, error.hint)]
+    return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+
+
+def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Iterator[Problem]:
+    row = conn.execute(_SERVER).fetchone()
+    assert row is not None
+    server = _Server(*row)
+    if server.version < _OLDEST:
+        yield Problem(Severity.ERROR, "version_unsupported", "PostgreSQL is older than 14", "upgrade the source")
+        return
+    slot = inspect_slot(conn, request.slot)
+    publication = read_publication(conn, request.publication)
+    streamed = {QualifiedTable(*r) for r in conn.execute(_STREAMED, [request.publication])}
+    selected = {t for t in (*list_tables(conn), *streamed) if request.selects(t)}
+    yield from _server_problems(server)
+    yield from _slot_problems(server, slot, request)
+    if publication is not None:
+        yield from _operation_problems(publication)
+    wanted = selected if request.managed else selected & streamed
+    if request.managed or publication is None:
+        yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
+    if not wanted and (request.managed or publication is not None):
+        yield Problem(
+            Severity.ERROR, "no_tables_selected", f"spec.tables selects no table of database {server.database}"
+        )
+    for table in _read_tables(conn, wanted):
+        yield from _table_problems(table, server.role, publication, table.name in streamed)
+        yield from _column_problems(table, request.excluded_columns(table.name))
+
+
+def _server_problems(server: _Server) -> Iterator[Problem]:
+    if server.wal_level != "logical":
+        yield Problem(
+            Severity.ERROR,
+            "wal_level_not_logical",
+            f"wal_level is {server.wal_level}: changes cannot be decoded",
+            "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+        )
+    if not server.may_replicate:
+        yield Problem(
+            Severity.ERROR,
+            "replication_privilege_missing",
+            f"role {server.role} may not replicate",
+            _sql("ALTER ROLE {} REPLICATION", server.role),
+        )
+    if server.standby and server.version < _OLDEST_STANDBY:
+        yield Problem(
+            Severity.ERROR, "standby_unsupported", "a standby can be a source from PostgreSQL 16 on", "use the primary"
+        )
+    if server.encoding == "SQL_ASCII":
+        yield Problem(
+            Severity.ERROR,
+            "encoding_sql_ascii",
+            f"database {server.database} has encoding SQL_ASCII: its text may be in any encoding, so it has no meaning",
+            "move the data to a database with encoding UTF8",
+        )
+    if 0 <= server.max_slot_wal_keep_mb < _SMALL_RETENTION_MB:
+        yield Problem(
+            Severity.WARNING,
+            "slot_retention_small",
+            f"max_slot_wal_keep_size is {server.max_slot_wal_keep_mb} MB: a short interruption may lose the slot",
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf()",
+        )
+    if server.idle_slot_timeout_s > 0:
+        yield Problem(
+            Severity.WARNING,
+            "slot_idle_timeout",
+            f"idle_replication_slot_timeout is {server.idle_slot_timeout_s} s: a pipeline that is suspended for longer"
+            " loses its slot",
+            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
+        )
+
+
+def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightRequest) -> Iterator[Problem]:
+    if slot is not None:
+        try:
+            validate_slot(slot, server.database)
+        except LevadaError as error:
+            yield Problem(Severity.WARNING if slot.lost else Severity.ERROR, error.code, error.message, error.hint)
+        if slot.active:
+            yield Problem(
+                Severity.WARNING,
+                "slot_active",
+                f"slot {slot.name} is in use by PID {slot.active_pid}",
+                f"SELECT pg_terminate_backend({slot.active_pid})",
+            )
+    streaming = slot is not None and slot.active
+    yield from _room("no_free_slot", "max_replication_slots", server.free_slots, int(slot is None), request.copy_tables)
+    yield from _room(
+        "no_free_wal_sender", "max_wal_senders", server.free_senders, int(not streaming), request.copy_tables
+    )
+
+
+def _room(code: str, setting: str, free: int, main: int, copies: int) -> Iterator[Problem]:
+    """One for the stream and one for a copy there must be; fewer than wanted makes the copies wait."""
+    wanted = main + copies
+    if free >= wanted:
+        return
+    yield Problem(
+        Severity.WARNING if free > main else Severity.ERROR,
+        code,
+        f"{free} of {setting} are free, {wanted} are wanted: {main} for the stream and {copies} for copies at a time",
+        f"drop unused slots, or ALTER SYSTEM SET {setting} to {wanted - free} more, then restart PostgreSQL;"
+        " or lower spec.copy.maxConcurrentTables",
+    )
+
+
+def _operation_problems(publication: Publication) -> Iterator[Problem]:
+    hint = _sql("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')", publication.name)
+    rows = {"insert": publication.insert, "update": publication.update, "delete": publication.delete}
+    lacking = ", ".join(name for name, published in rows.items() if not published)
+    if lacking:
+        message = f"publication {publication.name} does not publish {lacking}: such changes would be missing"
+        yield Problem(Severity.ERROR, "publication_operations", message, hint)
+    if not publication.truncate:
+        message = f"publication {publication.name} does not publish truncate: rows stay after a TRUNCATE"
+        yield Problem(Severity.WARNING, "publication_operations", message, hint)
+
+
+def _coverage_problems(
+    report: CoverageReport, publication: Publication | None, request: PreflightRequest
+) -> Iterator[Problem]:
+    hint = "; ".join(report.remediation)
+    if report.satisfied:
+        return
+    if publication is None and not request.managed:
+        yield Problem(Severity.ERROR, "publication_missing", f"there is no publication {request.publication}", hint)
+    elif not report.manageable:
+        code = "publication_missing" if publication is None else "publication_incomplete"
+        for blocker in report.blockers:
+            yield Problem(Severity.ERROR, code, f"publication {request.publication} cannot be changed: {blocker}", hint)
+
+
+def _table_problems(table: _Table, role: str, publication: Publication | None, streamed: bool) -> Iterator[Problem]:
+    name = _sql("{}.{}", table.name.schema, table.name.name)
+    if not table.may_select:
+        yield Problem(
+            Severity.ERROR,
+            "select_privilege_missing",
+            f"role {role} may not read table {table.name}",
+            _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
+            + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
+        )
+    if table.hides_rows:
+        yield Problem(
+            Severity.ERROR,
+            "row_security",
+            f"row-level security may hide rows of table {table.name} from role {role}",
+            _sql("ALTER ROLE {} BYPASSRLS", role),
+        )
+    identity = f"ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL"
+    if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
+        yield Problem(
+            Severity.WARNING,
+            "identity_missing",
+            f"table {table.name} has no replica identity: PostgreSQL rejects its UPDATEs and DELETEs while it is"
+            " published; its INSERTs go to a changelog",
+            identity,
+        )
+    elif table.has_identity and not table.has_key:
+        yield Problem(
+            Severity.WARNING,
+            "key_missing",
+            f"table {table.name} has no primary key, so its rows cannot be upserted: it goes to a changelog",
+            f"ALTER TABLE {name} ADD PRIMARY KEY (…)",
+        )
+
+
+def _column_problems(table: _Table, excluded: AbstractSet[str]) -> Iterator[Problem]:
+    for column in table.reserved:
+        if column not in excluded:
+            rename = _sql("ALTER TABLE {}.{} RENAME COLUMN {} TO …", table.name.schema, table.name.name, column)
+            yield Problem(
+                Severity.ERROR,
+                "reserved_column_name",
+                f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which is Levada's own",
+                f"{rename}; or exclude it in the table's TableSync",
+            )
+
+
+def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTable]) -> Iterable[_Table]:
+    parameters = {
+        "schemas": [t.schema for t in tables],
+        "names": [t.name for t in tables],
+        "reserved": RESERVED_PREFIX,
+    }
+    for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
+        yield _Table(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
+
+
+def _sql(template: str, *names: str) -> str:
+    return sql.SQL(template).format(*map(sql.Identifier, names)).as_string(None)
