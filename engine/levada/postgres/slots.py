@@ -198,6 +198,14 @@ def _try_drop(conn: psycopg.Connection[Any], name: str) -> bool:
     return True
 
 
+@source_errors("listing replication slots")
+def pipelines(conn: psycopg.Connection[Any]) -> frozenset[str]:
+    """Return the names of the pipelines that have a main slot in this database."""
+    rows = conn.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()").fetchall()
+    names = (parse_slot_name(name) for (name,) in rows)
+    return frozenset(name[0] for name in names if name is not None and name[1] is None)
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
     """A snapshot that other sessions can take on: it holds exactly the commits whose final LSN is below ``lsn``."""

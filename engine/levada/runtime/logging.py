@@ -12,19 +12,17 @@ _QUIET: Final = ("py4j", "pyspark", "pyiceberg", "fsspec", "urllib3", "asyncio")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(*, as_json: bool = False, debug: bool = False, handler: logging.Handler | None = None) -> None:
+def configure(*, as_json: bool = False, debug: bool = False, quiet: bool = False) -> None:
     """Send every log record to standard error, in place of what was configured before.
 
-    Levada's own records from INFO on (``debug``: all), libraries' from WARNING on. ``handler`` is used instead of
-    standard error where a terminal is drawn on.
+    Levada's own records from INFO on (``debug``: all; ``quiet``: errors), libraries' from WARNING on.
     """
-    if handler is None:
-        handler = _StandardError()
-        handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
+    handler = _StandardError()
+    handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("levada").setLevel(logging.DEBUG if debug else logging.INFO)
+    logging.getLogger("levada").setLevel(logging.DEBUG if debug else logging.ERROR if quiet else logging.INFO)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.ERROR if name == "py4j" else logging.WARNING)
 

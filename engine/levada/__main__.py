@@ -1,0 +1,5 @@
+"""``python -m levada``: the ``levada`` command."""
+
+from levada.cli import main
+
+main()

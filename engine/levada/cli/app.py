@@ -1,0 +1,216 @@
+"""The commands and their options; what each does is in a module of its own, imported only when it runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from levada import __version__
+from levada.cli.exits import Exit
+from levada.cli.output import Output, show_error, write_json
+from levada.errors import InvalidManifest
+
+
+class Commands(TyperGroup):
+    """The group whose errors all look alike: message, code and hint; a traceback only when asked for."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn an error into its text and exit code, a returned `Exit` into the exit code."""
+        try:
+            end = super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except Exception as error:
+            show_error(error, debug=bool(ctx.params.get("debug")))
+            raise typer.Exit(Exit.USAGE if isinstance(error, InvalidManifest) else Exit.FAILED) from None
+        if isinstance(end, Exit) and end is not Exit.OK:
+            raise typer.Exit(end)
+        return None
+
+
+app = typer.Typer(
+    name="levada",
+    cls=Commands,
+    help="Postgres tables, kept up to date in a lakehouse.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Until(StrEnum):
+    """Goals at which `levada run` ends."""
+
+    CAUGHT_UP = "caught-up"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+ManifestFile = Annotated[
+    Path,
+    typer.Argument(metavar="MANIFEST", help="YAML with one Pipeline, and TableSyncs.", exists=True, dir_okay=False),
+]
+Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Tables, as schema.name.")]
+Secrets = Annotated[
+    Path | None,
+    typer.Option(
+        "--secrets", metavar="DIR", help="Folder with a folder for each Secret and in it a file for each key."
+    ),
+]
+WorkDir = Annotated[
+    Path | None,
+    typer.Option("--work-dir", metavar="DIR", help="Folder for caches. Default: .levada/<pipeline> beside MANIFEST."),
+]
+Format = Annotated[Output, typer.Option("-o", "--output", help="How the answer is written.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.callback()
+def levada(
+    ctx: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", envvar="LEVADA_DEBUG", help="Log more, show tracebacks.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar="LEVADA_LOG_FORMAT", help="How log lines are written.")
+    ] = LogFormat.TEXT,
+) -> None:
+    """Postgres tables, kept up to date in a lakehouse."""
+    from levada.runtime.logging import configure
+
+    # Answers of short commands are not to be mixed with log lines; a running engine tells what it does.
+    configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand != "run")
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    manifest: ManifestFile,
+    until: Annotated[Until | None, typer.Option("--until", help="End there. Default: run until stopped.")] = None,
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where --port is bound.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="For probes, progress, metrics; 0: any.")] = 0,
+    timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds for --until.")] = None,
+) -> Exit:
+    """Run a pipeline until it is stopped, or has reached a goal."""
+    from levada.cli.manifests import folder, read
+    from levada.cli.run import RunOptions
+    from levada.cli.run import run as run_pipeline
+
+    if timeout is not None and until is None:
+        raise typer.BadParameter("is for --until", param_hint="--timeout")
+    manifests = read(manifest)
+    options = RunOptions(
+        until_caught_up=until is Until.CAUGHT_UP,
+        secrets=secrets,
+        work_dir=folder(manifest, manifests, work_dir),
+        host=host,
+        port=port,
+        timeout_s=timeout,
+        debug=debugging(ctx),
+    )
+    return run_pipeline(manifests, options)
+
+
+@app.command()
+def check(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output.TEXT) -> Exit:
+    """Look for everything that would keep a pipeline from running; change nothing."""
+    from levada.cli.check import check as check_pipeline
+    from levada.cli.manifests import read
+
+    return check_pipeline(read(manifest), secrets, output)
+
+
+@app.command()
+def status(
+    manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
+) -> Exit:
+    """Show how far each table is, from the running engine, or from what is kept if none runs."""
+    from levada.cli.manifests import folder, read
+    from levada.cli.status import status as show_status
+
+    manifests = read(manifest)
+    return show_status(manifests, secrets, folder(manifest, manifests, work_dir), output)
+
+
+@app.command()
+def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output.TEXT) -> Exit:
+    """Ask the source how much WAL the slot has not confirmed, and how much it keeps."""
+    from levada.cli.manifests import read
+    from levada.cli.status import lag as show_lag
+
+    return show_lag(read(manifest), secrets, output)
+
+
+@app.command()
+def retry(
+    manifest: ManifestFile,
+    tables: Tables = None,
+    every: Annotated[bool, typer.Option("--all", help="Every errored table.")] = False,
+    secrets: Secrets = None,
+) -> Exit:
+    """Bring errored tables back to what they were doing; their data is kept."""
+    from levada.cli.manifests import read
+    from levada.cli.tables import retry as retry_tables
+
+    return retry_tables(read(manifest), secrets, chosen(tables, every))
+
+
+@app.command()
+def resync(
+    manifest: ManifestFile,
+    tables: Tables = None,
+    every: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
+    secrets: Secrets = None,
+) -> Exit:
+    """Copy tables again."""
+    from levada.cli.manifests import read
+    from levada.cli.tables import resync as resync_tables
+
+    return resync_tables(read(manifest), secrets, chosen(tables, every))
+
+
+@app.command()
+def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, yes: Yes = False) -> Exit:
+    """Remove what a pipeline left behind, as its deletionPolicy says."""
+    from levada.cli.cleanup import cleanup as cleanup_pipeline
+    from levada.cli.manifests import folder, read
+
+    manifests = read(manifest)
+    return cleanup_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), confirmed=yes)
+
+
+@app.command()
+def schema() -> Exit:
+    """Print the JSON schema of the manifests."""
+    from levada.spec import json_schema
+
+    write_json(json_schema())
+    return Exit.OK
+
+
+@app.command()
+def version() -> Exit:
+    """Print the version."""
+    typer.echo(__version__)
+    return Exit.OK
+
+
+def chosen(tables: list[str] | None, every: bool) -> list[str] | None:
+    """Return the tables that were named, None for all; raise a usage error for neither or both."""
+    if bool(tables) == every:
+        raise typer.BadParameter("name tables, or say --all", param_hint="TABLE")
+    return tables or None
+
+
+def debugging(ctx: typer.Context) -> bool:
+    """Tell whether ``--debug`` was given."""
+    return bool(ctx.parent is not None and ctx.parent.params.get("debug"))

@@ -1,0 +1,85 @@
+"""`levada check`: everything that would keep a pipeline from running, and what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from levada.cli.exits import Exit
+from levada.cli.output import Output, console, show_problem, write_json
+from levada.postgres.catalog import list_tables
+from levada.postgres.preflight import Problem, Severity
+from levada.postgres.publications import CoverageReport, inspect_coverage
+from levada.runtime.config import PipelineConfig
+from levada.runtime.manifest import destination_class, pipeline_config
+from levada.runtime.source import check_source
+from levada.spec import Manifests
+
+
+def check(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
+    """Print what was found; anything but warnings is `Exit.PREFLIGHT`."""
+    config = pipeline_config(manifests, secrets=secrets)
+    destination_class(manifests)
+    problems = check_source(config)
+    found = coverage(config) if not refused(problems) else None
+    if output is Output.JSON:
+        write_json(
+            {
+                "ok": not refused(problems),
+                "problems": [
+                    {"severity": p.severity.value, "code": p.code, "message": p.message, "hint": p.hint}
+                    for p in problems
+                ],
+                "coverage": None if found is None else coverage_json(found),
+            }
+        )
+    else:
+        show_problems(problems)
+        if found is not None:
+            show_coverage(found, config)
+    return Exit.PREFLIGHT if refused(problems) else Exit.OK
+
+
+def refused(problems: Iterable[Problem]) -> bool:
+    """Tell whether any of them is more than a warning."""
+    return any(p.severity is Severity.ERROR for p in problems)
+
+
+def show_problems(problems: Iterable[Problem]) -> None:
+    """Print each of them, errors last, where they are seen."""
+    for problem in sorted(problems, key=lambda p: p.severity is Severity.ERROR):
+        show_problem(problem.severity.value.lower(), problem.code, problem.message, problem.hint)
+
+
+def coverage(config: PipelineConfig) -> CoverageReport:
+    """Compare the publication with the tables that are selected."""
+    with config.source.connect(application="check") as connection:
+        required = {table for table in list_tables(connection) if config.selects(table)}
+        return inspect_coverage(connection, config.publication.name, required)
+
+
+def coverage_json(report: CoverageReport) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    return {
+        "satisfied": report.satisfied,
+        "present": [str(table) for table in report.present],
+        "missing": [str(table) for table in report.missing],
+        "manageable": report.manageable,
+        "blockers": list(report.blockers),
+        "remediation": list(report.remediation),
+        "notes": list(report.notes),
+    }
+
+
+def show_coverage(report: CoverageReport, config: PipelineConfig) -> None:
+    """Print which tables will be replicated, and what limits that."""
+    out, publication = console(), config.publication
+    count = len(report.present) + len(report.missing)
+    out.print(f"{config.source.where}: ready, {count} tables selected", markup=False)
+    for table in sorted((*report.present, *report.missing)):
+        out.print(f"  {table}", markup=False)
+    if report.missing and publication.managed:
+        out.print(f"publication {publication.name} will be made to have them", markup=False)
+    for note in report.notes:
+        out.print(f"note: {note}", markup=False)

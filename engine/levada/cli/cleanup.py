@@ -1,0 +1,120 @@
+"""`levada cleanup`: remove what a pipeline left behind, as its deletionPolicy says; may be run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from levada.cli.engine import running_progress
+from levada.cli.exits import Exit
+from levada.cli.output import console
+from levada.errors import NeedsOperator
+from levada.postgres.ddl import remove_ddl_trigger
+from levada.postgres.publications import drop_publication
+from levada.postgres.slots import drop_slot, pipelines
+from levada.runtime.config import PipelineConfig
+from levada.runtime.manifest import build, open_store, pipeline_config
+from levada.segments.log import SegmentLog
+from levada.segments.staging import Staging
+from levada.spec import Manifests, Remains
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to remove; ``remove`` says what it did, and is no error if the thing is gone."""
+
+    what: str
+    remove: Callable[[], str]
+
+
+def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
+    """List what is to be removed, ask unless ``confirmed``, and remove it."""
+    if running_progress(work_dir) is not None:
+        raise NeedsOperator(
+            "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
+        )
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    steps = list(plan(manifests, config, secrets))
+    out = console()
+    for step in steps:
+        out.print(f"to be removed: {step.what}", markup=False)
+    if not confirmed and not typer.confirm("Remove them?"):
+        raise typer.Abort
+    for step in steps:
+        out.print(step.remove(), markup=False)
+    return Exit.OK
+
+
+def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Iterator[Step]:
+    """Yield the steps in an order in which a failure leaves nothing that a second run would not find."""
+    policy = manifests.pipeline.spec.deletion_policy
+    if policy.slot is Remains.DELETE:
+        yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config))
+    if policy.destination_tables is Remains.DELETE:
+        yield Step("the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets))
+    if policy.state is Remains.DELETE:
+        yield Step("what is kept of the pipeline, and what it staged", lambda: _forget(manifests, config))
+    if policy.publication is Remains.DELETE and config.publication.managed:
+        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config))
+    if policy.slot is Remains.DELETE:
+        yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
+
+
+def _drop_slot(config: PipelineConfig) -> str:
+    with config.source.connect(application="cleanup") as connection:
+        dropped = drop_slot(connection, config.slot.name)
+    return f"slot {config.slot.name}: " + ("dropped" if dropped else "there is none")
+
+
+def _forget(manifests: Manifests, config: PipelineConfig) -> str:
+    store = open_store(manifests, config)
+    try:
+        # Taken over first: an engine that still runs somewhere may write no more.
+        store.next_epoch()
+        store.delete_pipeline_state()
+    finally:
+        store.close()
+    log = SegmentLog(Staging.open(config.staging.uri, durable=config.staging.durable), config.name)
+    log.collect_garbage()
+    segments = log.list()
+    for segment in segments:
+        log.remove(segment)
+    shutil.rmtree(config.work_dir / "destination", ignore_errors=True)
+    return f"state: forgotten, with {len(segments)} staged segments"
+
+
+def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> str:
+    store = open_store(manifests, config)
+    try:
+        store.load_table_schemas()
+        newest = {schema.id: schema for schema in store.get_table_schemas()}
+    finally:
+        store.close()
+    if not newest:
+        return "destination: no table is known"
+    with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
+        parts.destination.startup()
+        try:
+            for schema in newest.values():
+                parts.destination.drop_table_for_copy(schema)
+        finally:
+            parts.destination.shutdown()
+    return f"destination: {len(newest)} tables dropped"
+
+
+def _drop_publication(config: PipelineConfig) -> str:
+    with config.source.connect(application="cleanup") as connection:
+        dropped = drop_publication(connection, config.publication.name)
+    return f"publication {config.publication.name}: " + ("dropped" if dropped else "there is none")
+
+
+def _drop_trigger(config: PipelineConfig) -> str:
+    with config.source.connect(application="cleanup") as connection:
+        others = pipelines(connection) - {config.name}
+        if others:
+            return f"event trigger: kept for {', '.join(sorted(others))}"
+        return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "there is none")

@@ -1,0 +1,23 @@
+"""The MANIFEST argument, and the folder that goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from levada.errors import InvalidManifest
+from levada.runtime.manifest import default_work_dir
+from levada.spec import Manifests, load_manifests
+
+
+def read(path: Path) -> Manifests:
+    """Read a file; raise InvalidManifest that lists every problem found."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+    return load_manifests(text, str(path))
+
+
+def folder(path: Path, manifests: Manifests, given: Path | None) -> Path:
+    """Return the work folder: the one given, else one beside the manifest."""
+    return (given or default_work_dir(path.absolute().parent, manifests.pipeline.metadata.name)).absolute()

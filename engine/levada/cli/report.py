@@ -1,0 +1,83 @@
+"""What `levada run` shows while it runs: a live table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.live import Live
+
+from levada.cli.render import Document, dashboard, news, summary
+
+_SUMMARY_S: Final = 60.0
+_RATE_WINDOW_S: Final = 5.0
+
+
+class Report(ABC):
+    """Takes the newest document of progress, as often as its caller likes."""
+
+    @abstractmethod
+    def show(self, now: Document) -> None:
+        """Show what is new in it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(  # noqa: B027 - lines need no end
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """End the display."""
+
+
+class LiveReport(Report):
+    """One table that is drawn again and again; what is logged meanwhile goes above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=4)
+        self._before: Document | None = None
+        self._before_at = 0.0
+
+    def show(self, now: Document) -> None:
+        """Draw it; rates are over the last seconds."""
+        self._live.update(dashboard(now, self._before))
+        if self._before is None or time.monotonic() - self._before_at > _RATE_WINDOW_S:
+            self._before, self._before_at = now, time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._live.stop()
+
+
+class LineReport(Report):
+    """A line for each thing that changed, and a summary once a minute while rows arrive."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._before: Document | None = None
+        self._summed_up_at = time.monotonic()
+        self._summed_up_rows = 0
+
+    def show(self, now: Document) -> None:
+        """Print the news since the last call."""
+        for line in news(now, self._before):
+            self._print(line)
+        self._before = now
+        rows = now["capture"]["rows"]
+        if rows != self._summed_up_rows and time.monotonic() - self._summed_up_at > _SUMMARY_S:
+            self._summed_up_at, self._summed_up_rows = time.monotonic(), rows
+            self._print(summary(now))
+
+    def _print(self, line: str) -> None:
+        self._console.print(f"{datetime.now(UTC):%H:%M:%S} {line}", markup=False)
+
+
+def report(console: Console) -> Report:
+    """Return what suits the console."""
+    return LiveReport(console) if console.is_terminal else LineReport(console)

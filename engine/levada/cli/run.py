@@ -1,0 +1,160 @@
+"""`levada run`: the engine in this process, until it is stopped or has caught up."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from levada.cli.check import refused, show_problems
+from levada.cli.engine import announced
+from levada.cli.exits import Exit
+from levada.cli.figures import duration
+from levada.cli.output import console, show_error
+from levada.cli.report import Report, report
+from levada.cli.signals import StopSignals
+from levada.errors import NeedsOperator
+from levada.runtime.http import LOOPBACK, ProgressServer
+from levada.runtime.manifest import build, pipeline_config
+from levada.runtime.pipeline import Pipeline
+from levada.runtime.progress import Progress, TableProgress
+from levada.runtime.source import check_source
+from levada.spec import Manifests
+from levada.stores.phases import RetryPolicy
+from levada.values import QualifiedTable
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line said. ``timeout_s`` None: no limit."""
+
+    until_caught_up: bool
+    secrets: Path | None
+    work_dir: Path
+    host: str = LOOPBACK
+    port: int = 0
+    timeout_s: float | None = None
+    debug: bool = False
+
+
+def run(manifests: Manifests, options: RunOptions) -> Exit:
+    """Run the pipeline and return how it ended; raise the error that ended it."""
+    deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
+    current: list[Pipeline] = []
+    spec = manifests.pipeline.spec
+    server = ProgressServer(
+        lambda: current[0].progress() if current else None,
+        host=options.host,
+        port=options.port,
+        progress_deadline_s=spec.health.progress_deadline_seconds,
+    )
+    options.work_dir.mkdir(parents=True, exist_ok=True)
+    with StopSignals() as signals, server, announced(options.work_dir, server.address):
+        _log.info("progress at %s/v1/progress", server.address)
+        problems = check_source(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
+        if refused(problems):
+            show_problems(problems)
+            return Exit.PREFLIGHT
+        with build(manifests, secrets=options.secrets, work_dir=options.work_dir) as parts:
+            pipeline = Pipeline(parts.config, store=parts.store, destination=parts.destination, spark=parts.spark)
+            current.append(pipeline)
+            if signals.received is not None:
+                return ended_by(signals.received, options)
+            try:
+                pipeline.start()
+            except NeedsOperator as error:
+                show_error(error, debug=options.debug)
+                return Exit.PREFLIGHT
+            with stopped(pipeline), report(console()) as shown:
+                goal = None
+                if options.until_caught_up:
+                    goal = caught_up_or_parked(pipeline.caught_up(), parts.config.suspended)
+                end = follow(pipeline, shown, signals, goal, deadline)
+            end = ended_by(signals.received, options) if end is None else end
+            console().print(closing_words(end, pipeline.progress(), options), markup=False)
+            return end
+
+
+def follow(
+    pipeline: Pipeline,
+    shown: Report,
+    signals: StopSignals,
+    goal: Callable[[Progress], Exit | None] | None,
+    deadline: float | None,
+) -> Exit | None:
+    """Show progress until the goal is reached, the deadline (monotonic seconds) is over, or a signal came: None."""
+    while True:
+        progress = pipeline.progress()
+        shown.show(progress.to_json())
+        end = goal(progress) if goal is not None else None
+        if end is not None:
+            return end
+        if signals.received is not None:
+            return None
+        if deadline is not None and time.monotonic() > deadline:
+            return Exit.TIMED_OUT
+        if pipeline.wait(_POLL_S):
+            raise NeedsOperator("pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal")
+
+
+@contextmanager
+def stopped(pipeline: Pipeline) -> Iterator[None]:
+    """Stop the pipeline after the block, whichever way it is left."""
+    try:
+        yield
+    finally:
+        pipeline.stop()
+
+
+def caught_up_or_parked(
+    reached: Callable[[Progress], bool], suspended: frozenset[QualifiedTable]
+) -> Callable[[Progress], Exit | None]:
+    """Return what tells that every table has ``reached`` the goal, but for those that only a person can bring back.
+
+    One parked table keeps no other from its goal; it makes the end `Exit.TABLE_ERRORED`. Suspended tables have no goal.
+    """
+
+    def outcome(progress: Progress) -> Exit | None:
+        running = tuple(t for t in progress.tables if t.table not in suspended)
+        able = tuple(t for t in running if not parked(t))
+        if not progress.tables or (able and not reached(replace(progress, tables=able))):
+            return None
+        return Exit.OK if len(able) == len(running) else Exit.TABLE_ERRORED
+
+    return outcome
+
+
+def parked(table: TableProgress) -> bool:
+    """Tell whether the table waits for a person."""
+    return table.error is not None and table.error.retry_policy != RetryPolicy.TIMED_RETRY
+
+
+def ended_by(received: signal.Signals | None, options: RunOptions) -> Exit:
+    """Return what a clean stop by a signal means: success, unless something was to be reached before."""
+    if not options.until_caught_up:
+        return Exit.OK
+    return Exit.INTERRUPTED if received is signal.SIGINT else Exit.TERMINATED
+
+
+def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:
+    """Return the last line of a run that ended cleanly."""
+    match end:
+        case Exit.OK if options.until_caught_up:
+            return f"{progress.pipeline}: caught up, {len(progress.tables)} tables"
+        case Exit.TABLE_ERRORED:
+            errored = ", ".join(str(t.table) for t in progress.tables if parked(t))
+            return (
+                f"{progress.pipeline}: caught up but for {errored}; mend the cause, then: levada retry MANIFEST TABLE"
+            )
+        case Exit.TIMED_OUT:
+            return f"{progress.pipeline}: not caught up after {duration(options.timeout_s)}, stopped"
+    return f"{progress.pipeline}: stopped"

@@ -1,0 +1,33 @@
+"""SIGINT and SIGTERM: the first asks for a clean stop, the second leaves at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Remembers the first of the two signals in ``received`` while the block runs; for the main thread alone."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for each in _STOPS:
+            self._before[each] = signal.signal(each, self._receive)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    # An attribute and no Event: a handler that takes a lock which the main thread holds would wait for ever.
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = signal.Signals(number)

@@ -1,0 +1,145 @@
+"""`levada status` and `levada lag`: from the running engine, else from what the store and the source know."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from levada.cli.engine import running_progress
+from levada.cli.exits import Exit
+from levada.cli.output import Output, console, write_json
+from levada.cli.render import Document, dashboard
+from levada.errors import LevadaError
+from levada.postgres.lag import sample_lag
+from levada.runtime.config import PipelineConfig
+from levada.runtime.manifest import open_store, pipeline_config
+from levada.runtime.progress import (
+    CaptureProgress,
+    PipelineState,
+    Progress,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
+from levada.runtime.tables import error_progress
+from levada.spec import Manifests
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, TableReplicationPhase
+from levada.values import QualifiedTable, SnapshotId, TableId
+
+
+def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
+    """Print how far each table is."""
+    document: Document | None = running_progress(work_dir)
+    if document is None:
+        document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
+    if output is Output.JSON:
+        write_json(document)
+    else:
+        console().print(dashboard(document))
+        if document["state"] == PipelineState.STOPPED:
+            console().print(_without_engine(manifests), style="dim")
+    return Exit.OK
+
+
+def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
+    """Print the slot's figures."""
+    slot = slot_progress(pipeline_config(manifests, secrets=secrets))
+    if output is Output.JSON:
+        write_json(slot.to_json())
+        return Exit.OK
+    from levada.cli.figures import size
+
+    if slot.sampled_at is None:
+        console().print(f"slot {slot.name} does not exist", markup=False)
+        return Exit.OK
+    console().print(
+        f"slot {slot.name}: lag {size(slot.lag_bytes)}, retained {size(slot.retained_bytes)},"
+        f" WAL {slot.wal_status or 'unknown'}, {'active' if slot.active else 'inactive'}",
+        markup=False,
+    )
+    return Exit.OK
+
+
+def slot_progress(config: PipelineConfig) -> SlotProgress:
+    """Sample the slot; without one, every figure is None."""
+    sample = sample_lag(config.source, config.slot.name)
+    if sample is None:
+        return SlotProgress(config.slot.name, None, None, None, None, None, None)
+    return SlotProgress(
+        config.slot.name,
+        sample.lag_bytes,
+        sample.retained_bytes,
+        sample.status.wal_status,
+        sample.status.safe_wal_size,
+        sample.status.active,
+        datetime.now(UTC),
+    )
+
+
+def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
+    """Return what is kept of a pipeline that does not run here; figures of a running process are unknown."""
+    store = open_store(manifests, config)
+    try:
+        store.load_table_schemas()
+        store.load_table_replication_states()
+        names = table_names(store)
+        tables = [_table(id_, names.get(id_), phase) for id_, phase in store.get_table_replication_states().items()]
+    finally:
+        store.close()
+    now = datetime.now(UTC)
+    return Progress(
+        pipeline=config.name,
+        epoch=0,
+        state=PipelineState.STOPPED,
+        started_at=now,
+        at=now,
+        slot=_reachable_slot(config),
+        capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
+        staging=StagingProgress(config.staging.durable is not False, 0, 0),
+        tables=tuple(sorted(tables, key=lambda t: t.table)),
+    )
+
+
+def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
+    """Return the newest name of each table whose schema is kept."""
+    newest: dict[TableId, tuple[SnapshotId, QualifiedTable]] = {}
+    for schema in store.get_table_schemas():
+        newest[schema.id] = max(
+            newest.get(schema.id, (schema.snapshot_id, schema.name)), (schema.snapshot_id, schema.name)
+        )
+    return {id_: name for id_, (_, name) in newest.items()}
+
+
+def _table(id_: TableId, name: QualifiedTable | None, phase: TableReplicationPhase) -> TableProgress:
+    return TableProgress(
+        id=id_,
+        table=name or QualifiedTable("", f"oid {int(id_)}"),
+        phase=phase.name,
+        mode="",
+        note="",
+        copy=None,
+        applied_lsn=None,
+        lag_seconds=None,
+        pending_segments=0,
+        pending_rows=0,
+        staged_bytes=0,
+        rows_applied=0,
+        last_apply_seconds=None,
+        last_commit_at=None,
+        unrepresentable=0,
+        error=error_progress(phase) if isinstance(phase, Errored) else None,
+    )
+
+
+def _reachable_slot(config: PipelineConfig) -> SlotProgress:
+    try:
+        return slot_progress(config)
+    except LevadaError:
+        return SlotProgress(config.slot.name, None, None, None, None, None, None)
+
+
+def _without_engine(manifests: Manifests) -> str:
+    if manifests.pipeline.spec.store.memory is not None:
+        return "no engine answers on this machine, and its store is memory: nothing outlives the process"
+    return "no engine answers on this machine: this is what the store keeps"

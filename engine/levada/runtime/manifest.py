@@ -1,0 +1,248 @@
+"""From a manifest to a pipeline's parts: configuration, store, destination, Spark session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from levada.destinations.interface import Destination, DestinationContext, TableSettings
+from levada.errors import InvalidManifest, NeedsOperator
+from levada.postgres.connection import PostgresConnection
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
+from levada.runtime.retries import RetryLimits
+from levada.runtime.spark import spark_session
+from levada.spec import Manifests, OnLostSlot, PublicationManagement, TlsMode
+from levada.spec.running import Retries
+from levada.spec.source import SecretRef, Source
+from levada.stores import MemoryStore, PostgresStore
+from levada.stores.interface import PipelineStore
+from levada.values import QualifiedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DESTINATIONS: Final = "levada.destinations"
+"""The entry-point group in which destinations are found by their name."""
+
+_SSL_MODES: Final[Mapping[TlsMode, str]] = {
+    TlsMode.DISABLE: "disable",
+    TlsMode.REQUIRE: "require",
+    TlsMode.VERIFY_CA: "verify-ca",
+    TlsMode.VERIFY_FULL: "verify-full",
+}
+_TRUSTED_CERTIFICATES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+    "/etc/ssl/cert.pem",  # macOS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """All that a `levada.runtime.pipeline.Pipeline` takes; a context manager that closes the store and stops Spark."""
+
+    config: PipelineConfig
+    store: PipelineStore
+    destination: Destination
+    spark: SparkSession
+
+    def close(self) -> None:
+        """Close what `build` opened; not an error if closed already."""
+        self.store.close()
+        self.spark.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def build(manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None) -> Assembled:
+    """Make a pipeline's parts; Spark is started, nothing is connected yet.
+
+    ``secrets`` has a folder for each Secret and in it a file for each key. ``work_dir`` is for caches, and for staging
+    where the manifest names no place; without it, `.levada/<pipeline>` in the current folder. Raise InvalidManifest for
+    what no engine can run, NeedsOperator ``secret_missing`` for a Secret that is not there.
+    """
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    destination = destination_class(manifests)
+    store = open_store(manifests, config)
+    spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    _, settings, reference = _named_destination(manifests)
+    context = DestinationContext(
+        pipeline=config.name,
+        work_dir=config.work_dir / "destination",
+        spark=spark,
+        credentials=None if reference is None else secret(secrets, reference.name),
+        defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
+        tables=table_settings(manifests),
+        on_schema_change=manifests.pipeline.spec.on_schema_change,
+    )
+    context.work_dir.mkdir(parents=True, exist_ok=True)
+    return Assembled(config, store, destination.from_config(settings, context), spark)
+
+
+def pipeline_config(
+    manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
+) -> PipelineConfig:
+    """Return the manifest as the engine is told it; nothing is connected and no folder is made."""
+    manifest, spec = manifests.pipeline, manifests.pipeline.spec
+    name = manifest.metadata.name
+    work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
+    excluded = {t.spec.table.qualified: frozenset(t.spec.columns.exclude) for t in manifests.table_syncs}
+    return PipelineConfig(
+        name=name,
+        source=source_connection(spec.source, secrets),
+        slot=SlotConfig(
+            manifest.slot_name,
+            failover=spec.source.slot.failover,
+            resync_when_lost=spec.source.slot.on_lost is OnLostSlot.RESYNC,
+        ),
+        publication=PublicationConfig(
+            manifest.publication_name,
+            managed=spec.source.publication.management is PublicationManagement.MANAGED,
+        ),
+        staging=_staging(manifests, work_dir),
+        work_dir=work_dir,
+        selects=manifests.selects,
+        excluded_columns=lambda table: excluded.get(table, frozenset()),
+        suspended=frozenset(t.spec.table.qualified for t in manifests.table_syncs if t.spec.suspend),
+        copy_tables=spec.copy_.max_concurrent_tables,
+        copy_connections=spec.copy_.connections_per_table,
+        batch_bytes=spec.batch.max_bytes,
+        batch_fill_s=spec.batch.max_fill_ms / 1000,
+        freshness_s=float(spec.freshness_seconds),
+        heartbeat_s=float(spec.source.heartbeat_seconds),
+        progress_deadline_s=float(spec.health.progress_deadline_seconds),
+        retries=_retries(spec.retries),
+        on_unrepresentable=spec.on_unrepresentable,
+    )
+
+
+def open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
+    """Return the store that the manifest names; PostgreSQL's is in the source's database."""
+    spec = manifests.pipeline.spec.store
+    if spec.postgres is not None:
+        return PostgresStore(config.source, config.name, spec.postgres.schema_name)
+    if spec.memory is not None:
+        return MemoryStore(config.name)
+    raise InvalidManifest(
+        "store_unsupported",
+        "spec.store.configMap: this engine keeps state in PostgreSQL or in memory",
+        hint="use spec.store.postgres, or leave spec.store out",
+    )
+
+
+def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
+    """Return how to reach the source; without a Secret it is libpq's environment that says as whom."""
+    credentials, authority = source.credentials_secret_ref, source.tls.ca_secret_ref
+    return PostgresConnection(
+        source.host,
+        source.port,
+        source.database,
+        credentials=None if credentials is None else secret(secrets, credentials.name, "username", "password"),
+        sslmode=_SSL_MODES[source.tls.mode],
+        sslrootcert=(
+            _trusted_certificates(source.tls.mode)
+            if authority is None
+            else secret(secrets, authority.name, authority.key) / authority.key
+        ),
+    )
+
+
+def secret(secrets: Path | None, name: str, *keys: str) -> Path:
+    """Return a Secret's folder; raise NeedsOperator ``secret_missing`` unless it is there with these keys."""
+    if secrets is None:
+        raise NeedsOperator(
+            "secret_missing",
+            f"the manifest refers to Secret {name}, and no folder with Secrets is given",
+            hint=f"say --secrets DIR, where DIR/{name} has a file for each key" + _listed(keys),
+        )
+    folder = secrets / name
+    if not folder.is_dir():
+        raise NeedsOperator(
+            "secret_missing",
+            f"Secret {name}: there is no folder {folder}",
+            hint=f"make {folder} with a file for each key" + _listed(keys),
+        )
+    missing = [key for key in keys if not (folder / key).is_file()]
+    if missing:
+        raise NeedsOperator(
+            "secret_missing",
+            f"Secret {name} has no key {', '.join(missing)}",
+            hint="; ".join(f"write {folder / key}" for key in missing),
+        )
+    return folder
+
+
+def destination_class(manifests: Manifests) -> type[Destination]:
+    """Return the class behind the manifest's kind of destination; raise InvalidManifest if none has that name."""
+    name, _, _ = _named_destination(manifests)
+    installed = entry_points(group=DESTINATIONS)
+    if name not in installed.names:
+        raise InvalidManifest(
+            "unknown_destination",
+            f"spec.destination.custom.type: no destination {name!r} is installed; there is:"
+            f" {', '.join(sorted(installed.names)) or 'none'}",
+            hint=f"install the package that has {name!r} in the entry-point group {DESTINATIONS}",
+        )
+    loaded: type[Destination] = installed[name].load()
+    return loaded
+
+
+def table_settings(manifests: Manifests) -> Mapping[QualifiedTable, TableSettings]:
+    """Return what the TableSyncs say of their tables at the destination."""
+    default = manifests.pipeline.spec.destination.mode
+    return {
+        t.spec.table.qualified: TableSettings(t.spec.mode or default, t.spec.destination_table)
+        for t in manifests.table_syncs
+    }
+
+
+def default_work_dir(beside: Path, pipeline: str) -> Path:
+    """Return the work folder of a pipeline on a laptop."""
+    return beside / ".levada" / pipeline
+
+
+def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], SecretRef | None]:
+    spec = manifests.pipeline.spec.destination
+    if spec.custom is not None:
+        return spec.custom.type, spec.custom.options, spec.custom.credentials_secret_ref
+    assert spec.iceberg is not None
+    settings = spec.iceberg.model_dump(mode="json", by_alias=True, exclude={"credentials_secret_ref"})
+    return "iceberg", settings, spec.iceberg.credentials_secret_ref
+
+
+def _staging(manifests: Manifests, work_dir: Path) -> StagingConfig:
+    spec = manifests.pipeline.spec.staging
+    if spec.uri:
+        return StagingConfig(spec.uri)
+    # The operator mounts the volume there.
+    return StagingConfig(str(work_dir / "staging"), durable=spec.volume_claim is not None)
+
+
+def _retries(spec: Retries) -> RetryLimits:
+    # The manifest counts retries, the engine tries.
+    return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
+
+
+def _trusted_certificates(mode: TlsMode) -> Path | None:
+    if mode not in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL):
+        return None
+    # libpq itself would look into the home folder only, and its "system" is where its OpenSSL was built.
+    for file in filter(
+        None, (os.environ.get("PGSSLROOTCERT"), os.environ.get("SSL_CERT_FILE"), *_TRUSTED_CERTIFICATES)
+    ):
+        if Path(file).is_file():
+            return Path(file)
+    return None
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return f": {', '.join(keys)}" if keys else ""
