@@ -65,7 +65,7 @@ class CopyDecoder:
             start[0] += self._header_size(parts[0])
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
-        if len(start) and parts[-1].endswith(TRAILER) and end[-1] - start[-1] == len(TRAILER):
+        if len(start) and parts[-1][-len(TRAILER) :] == TRAILER and end[-1] - start[-1] == len(TRAILER):
             start, end = start[:-1], end[:-1]
         return start, end
 
