@@ -17,7 +17,7 @@ from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
 from levada.schema import ReplicatedTableSchema
-from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
+from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn, OnUnrepresentable, TableId
@@ -112,15 +112,24 @@ class Capture:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All changes of a table that are staged, as the newest version has them."""
+        staged = self.staged(name)
+        return [] if staged is None else [r for b in staged.scan() for r in b.to_pylist()]
+
+    def column(self, name: str, column: str) -> list[Any]:
+        """One column of all changes of a table that are staged."""
+        staged = self.staged(name)
+        return [] if staged is None else [v for b in staged.scan([column]) for v in b.column(0).to_pylist()]
+
+    def staged(self, name: str) -> StagedTable | None:
+        """All changes of a table that are staged, from before the first version on; None if there are none."""
         table = self.table(name)
         manifests = self.log.list()
         versions = [s for m in manifests for s in m.schemas if s.id == table]
         if not versions:
-            return []
+            return None
         first = min(versions, key=lambda v: v.snapshot_id)
         start = TableStart(ReplicatedTableSchema.from_json({**first.to_json(), "snapshotId": "0/0"}), Lsn(0))
-        staged = StagedBatch(self.staging, manifests, [start], Lsn(2**62), OnUnrepresentable.NULL)
-        return [r for b in staged.changes(table).scan() for r in b.to_pylist()]
+        return StagedBatch(self.staging, manifests, [start], Lsn(2**62), OnUnrepresentable.NULL).changes(table)
 
     def replayed(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:
         """The table that the staged changes make, by key; every change is there once, in order."""
@@ -160,7 +169,7 @@ class Capture:
 
     def source(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:
         """The table as it is at the source, by key."""
-        rows = self.db.query("SELECT to_jsonb(t) FROM (SELECT * FROM " + name + ") t")  # type: ignore[operator]  # a name of the test's
+        rows = self.db.query("SELECT to_jsonb(t) FROM (SELECT * FROM " + name + ") t")
         return {row[0][key]: row[0] for row in rows}
 
     def confirmed(self) -> Lsn:

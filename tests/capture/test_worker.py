@@ -149,8 +149,8 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
     capture.prepare()
     capture.new_worker(fill_s=30.0)
     with capture.running():
-        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 400000) i")
-        capture.wait(lambda p: p.open_rows > 20_000 or p.rows > 300_000)
+        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 80000) i")
+        capture.wait(lambda p: p.open_rows > 20_000)
         db.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
         deadline = time.monotonic() + 30
         while capture.error is None and time.monotonic() < deadline:
@@ -160,7 +160,7 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
     assert {m.name for m in capture.log.list()} == {m.name for m in capture.landed}
     with capture.running():
         capture.catch_up()
-    assert sorted(r["id"] for r in capture.rows("a")) == list(range(1, 400_001))
+    assert capture.column("a", "id") == list(range(1, 80_001))
     assert capture.rows("b") == capture.rows("b")[:1]
 
 
@@ -189,7 +189,7 @@ def test_a_large_transaction_needs_little_memory(capture: Capture, db: Database)
     assert len(held) > 10
     [large] = [m for m in capture.landed if capture.table("a") in m.tables]
     assert (large.transactions, large.total_rows) == (1, 200_000)
-    assert len(capture.rows("a")) == 200_000
+    assert capture.column("a", "id") == list(range(1, 200_001))
 
 
 def test_a_stop_in_a_transaction_keeps_what_was_before(capture: Capture, db: Database) -> None:
@@ -198,16 +198,16 @@ def test_a_stop_in_a_transaction_keeps_what_was_before(capture: Capture, db: Dat
     capture.prepare()
     capture.new_worker(fill_s=60.0, batch_bytes=1 << 40)
     with capture.running():
-        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 300000) i")
+        db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 80000) i")
         capture.wait(lambda p: p.open_rows > 10_000)
     assert capture.error is None
     assert [r["id"] for r in capture.rows("b")] == [1]
-    assert len(capture.rows("a")) in (0, 300_000)
+    assert len(capture.column("a", "id")) in (0, 80_000)
     assert capture.log.collect_garbage() == 0
     capture.new_worker()
     with capture.running():
         capture.catch_up()
-    assert len(capture.rows("a")) == 300_000
+    assert capture.column("a", "id") == list(range(1, 80_001))
 
 
 def test_a_heartbeat_moves_a_quiet_slot(capture: Capture, db: Database) -> None:

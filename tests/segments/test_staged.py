@@ -158,6 +158,65 @@ def test_odd_values_meet_the_policy(tmp_path: Path) -> None:
     assert staged(tmp_path / "c", rows, start=schema, until=16).read() is not None
 
 
+def test_a_later_version_may_have_forgotten_the_constant(tmp_path: Path) -> None:
+    """The constant is the one that the column was added with: rewriting the table forgets it in the catalog."""
+    before = table(1, ID)
+    added = table(1, ID, column(2, "n", Kind.INT4, missing_value="7"), at=100)
+    now = table(1, ID, column(2, "n", Kind.INT8), at=200)
+    rows = changes(before, [insert(8, 0, id=1)])
+    items = [RelationChange(v.snapshot_id, 0, v) for v in (added, now)]
+    got = staged(tmp_path, rows, *items, start=before).read(["n"])
+    assert got is not None
+    assert got.to_pydict() == {"n": [7]}
+
+
+def test_values_that_nobody_told_ask_for_a_resync(tmp_path: Path) -> None:
+    """Rows from before a column whose default was computed row by row cannot be completed."""
+    before = table(1, ID)
+    now = table(1, ID, column(2, "at", Kind.TIMESTAMPTZ, rewritten=True), at=100)
+    got = staged(tmp_path, changes(before, [insert(8, 0, id=1)]), RelationChange(Lsn(100), 0, now), start=before)
+    assert got.read(["id"]) is not None
+    with pytest.raises(NeedsOperator) as refused:
+        got.read()
+    assert refused.value.code == "schema_change_unsupported"
+
+
+def test_events_are_in_one_order(tmp_path: Path) -> None:
+    """Rows of several tables, truncates and schema changes are walked in the order of the stream."""
+    one, two = table(1, ID), table(2, ID)
+    newer = table(1, ID, column(2, "x"), at=16)
+    truncate = Truncate(Lsn(16), 1, (TableId(2),), False, False, 16, 16)
+    staging = Staging.open(str(tmp_path))
+    log = SegmentLog(staging, "shop")
+    writer = log.writer(1, Lsn(0))
+    writer.add(
+        batch(
+            changes(one, [insert(8, 0, id=1), insert(8, 2, id=2)]),
+            changes(two, [insert(8, 1, id=1), insert(16, 2, id=2)]),
+            truncate,
+            RelationChange(Lsn(16), 0, newer),
+            changes(newer, [insert(16, 0, id=3)]),
+            end=24,
+        )
+    )
+    writer.commit(Lsn(24))
+    starts = [TableStart(one, Lsn(0)), TableStart(two, Lsn(0))]
+    walked = [(type(e).__name__, e.commit_lsn, e.tx_ordinal) for e in StagedBatch(staging, log.list(), starts, Lsn(24))]
+    assert walked == [
+        ("Begin", 8, 0),
+        ("Insert", 8, 0),
+        ("Insert", 8, 1),
+        ("Insert", 8, 2),
+        ("Commit", 8, 3),
+        ("Begin", 16, 0),
+        ("RelationEvent", 16, 0),
+        ("Insert", 16, 0),
+        ("TruncateEvent", 16, 1),
+        ("Insert", 16, 2),
+        ("Commit", 16, 3),
+    ]
+
+
 def test_the_start_decides_what_is_known(tmp_path: Path) -> None:
     """A version from before the start is no news: the copy's version is the newest, whatever its number."""
     early = table(1, ID, at=50)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,32 +55,45 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Rows of ``source`` as rows of ``target``, restricted to ``columns`` (of `layout`), under ``policy``."""
+    """Rows of ``source`` as rows of ``target``, restricted to ``columns`` (of `layout`), under ``policy``.
+
+    ``added`` has the columns that ``source`` lacks as they were when they were added, by attnum: a later version may
+    not know any more what the rows before them have.
+    """
 
     source: ReplicatedTableSchema
     target: ReplicatedTableSchema
     columns: tuple[str, ...]
     policy: OnUnrepresentable
+    added: Mapping[int, Column]
 
     @classmethod
     def of(
         cls,
         source: ReplicatedTableSchema,
-        target: ReplicatedTableSchema,
+        versions: Sequence[ReplicatedTableSchema],
         columns: Sequence[str] | None,
         policy: OnUnrepresentable,
     ) -> Projection:
-        """Check that it can be made.
+        """Project to the last of ``versions``, which are in order; ``source`` is one of them, or older than all.
 
-        Raise NeedsOperator ``schema_change_unsupported`` for a column whose type became another one, ValueError for a
-        column that the layout has not.
+        Raise NeedsOperator ``schema_change_unsupported`` for a column whose type became another one, or that was added
+        with values nobody told; ValueError for a column that the layout has not.
         """
+        target = versions[-1]
         names = layout(target).names
         if columns is not None and (unknown := set(columns) - set(names)):
             raise ValueError(f"{target.name} has no columns {sorted(unknown)}")
-        projection = cls(source, target, tuple(names if columns is None else columns), policy)
+        later = [v for v in versions if v.snapshot_id > source.snapshot_id] if source in versions else versions
+        added: dict[int, Column] = {}
+        for version in later:
+            for column in version.columns:
+                added.setdefault(column.attnum, column)
+        projection = cls(source, target, tuple(names if columns is None else columns), policy, added)
         for column in projection._table_columns(with_old=True):
             before = source.by_attnum.get(column.attnum)
+            if before is None and added[column.attnum].rewritten:
+                raise _untold(target, column)
             if before is not None and not widens(before.type, column.type):
                 raise _unsupported(target, before, column)
         return projection
@@ -102,7 +115,7 @@ class Projection:
                 wanted.add(name)
             elif column.attnum in before:
                 wanted.add(before[column.attnum].name)
-            elif column.missing_value is not None:
+            elif self.added[column.attnum].missing_value is not None:
                 wanted |= {OP, OLD_KIND}
         if OLD in wanted:
             wanted.add(OLD_KIND)
@@ -138,11 +151,11 @@ class Projection:
         before = self.source.by_attnum.get(column.attnum)
         if before is None:
             known = None
-            if column.missing_value is not None:
+            if self.added[column.attnum].missing_value is not None:
                 known = pc.fill_null(pc.not_equal(have[OP], "D"), True)
                 if OLD_KIND in have:
                     known = pc.or_(known, pc.fill_null(pc.equal(have[OLD_KIND], "O"), False))
-            return _missing(column, known, length, self.target, self.policy)
+            return self._missing(column, known, length)
         return _widen(have[before.name], column)
 
     def _old(self, have: dict[str, pa.Array]) -> pa.Array:
@@ -154,7 +167,7 @@ class Projection:
         for column in self.target.columns:
             before = self.source.by_attnum.get(column.attnum)
             if before is None:
-                children.append(_missing(column, known, len(old), self.target, self.policy))
+                children.append(self._missing(column, known, len(old)))
             else:
                 children.append(_widen(pc.struct_field(old, before.name), column))
         return pa.StructArray.from_arrays(children, fields=list(self.target.arrow), mask=old.is_null())
@@ -168,6 +181,21 @@ class Projection:
             return attnums
         kept = [None if a is None else [n for n in a if n not in gone] or None for a in attnums.to_pylist()]
         return pa.array(kept, kind)
+
+    def _missing(self, column: Column, known: pa.Array | None, length: int) -> pa.Array:
+        """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
+        added = self.added[column.attnum]
+        if added.missing_value is None or known is None:
+            return pa.nulls(length, column.type.arrow)
+        text = [added.missing_value.encode()]
+        buffer, start, end = WireBuffer.join(text, sizes_of(text))
+        decoded = decode_text(Values(buffer, start, end - start), added.type)
+        if decoded.refused is not None and self.policy is not OnUnrepresentable.NULL:
+            raise _unrepresentable(self.target, column, self.target.snapshot_id)
+        if not widens(added.type, column.type):
+            raise _unsupported(self.target, added, column)
+        values = _widen(pa.repeat(decoded.array[0], length), column)
+        return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
     def _judge(self, have: dict[str, pa.Array]) -> int:
         """Apply the policy to the values that have no place; rows that have any are few."""
@@ -188,19 +216,13 @@ def _widen(values: pa.Array, column: Column) -> pa.Array:
     return values if values.type == column.type.arrow else pc.cast(values, column.type.arrow)
 
 
-def _missing(
-    column: Column, known: pa.Array | None, length: int, table: ReplicatedTableSchema, policy: OnUnrepresentable
-) -> pa.Array:
-    """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
-    if column.missing_value is None or known is None:
-        return pa.nulls(length, column.type.arrow)
-    text = [column.missing_value.encode()]
-    buffer, start, end = WireBuffer.join(text, sizes_of(text))
-    decoded = decode_text(Values(buffer, start, end - start), column.type)
-    if decoded.refused is not None and policy is not OnUnrepresentable.NULL:
-        raise _unrepresentable(table, column, table.snapshot_id)
-    values = pa.repeat(decoded.array[0], length)
-    return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
+def _untold(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
+    return NeedsOperator(
+        "schema_change_unsupported",
+        f"{table.name}: column {column.name} was added with a default that PostgreSQL computed row by row, "
+        "and it does not tell the values of the rows that were there",
+        hint=f"copy the table again (levada resync {table.name}, or resyncNonce of its TableSync)",
+    )
 
 
 def _unsupported(table: ReplicatedTableSchema, before: Column, after: Column) -> NeedsOperator:

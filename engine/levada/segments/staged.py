@@ -87,7 +87,7 @@ class StagedTable(TableEvents):
         version whose values cannot be had in the newest one.
         """
         for file in self.files if files is None else files:
-            projection = Projection.of(self.written[file.snapshot_id], self.schema, columns, self.policy)
+            projection = Projection.of(self.written[file.snapshot_id], self.versions, columns, self.policy)
             for rows in self._row_groups(file, projection):
                 projected, nulled = projection.apply(rows)
                 self.nulled += nulled
