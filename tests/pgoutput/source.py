@@ -1,0 +1,124 @@
+"""What the tests of this folder take from a real PostgreSQL: schemas, streams, copies, and what it prints."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from tests.conftest import Database
+
+from levada.pgoutput.changes import LogicalMessage
+from levada.pgoutput.copybinary import needs_text_cast
+from levada.pgoutput.messages import Relation
+from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+
+SETTINGS = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3 -c synchronous_commit=on"
+"""Those of the replication connection; and a commit is in the stream when the statement has returned."""
+
+_IDENTITY = {"d": IdentityKind.PRIMARY_KEY, "i": IdentityKind.INDEX, "f": IdentityKind.FULL, "n": IdentityKind.MISSING}
+
+
+@dataclass
+class Resolver:
+    """Schemas by table, fixed; a table that is not among them is not replicated."""
+
+    schemas: dict[int, ReplicatedTableSchema]
+    announce: ReplicatedTableSchema | None = None
+    """What the next logical message announces."""
+    seen: list[tuple[Relation, SnapshotId]] = field(default_factory=list)
+
+    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+        self.seen.append((relation, at))
+        return self.schemas.get(relation.oid)
+
+    def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
+        announced, self.announce = self.announce, None
+        return None if announced is None else replace(announced, snapshot_id=at)
+
+
+class Versions:
+    """Makes a version of whatever a RELATION tells, with the column's place as its attnum."""
+
+    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+        columns = tuple(
+            Column(k, c.name, resolve_type(c.type_oid, c.typmod), str(c.type_oid), c.type_oid, c.typmod)
+            for k, c in enumerate(relation.columns, 1)
+        )
+        keys = tuple(k for k, c in enumerate(relation.columns, 1) if c.is_key)
+        return ReplicatedTableSchema(
+            relation.oid, relation.table, columns, _IDENTITY[relation.identity], keys, keys, snapshot_id=at
+        )
+
+    def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
+        return None
+
+
+def connect(db: Database) -> psycopg.Connection[Any]:
+    """Open a connection with the stream's settings."""
+    return psycopg.connect(db.uri, autocommit=True, options=SETTINGS)
+
+
+def types(conn: psycopg.Connection[Any]) -> dict[int, TypeInfo]:
+    """Describe the types that are not built in."""
+    found = conn.execute(
+        "SELECT oid::int8, typname, typtype, typbasetype::int8, typtypmod FROM pg_type WHERE oid >= 16384"
+    ).fetchall()
+    return {oid: TypeInfo(oid, name, kind, base, typmod) for oid, name, kind, base, typmod in found}
+
+
+def read_schema(
+    conn: psycopg.Connection[Any], table: str, catalog: Mapping[int, TypeInfo] | None = None
+) -> ReplicatedTableSchema:
+    """Read a table's columns and primary key from the catalog."""
+    rows = conn.execute(
+        "SELECT attrelid::int8, attnum, attname, atttypid::int8, atttypmod, format_type(atttypid, atttypmod)"
+        " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        [table],
+    ).fetchall()
+    key = conn.execute("SELECT indkey::int2[] FROM pg_index WHERE indrelid = %s::regclass AND indisprimary", [table])
+    attnums = tuple(a for (found,) in key.fetchall() for a in found)
+    identity = conn.execute("SELECT relreplident FROM pg_class WHERE oid = %s::regclass", [table]).fetchone()
+    assert identity is not None
+    columns = tuple(Column(a, n, resolve_type(o, m, catalog), t, o, m) for _, a, n, o, m, t in rows)
+    kind = _IDENTITY[identity[0]]
+    carried = tuple(c.attnum for c in columns) if kind is IdentityKind.FULL else attnums
+    return ReplicatedTableSchema(TableId(rows[0][0]), QualifiedTable("public", table), columns, kind, carried, attnums)
+
+
+def create_slot(conn: psycopg.Connection[Any], name: str = "s") -> None:
+    """Publish every table, and create a slot that keeps what is written from now on."""
+    conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+
+
+def stream(conn: psycopg.Connection[Any], name: str = "s") -> list[bytes]:
+    """Take what the slot has, each message as the CopyData payload that a walsender sends."""
+    found = conn.execute(
+        "SELECT lsn::text, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL,"
+        " 'proto_version', '1', 'publication_names', 'p', 'messages', 'true')",
+        [name],
+    ).fetchall()
+    return [b"w" + struct.pack("!QQQ", lsn := Lsn.parse(text), lsn, 0) + data for text, data in found]
+
+
+def copy(conn: psycopg.Connection[Any], schema: ReplicatedTableSchema) -> list[bytes]:
+    """COPY the table as the initial copy does, ordered by its first column."""
+    columns = ", ".join(_expression(c) for c in schema.columns)
+    with conn.cursor().copy(
+        f"COPY (SELECT {columns} FROM {schema.name.name} ORDER BY 1) TO STDOUT (FORMAT binary)".encode()
+    ) as out:
+        return [bytes(part) for part in out]
+
+
+def _expression(column: Column) -> str:
+    name = f'"{column.name}"'
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END" if needs_text_cast(column.type) else name
+
+
+def printed(conn: psycopg.Connection[Any], expressions: Sequence[str], table: str) -> list[tuple[Any, ...]]:
+    """Return what PostgreSQL itself computes of the table's rows, ordered by the first column."""
+    query = f"SELECT {', '.join(expressions)} FROM {table} ORDER BY 1"
+    return conn.execute(query.encode()).fetchall()
