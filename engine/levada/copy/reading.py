@@ -24,8 +24,8 @@ from levada.schema.changes import UNREPRESENTABLE
 from levada.values import OnUnrepresentable, QualifiedTable
 
 _SLICE_BYTES: Final = 8 << 20
-_SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
-_TRAILER: Final = b"\xff\xff"
+_SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
+"""name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
 
 
 @contextmanager
@@ -72,8 +72,9 @@ class RangeReader:
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:
             for rows in _copy_slices(conn.pgconn, statement, f"copying {part.leaf}"):
                 batch = self._settle(decoder.decode(rows))
-                self.rows += batch.num_rows
-                yield batch
+                if batch.num_rows:
+                    self.rows += batch.num_rows
+                    yield batch
 
     def _settle(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Decide what becomes of values without a place in their column, which holds NULL for them."""
@@ -115,47 +116,38 @@ def quote_table(table: QualifiedTable) -> str:
 
 def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
-    if not needs_text_cast(column.type):
+    if column.type_oid in _SENT_AS_TEXT or not needs_text_cast(column.type):
         return name
-    # The type's own output, which is what the stream has; a cast may say something else (inet::text adds the netmask).
-    # IS DISTINCT FROM, because a row of NULLs "is null" as well.
+    # concat calls the type's own output function. A composite of NULLs "is null", but is not distinct from NULL.
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
 
 
 def _copy_slices(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[list[bytes]]:
-    """Run the COPY; yield its rows, header and trailer removed, in slices of about `_SLICE_BYTES`."""
-    result = pg.exec_(statement)
-    if result.status != pq.ExecStatus.COPY_OUT:
-        raise result_error(doing, result)
-    rows: list[bytes] = []
+    """Run the COPY; yield what the server sent, a row each, in slices of about `_SLICE_BYTES`."""
+    started = pg.exec_(statement)
+    if started.status != pq.ExecStatus.COPY_OUT:
+        raise result_error(doing, started)
+    rows: list[Any] = []
     size = 0
-    append, receive = rows.append, pg.get_copy_data
+    receive = pg.get_copy_data
     with source_errors(doing):
-        first = bytes(receive(0)[1])
-        if first.startswith(_SIGNATURE):
-            append(first[_header_bytes(first) :])
         while True:
             length, row = receive(0)
             if length < 0:
                 break
-            append(row)  # type: ignore[arg-type]  # a memoryview by its declaration, bytes or a view of them in fact
+            rows.append(row)
             size += length
             if size >= _SLICE_BYTES:
-                yield rows
+                yield _as_parts(rows)
                 rows, size = [], 0
-                append = rows.append
         ended = pg.get_result()
     if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
-        raise result_error(doing, ended or result)
-    while pg.get_result() is not None:
-        pass
-    if rows and rows[-1] == _TRAILER:
-        rows.pop()
+        raise result_error(doing, ended or started)
     if rows:
-        yield rows
+        yield _as_parts(rows)
 
 
-def _header_bytes(first: bytes) -> int:
-    """Signature, flags, and the extension area with its length (PostgreSQL docs, COPY, "Binary Format")."""
-    at = len(_SIGNATURE) + 4
-    return at + 4 + int.from_bytes(first[at : at + 4], "big")
+def _as_parts(rows: list[Any]) -> list[bytes]:
+    """Make bytes of the memoryviews where the decoder looks for a frame; to join the others, views are as good."""
+    rows[0], rows[-1] = bytes(rows[0]), bytes(rows[-1])
+    return rows

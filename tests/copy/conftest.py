@@ -1,0 +1,40 @@
+"""What a copy of one table needs: a publication, its schema, an exported snapshot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.conftest import Database
+
+from levada.copy.snapshot import SnapshotRows
+from levada.postgres.catalog import published_tables, read_table_schema
+from levada.postgres.slots import export_snapshot
+from levada.values import OnUnrepresentable
+
+_slots = itertools.count(1)
+
+CopyOf = Callable[..., SnapshotRows]
+
+
+@pytest.fixture
+def copy_of(db: Database, spark: SparkSession) -> Iterator[CopyOf]:
+    """Begin the copy of a table of publication ``pub``: its rows as of now, whatever happens to it afterwards."""
+    with ExitStack() as held:
+
+        def begin(
+            table: str, *, connections: int = 2, policy: OnUnrepresentable = OnUnrepresentable.ERROR, **kwargs: Any
+        ) -> SnapshotRows:
+            with db.connect() as c:
+                published = next(t for t in published_tables(c, "pub") if t.name.name == table)
+                schema = read_table_schema(c, published.id, columns=published.column_attnums, policy=policy)
+            snapshot = held.enter_context(export_snapshot(db.connection, f"levada_test_copy_{next(_slots)}"))
+            return SnapshotRows(
+                spark, db.connection, snapshot, published, schema, connections=connections, policy=policy, **kwargs
+            )
+
+        yield begin

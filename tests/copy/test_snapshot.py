@@ -1,0 +1,312 @@
+"""A table's rows as of an exported snapshot, through Spark tasks."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from tests.conftest import Database
+from tests.copy.conftest import CopyOf
+
+from levada.copy.snapshot import SnapshotRows
+from levada.errors import NeedsOperator, Transient, Unrepresentable
+from levada.values import OnUnrepresentable
+
+
+def rows_of(copy: SnapshotRows) -> list[dict[str, Any]]:
+    """All rows, through map_partitions, in the order of their first column."""
+    tables = copy.map_partitions(lambda reader: reader.read_all())
+    rows = pa.concat_tables(tables).to_pylist() if tables else []
+    return sorted(rows, key=lambda row: str(next(iter(row.values()))))
+
+
+def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
+    """What commits, is updated, deleted or truncated after the snapshot changes nothing of what is read."""
+    db.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    copy = copy_of("t")
+    db.execute("DELETE FROM t WHERE id <= 500", "UPDATE t SET v = 'new'", "INSERT INTO t VALUES (5000, 'late')")
+    rows = rows_of(copy)
+    assert len(rows) == 1000
+    assert {(r["id"], r["v"]) for r in rows} == {(i, f"v{i}") for i in range(1, 1001)}
+
+
+def test_many_ranges_have_every_row_once(db: Database, copy_of: CopyOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is read in several ranges gives each row exactly once, also from blocks added since the plan."""
+    monkeypatch.setattr("levada.copy.plan.MIN_RANGE_BYTES", 64 << 10)
+    db.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, pad text)",
+        "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 20000) g",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    copy = copy_of("t", connections=7)
+    assert len(copy.ranges) == 7
+    counts = copy.map_partitions(lambda reader: pa.compute.sum(reader.read_all()["id"]).as_py())
+    assert len(counts) == 7
+    assert sum(counts) == sum(range(1, 20001))
+    progress = copy.progress()
+    assert (progress.rows, progress.percent, progress.seconds_left) == (20000, 100, 0)
+
+
+def test_partitions_row_filter_and_column_list(db: Database, copy_of: CopyOf) -> None:
+    """Of a root the leaves are read, whatever the order of their columns, with the publication's filter and columns."""
+    db.execute(
+        "CREATE TABLE t (id bigint, region text, v int, secret text) PARTITION BY LIST (region)",
+        "CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a')",
+        "CREATE TABLE t_rest PARTITION OF t DEFAULT PARTITION BY RANGE (id)",
+        "CREATE TABLE t_low (secret text, v int, region text, id bigint)",
+        "ALTER TABLE t_rest ATTACH PARTITION t_low FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE t_empty PARTITION OF t_rest FOR VALUES FROM (100) TO (200)",
+        "INSERT INTO t SELECT g, CASE WHEN g % 2 = 0 THEN 'a' ELSE 'b' END, g, 's' FROM generate_series(1, 99) g",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION pub FOR TABLE t (id, region, v) WHERE (v > 50) WITH (publish_via_partition_root = true)",
+    )
+    rows = rows_of(copy_of("t"))
+    assert sorted(r["id"] for r in rows) == list(range(51, 100))
+    assert set(rows[0]) == {"id", "region", "v"}
+
+
+def test_odd_names(db: Database, copy_of: CopyOf) -> None:
+    """Quotes, upper case, spaces, percent signs and letters of any script are names like others."""
+    db.execute(
+        'CREATE SCHEMA "Große ""Daten"""',
+        'CREATE TABLE "Große ""Daten"""."Tab le" ("Ключ %s" int PRIMARY KEY, "sel""ect" text, "a.b" date[])',
+        'INSERT INTO "Große ""Daten"""."Tab le" VALUES (1, $$x$$, $${2024-02-29}$$)',
+        'CREATE PUBLICATION pub FOR TABLE "Große ""Daten"""."Tab le"',
+    )
+    rows = rows_of(copy_of("Tab le"))
+    assert rows == [{"Ключ %s": 1, 'sel"ect': "x", "a.b": [datetime(2024, 2, 29).date()]}]
+
+
+def test_values_are_those_of_the_stream(db: Database, copy_of: CopyOf) -> None:
+    """Types that Arrow has not are PostgreSQL's own text, as the output function has it: no cast, no padding lost."""
+    db.execute(
+        "CREATE TYPE mood AS ENUM ('ok', 'so so')",
+        "CREATE TYPE pair AS (a int, b text)",
+        "CREATE TABLE t (id int, i inet, c char(5), m mood, p pair, e pair, iv interval, n numeric, d numeric(10,2),"
+        " at timestamptz, b bool, by bytea, r int4range)",
+        "INSERT INTO t VALUES (1, '1.2.3.4', 'ab', 'so so', '(1,\"x y\")', '(,)', '1 day 2 hours', 1e20, 12.5,"
+        " '2024-01-02 03:04:05.000006+00', true, '\\x00ff', '[1,5)')",
+        "INSERT INTO t (id) VALUES (2)",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    first, second = rows_of(copy_of("t"))
+    assert first == {
+        "id": 1,
+        "i": "1.2.3.4",
+        "c": "ab   ",
+        "m": "so so",
+        "p": '(1,"x y")',
+        "e": "(,)",
+        "iv": "1 day 02:00:00",
+        "n": "100000000000000000000",
+        "d": Decimal("12.50"),
+        "at": datetime(2024, 1, 2, 3, 4, 5, 6, UTC),
+        "b": True,
+        "by": b"\x00\xff",
+        "r": "[1,5)",
+    }
+    assert all(v is None for k, v in second.items() if k != "id")
+
+
+def test_empty_table(db: Database, copy_of: CopyOf) -> None:
+    """A table without rows, blocks or key gives no rows, in each of the three ways, and is complete."""
+    db.execute("CREATE TABLE t (a int)", "CREATE PUBLICATION pub FOR TABLE t")
+    copy = copy_of("t")
+    assert rows_of(copy) == []
+    assert copy.progress().percent == 100
+    assert copy_of("t").batches().read_all().num_rows == 0
+    assert copy_of("t").to_spark().count() == 0
+
+
+def test_rows_committed_between_plan_and_snapshot(db: Database, copy_of: CopyOf) -> None:
+    """A table that was empty when its size was read loses nothing of what is in the snapshot."""
+    db.execute("CREATE TABLE t (a int)", "CREATE PUBLICATION pub FOR TABLE t")
+    copy = copy_of("t")
+    db.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    later = copy_of("t")
+    later.ranges = copy.ranges
+    assert len(rows_of(later)) == 1000
+
+
+def test_batches_and_spark_have_the_same_rows(db: Database, copy_of: CopyOf) -> None:
+    """The reader in this process and the DataFrame hold what the partitions hold."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamp, d numeric(8,3), tags text[])",
+        "INSERT INTO t SELECT g, 'v' || g, '2024-01-01'::timestamp + g * interval '1s', g / 8.0, ARRAY['a', NULL]"
+        " FROM generate_series(1, 3000) g",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    expected = rows_of(copy_of("t"))
+    here = copy_of("t")
+    assert sorted(here.batches().read_all().to_pylist(), key=lambda r: str(r["id"])) == expected
+    assert here.progress().rows == 3000
+    frame = copy_of("t").to_spark()
+    assert sorted((r.asDict() for r in frame.collect()), key=lambda r: str(r["id"])) == expected
+
+
+def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
+    """A value that its type has no place for stops the copy and names the column, or is NULL and counted, or text."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, fine date, odd date)",
+        "INSERT INTO t VALUES (1, '2024-01-01', 'infinity'), (2, '2024-01-02', '2024-01-02')",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    with pytest.raises(Unrepresentable) as raised:
+        rows_of(copy_of("t"))
+    assert "odd" in raised.value.message
+    assert "fine" not in raised.value.message
+    nulled = copy_of("t", policy=OnUnrepresentable.NULL)
+    assert [r["odd"] for r in rows_of(nulled)] == [None, datetime(2024, 1, 2).date()]
+    assert nulled.progress().unrepresentable == 1
+    text = copy_of("t", policy=OnUnrepresentable.TEXT)
+    assert [r["odd"] for r in rows_of(text)] == ["infinity", "2024-01-02"]
+
+
+def test_errors_keep_their_type(db: Database, copy_of: CopyOf) -> None:
+    """What a task raises arrives as it was raised: Levada's errors with code and hint, others with their trace."""
+    db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
+
+    def refuse(reader: pa.RecordBatchReader) -> None:
+        raise NeedsOperator("lake_full", "no space", hint="buy a disk")
+
+    with pytest.raises(NeedsOperator) as raised:
+        copy_of("t").map_partitions(refuse)
+    assert (raised.value.code, raised.value.hint) == ("lake_full", "buy a disk")
+
+    def fail(reader: pa.RecordBatchReader) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError) as other:
+        copy_of("t").map_partitions(fail)
+    assert "in fail" in other.value.__notes__[0]
+
+
+def test_privilege_is_named(db: Database, copy_of: CopyOf) -> None:
+    """A failure of the source inside a task arrives as the failures' table says."""
+    db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
+    copy = copy_of("t")
+    db.execute("ALTER TABLE t RENAME COLUMN id TO other")
+    with pytest.raises(NeedsOperator):
+        rows_of(copy)
+
+
+def test_transient_failures_are_tried_again(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
+    """A range whose task failed with Transient is read again, and counts once."""
+    db.execute(
+        "CREATE TABLE t (id int)", "INSERT INTO t SELECT generate_series(1, 10)", "CREATE PUBLICATION pub FOR TABLE t"
+    )
+    marker = tmp_path / "failed-once"
+
+    def fail_once(reader: pa.RecordBatchReader) -> int:
+        rows = reader.read_all().num_rows
+        if not marker.exists():
+            marker.touch()
+            raise Transient("connection_cut", "once")
+        return rows
+
+    copy = copy_of("t")
+    assert copy.map_partitions(fail_once) == [10]
+    assert copy.progress().rows == 10
+
+
+def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf) -> None:
+    """When the snapshot's holder is gone, the copy as a whole has to begin anew: Transient ``snapshot_gone``."""
+    db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
+    copy = copy_of("t")
+    db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s", db.name)
+    with db.connect() as c:
+        while c.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", [db.name]).fetchone():
+            c.execute("SELECT pg_sleep(0.05)")
+    with pytest.raises(Transient) as raised:
+        rows_of(copy)
+    assert raised.value.code == "snapshot_gone"
+
+
+def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
+    """Setting the event ends a copy whose tasks would go on for ever; no connection of it is left behind."""
+    db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
+    cancelled = threading.Event()
+    begun = tmp_path / "begun"
+
+    def hang(reader: pa.RecordBatchReader) -> None:
+        reader.read_next_batch()
+        begun.touch()
+        threading.Event().wait()
+
+    copy = copy_of("t", cancelled=cancelled)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            copy.map_partitions(hang)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not begun.exists():
+        thread.join(0.05)
+    cancelled.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(raised[0], Transient)
+    assert raised[0].code == "copy_cancelled"
+    with db.connect() as c:
+        mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'levada:copy' AND datname = %s"
+        while c.execute(mine, [db.name]).fetchone() != (0,):
+            c.execute("SELECT pg_sleep(0.05)")
+
+
+def test_connections_are_bounded(db: Database, copy_of: CopyOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one connection, no two ranges are read at the same time, whatever Spark has slots for."""
+    monkeypatch.setattr("levada.copy.plan.MAX_RANGE_BYTES", 64 << 10)
+    monkeypatch.setattr("levada.copy.plan.MIN_RANGE_BYTES", 64 << 10)
+    db.execute(
+        "CREATE TABLE t (id bigint, pad text)",
+        "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    uri = db.uri
+
+    def busy(reader: pa.RecordBatchReader) -> int:
+        import psycopg
+
+        reader.read_next_batch()
+        with psycopg.connect(uri) as c:
+            row = c.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE application_name = 'levada:copy' AND datname = current_database()"
+            ).fetchone()
+        return int(row[0]) if row else 0
+
+    copy = copy_of("t", connections=1)
+    assert len(copy.ranges) > 3
+    assert set(copy.map_partitions(busy)) == {1}
+
+
+def test_results_can_be_files(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
+    """The use it is made for: each task writes a file and returns its description."""
+    db.execute(
+        "CREATE TABLE t (id int)", "INSERT INTO t SELECT generate_series(1, 100)", "CREATE PUBLICATION pub FOR TABLE t"
+    )
+    folder = str(tmp_path)
+
+    def write(reader: pa.RecordBatchReader) -> str:
+        path = f"{folder}/part.parquet"
+        with parquet.ParquetWriter(path, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+        return path
+
+    [path] = copy_of("t").map_partitions(write)
+    assert parquet.read_table(path).num_rows == 100
