@@ -10,6 +10,7 @@ from tests.conftest import Database
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.slots import drop_slot
 
 
 def connection_to(server: EmbeddedPostgres, user: str = "postgres") -> PostgresConnection:
@@ -40,15 +41,20 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres
 
 
 @pytest.fixture(params=["session", "older"])
-def versions(request: pytest.FixtureRequest, db: Database) -> Database:
+def versions(request: pytest.FixtureRequest, db: Database) -> Iterator[Database]:
     """A database on the session's server, and one on the oldest version at hand."""
     if request.param == "session":
-        return db
+        yield db
+        return
     server: EmbeddedPostgres = request.getfixturevalue("older")
-    name = f"of_{abs(hash(request.node.name))}"
     with psycopg.connect(server.uri(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    return Database(server, name)
+        admin.execute(f"CREATE DATABASE {db.name}")
+        yield Database(server, db.name)
+        for (slot,) in admin.execute(
+            "SELECT slot_name FROM pg_replication_slots WHERE database = %s", [db.name]
+        ).fetchall():
+            drop_slot(admin, slot, terminate=True)
+        admin.execute(f"DROP DATABASE {db.name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.heartbeat import HEARTBEAT_PREFIX, emit_heartbeat
+from levada.postgres.lag import current_wal_lsn
 from levada.postgres.slots import inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn
@@ -126,6 +127,18 @@ def test_heartbeat_is_streamed(db: Database) -> None:
         assert kinds(messages) == "M"
         assert HEARTBEAT_PREFIX.encode() in messages[0]
         receive_until(stream, lambda _: stream.server_wal_end >= at)
+
+
+def test_end_of_the_wal_is_past_every_commit_and_is_reached(versions: Database) -> None:
+    """A commit that the server has not flushed yet is below the end that is told, and the stream gets there."""
+    prepare(versions)
+    with open_stream(versions) as stream, versions.connection.connect() as c:
+        for n in range(3):
+            c.execute("INSERT INTO t VALUES (%s)", [n])
+            end = current_wal_lsn(c)
+            messages = receive_until(stream, lambda m, end=end: stream.server_wal_end >= end)  # type: ignore[misc]
+            assert kinds(messages).count("C") == 1
+            assert commit_end(messages[-1]) <= end
 
 
 def test_second_reader_is_told_who_reads(db: Database) -> None:

@@ -25,6 +25,8 @@ from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 _log = logging.getLogger(__name__)
 
 DDL_PREFIX: Final = "levada_ddl"
+SEPARATOR_PREFIX: Final = "levada_ddl_end"
+"""Of messages without meaning, to be skipped."""
 TRIGGER: Final = "levada_ddl"
 _SCHEMA: Final = "levada"
 _FUNCTION: Final = "emit_table_change"
@@ -52,6 +54,11 @@ BEGIN
     LOOP
         PERFORM pg_catalog.pg_logical_emit_message(true, {prefix}, description::text);
     END LOOP;
+    IF FOUND THEN
+        -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
+        -- as this block is, the two would be of equal rank, and the row might come first: so the next row is put off.
+        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
+    END IF;
 EXCEPTION WHEN OTHERS THEN
     -- Levada compares the catalog as well; nobody's ALTER may fail because of it.
     RAISE WARNING 'levada could not tell of a changed table: %', SQLERRM;
@@ -119,7 +126,12 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     False, with a note in the log, where the role may not (PostgreSQL asks for a superuser) or the server is a standby.
     """
     function = sql.Identifier(_SCHEMA, _FUNCTION)
-    body = _BODY.format(altered=_ALTERED, description=DESCRIPTION_QUERY, prefix=sql.Literal(DDL_PREFIX)).as_string(None)
+    body = _BODY.format(
+        altered=_ALTERED,
+        description=DESCRIPTION_QUERY,
+        prefix=sql.Literal(DDL_PREFIX),
+        separator=sql.Literal(SEPARATOR_PREFIX),
+    ).as_string(None)
     create = _CREATE_FUNCTION.format(function=function, body=sql.Literal(body))
     mark = f"levada {hashlib.sha256(create.as_string(None).encode()).hexdigest()[:16]}"
     if _installed(conn, mark):

@@ -167,7 +167,6 @@ def ensure_coverage(
             break
         try:
             _apply(conn, publication, report.missing)
-            break
         except NeedsOperator as error:
             # Somebody made the publication, or added one of the tables, since the report.
             if error.code != "object_exists" or attempt == _ATTEMPTS:
@@ -191,7 +190,8 @@ def _apply(conn: psycopg.Connection[Any], publication: str, missing: Collection[
     with source_errors(f"changing publication {publication}"), conn.transaction():
         conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         found = read_publication(conn, publication)
-        conn.execute(_statement(publication, found, missing))
+        if found is None or missing:
+            conn.execute(_statement(publication, found, missing))
 
 
 def _statement(publication: str, found: Publication | None, missing: Collection[QualifiedTable]) -> sql.Composed:

@@ -1,0 +1,186 @@
+"""The catalog: what is published, how large it is, and what a table's schema is."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conftest import Database
+
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import list_tables, published_tables, read_table_schema, read_type_infos
+from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
+from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+
+
+def table_id(db: Database, name: str) -> TableId:
+    """The table's OID."""
+    return TableId(db.query("SELECT %s::regclass::oid", name)[0][0])
+
+
+def schema_of(db: Database, name: str, **options: object) -> ReplicatedTableSchema:
+    """The table's schema as a fresh connection reads it."""
+    with db.connection.connect() as c:
+        return read_table_schema(c, table_id(db, name), **options)  # type: ignore[arg-type]  # named by the tests
+
+
+def test_published_tables_are_told_with_limits_and_sizes(versions: Database) -> None:
+    """Row filter and column list are as the stream applies them, sizes are those of the table's own storage."""
+    versions.execute(
+        "CREATE TABLE b (id int PRIMARY KEY, v text, w text)",
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE unpublished (id int)",
+        "INSERT INTO b SELECT g, repeat('x', 1000), '' FROM generate_series(1, 100) g",
+        "ANALYZE b",
+        "CREATE PUBLICATION p FOR TABLE a, b (id, w) WHERE (id > 5)",
+    )
+    with versions.connection.connect() as c:
+        a, b = published_tables(c, "p")
+        with pytest.raises(NeedsOperator) as raised:
+            published_tables(c, "nowhere")
+        # An open snapshot is read as it is.
+        with c.transaction():
+            assert [t.name for t in published_tables(c, "p")] == [a.name, b.name]
+    assert raised.value.code == "publication_missing"
+    assert (a.name, a.row_filter, a.column_attnums, a.blocks) == (QualifiedTable("public", "a"), None, None, 0)
+    assert a.estimated_rows is None
+    assert (b.row_filter, b.column_attnums, b.estimated_rows) == ("(id > 5)", (1, 3), 100)
+    assert (b.kind, [leaf.id for leaf in b.leaves]) == ("r", [b.id])
+    assert b.blocks == 15
+    assert b.bytes >= b.blocks * 8192
+
+
+def test_partitions_follow_the_publication(db: Database) -> None:
+    """Through the root a partitioned table is one table with its leaves; otherwise each leaf is a table."""
+    db.execute(
+        "CREATE TABLE r (id int, k text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+        "CREATE TABLE r_a PARTITION OF r FOR VALUES IN ('a')",
+        "CREATE TABLE r_b PARTITION OF r FOR VALUES IN ('b') PARTITION BY RANGE (id)",
+        "CREATE TABLE r_b1 PARTITION OF r_b FOR VALUES FROM (0) TO (10)",
+        "CREATE PUBLICATION whole FOR TABLE r WITH (publish_via_partition_root)",
+        "CREATE PUBLICATION parts FOR TABLE r",
+        "INSERT INTO r VALUES (1, 'a'), (2, 'b')",
+    )
+    with db.connection.connect() as c:
+        (root,) = published_tables(c, "whole")
+        leaves = published_tables(c, "parts")
+        assert list_tables(c) == (QualifiedTable("public", "r"),)
+    assert (root.name.name, root.kind) == ("r", "p")
+    assert [leaf.name.name for leaf in root.leaves] == ["r_a", "r_b1"]
+    assert root.blocks == 2
+    assert [(t.name.name, t.kind) for t in leaves] == [("r_a", "r"), ("r_b1", "r")]
+
+
+def test_columns_are_those_that_are_replicated(versions: Database) -> None:
+    """Dropped and generated columns are left out, types of the user's own are resolved, attnums stay."""
+    versions.execute(
+        "CREATE TYPE mood AS ENUM ('good')",
+        "CREATE DOMAIN amount AS numeric(10, 2)",
+        "CREATE DOMAIN price AS amount NOT NULL",
+        "CREATE TABLE t (id bigint PRIMARY KEY, gone int, double int GENERATED ALWAYS AS (id * 2) STORED,"
+        " m mood, ms mood[], p price, ps amount[], n numeric, iv int2vector, bs box[], v varchar(10) DEFAULT 'x')",
+        "ALTER TABLE t DROP gone",
+    )
+    schema = schema_of(versions, "t")
+    kinds = {c.name: c.type.kind for c in schema.columns}
+    assert kinds == {
+        "id": Kind.INT8, "m": Kind.TEXT, "ms": Kind.ARRAY, "p": Kind.DECIMAL, "ps": Kind.ARRAY, "n": Kind.TEXT,
+        "iv": Kind.TEXT, "bs": Kind.TEXT, "v": Kind.TEXT,
+    }  # fmt: skip
+    assert [c.attnum for c in schema.columns] == [1, 4, 5, 6, 7, 8, 9, 10, 11]
+    by_name = {c.name: c for c in schema.columns}
+    assert (by_name["p"].type.precision, by_name["p"].type.scale) == (10, 2)
+    assert by_name["ps"].type.element == by_name["p"].type
+    assert (by_name["m"].type_name, by_name["v"].type_name) == ("public.mood", "character varying(10)")
+    assert (by_name["v"].default, by_name["v"].nullable, by_name["id"].nullable) == (
+        "'x'::character varying", True, False,
+    )  # fmt: skip
+    as_text = schema_of(versions, "t", policy=OnUnrepresentable.TEXT)
+    assert as_text.by_attnum[6].type.kind is Kind.TEXT
+    assert ReplicatedTableSchema.from_json(schema.to_json()) == schema
+    with versions.connection.connect() as c:
+        infos = read_type_infos(c, [by_name["ms"].type_oid, by_name["p"].type_oid, 23])
+    assert sorted(i.name for i in infos.values()) == ["_mood", "amount", "mood", "price"]
+
+
+def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
+    """What is not replicated is not in the schema, and without a part of its key a row has none."""
+    db.execute("CREATE TABLE t (a int, b int, c int, d int, PRIMARY KEY (c, a))")
+    schema = schema_of(db, "t", columns=(1, 2, 3), exclude={"b"}, snapshot_id=SnapshotId(7))
+    assert [c.name for c in schema.columns] == ["a", "c"]
+    assert (schema.key, schema.identity_attnums, schema.snapshot_id) == ((3, 1), (1, 3), 7)
+    partial = schema_of(db, "t", exclude={"a"})
+    assert (partial.key, partial.identity) == ((), IdentityKind.PRIMARY_KEY)
+
+
+@pytest.mark.parametrize(
+    ("statement", "identity", "attnums", "key"),
+    [
+        ("SELECT 1", IdentityKind.PRIMARY_KEY, (1, 2), (2, 1)),
+        ("ALTER TABLE t REPLICA IDENTITY FULL", IdentityKind.FULL, (1, 2, 3), (2, 1)),
+        ("ALTER TABLE t REPLICA IDENTITY NOTHING", IdentityKind.MISSING, (), ()),
+        ("ALTER TABLE t REPLICA IDENTITY USING INDEX other", IdentityKind.INDEX, (3,), (3,)),
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey", IdentityKind.MISSING, (), ()),
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey, REPLICA IDENTITY FULL", IdentityKind.FULL, (1, 2, 3), ()),
+        (
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (b, a) DEFERRABLE",
+            IdentityKind.MISSING, (), (),
+        ),
+    ],
+)  # fmt: skip
+def test_identity_and_key(
+    versions: Database, statement: str, identity: IdentityKind, attnums: tuple[int, ...], key: tuple[int, ...]
+) -> None:
+    """The key is the identity's in key order, under FULL the primary key's, and none where a row cannot be told."""
+    versions.execute(
+        "CREATE TABLE t (a int NOT NULL, b int NOT NULL, c int NOT NULL, PRIMARY KEY (b, a) INCLUDE (c))",
+        "CREATE UNIQUE INDEX other ON t (c) INCLUDE (a)",
+    )
+    with versions.connect() as c:
+        c.execute(statement)
+    schema = schema_of(versions, "t")
+    assert (schema.identity, schema.identity_attnums, schema.key) == (identity, attnums, key)
+
+
+@pytest.mark.parametrize(
+    ("column", "missing", "rewritten"),
+    [
+        ("int", None, False),
+        ("int DEFAULT 5", "5", False),
+        ("""text DEFAULT 'it''s "{a,b}" \\'""", """it's "{a,b}" \\""", False),
+        ("text DEFAULT ''", "", False),
+        ("int[] DEFAULT '{1,NULL,2}'", "{1,NULL,2}", False),
+        ("box DEFAULT '((1,1),(0,0))'", "(1,1),(0,0)", False),
+        ("timestamptz DEFAULT '2020-01-02 03:04:05+01'", "2020-01-02 02:04:05+00", False),
+        ("bytea DEFAULT '\\x00ff'", "\\x00ff", False),
+        ("double precision DEFAULT random()", None, True),
+        ("int GENERATED BY DEFAULT AS IDENTITY", None, True),
+        ("serial", None, True),
+    ],
+)
+def test_added_columns_tell_what_older_rows_have(
+    db: Database, column: str, missing: str | None, rewritten: bool
+) -> None:
+    """A constant default is told as text; one that was computed row by row is told as such."""
+    db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)")
+    with db.connect() as c:
+        c.execute("SET timezone = 'Asia/Tokyo'")
+        c.execute(f"ALTER TABLE t ADD v {column}")
+    added = schema_of(db, "t").columns[-1]
+    assert (added.missing_value, added.rewritten) == (missing, rewritten)
+
+
+def test_partitioned_table_knows_what_its_partitions_lack(db: Database) -> None:
+    """A root has no rows of its own, so a constant of its older rows is found at a partition."""
+    db.execute(
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO r VALUES (1)",
+        "ALTER TABLE r ADD v int DEFAULT 7",
+    )
+    assert schema_of(db, "r").columns[-1].missing_value == "7"
+
+
+def test_missing_table_is_told(db: Database) -> None:
+    """A table that was dropped meanwhile needs a person."""
+    with db.connection.connect() as c, pytest.raises(NeedsOperator) as raised:
+        read_table_schema(c, TableId(4_000_000_000))
+    assert raised.value.code == "table_missing"

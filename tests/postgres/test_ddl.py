@@ -1,0 +1,192 @@
+"""The DDL trigger: what it tells, whom it never disturbs, and where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.conftest import Database
+from tests.postgres.streams import kinds, open_stream, prepare, receive_until
+
+from levada.errors import DecodeError
+from levada.postgres.catalog import read_table_schema
+from levada.postgres.ddl import DDL_PREFIX, DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
+from levada.postgres.stream import ReplicationStream
+from levada.schema import IdentityKind
+from levada.values import QualifiedTable, SnapshotId
+
+
+def is_ddl(message: bytes) -> bool:
+    """Whether it is a transactional logical message of the trigger (docs, "Logical Replication Message Formats")."""
+    return message[25:27] == b"M\x01" and message[35:].startswith(DDL_PREFIX.encode() + b"\x00")
+
+
+def parsed(message: bytes) -> DdlMessage:
+    """What the message tells."""
+    return parse_ddl_message(message[35:].partition(b"\x00")[2][4:])
+
+
+def told(stream: ReplicationStream, count: int) -> list[DdlMessage]:
+    """The next messages of the trigger."""
+    messages = receive_until(stream, lambda m: sum(map(is_ddl, m)) == count)
+    return [parsed(m) for m in messages if is_ddl(m)]
+
+
+def shape(messages: list[bytes]) -> str:
+    """The kinds of messages without relations, types and separators; D is the trigger's own."""
+    return "".join(
+        "D" if is_ddl(m) else chr(m[25]) for m in messages if is_ddl(m) or m[25:26] not in (b"R", b"Y", b"M")
+    )
+
+
+@pytest.fixture
+def stream(versions: Database) -> Iterator[ReplicationStream]:
+    """A stream of a database with the trigger."""
+    with versions.connection.connect() as c:
+        assert install_ddl_trigger(c)
+    prepare(versions)
+    with open_stream(versions) as s:
+        yield s
+
+
+def test_change_lies_between_old_rows_and_new_ones(versions: Database, stream: ReplicationStream) -> None:
+    """The message is in its transaction's order, and equals what the catalog says afterwards."""
+    with versions.connect() as c, c.transaction():
+        c.execute("SET datestyle = 'German'; SET bytea_output = 'escape'; SET search_path = pg_catalog")
+        c.execute("INSERT INTO public.t VALUES (1, 'a')")
+        c.execute("CREATE TYPE public.mood AS ENUM ('good', 'bad')")
+        c.execute("ALTER TABLE public.t RENAME v TO w")
+        c.execute(
+            "ALTER TABLE public.t ADD d date DEFAULT '2020-02-01', ADD m public.mood, ADD b bytea DEFAULT '\\x00ff'"
+        )
+        c.execute("INSERT INTO public.t (id) VALUES (2)")
+    messages = receive_until(stream, lambda m: "C" in kinds(m))
+    assert shape(messages) == "BIDDIC"
+    last = [parsed(m) for m in messages if is_ddl(m)][-1]
+    assert last.name == QualifiedTable("public", "t")
+    assert [c.name for c in last.columns] == ["id", "w", "d", "m", "b"]
+    assert [c.missing_value for c in last.columns] == [None, None, "2020-02-01", None, "\\x00ff"]
+    with versions.connection.connect() as c:
+        assert last.schema(snapshot_id=SnapshotId(9)) == read_table_schema(c, last.table_id, snapshot_id=SnapshotId(9))
+
+
+def test_order_holds_in_subtransactions(versions: Database, stream: ReplicationStream) -> None:
+    """A row right after an ALTER comes after its message, whichever subtransaction each of the two is in."""
+    with versions.connect() as c, c.transaction():
+        for n in range(10):
+            c.execute("SAVEPOINT s")
+            c.execute(f"INSERT INTO t VALUES ({2 * n})")
+            c.execute(f"ALTER TABLE t ADD c{n} int")
+            if n % 2:
+                c.execute("RELEASE s")
+            c.execute(f"INSERT INTO t VALUES ({2 * n + 1})")
+    assert shape(receive_until(stream, lambda m: "C" in kinds(m))) == "B" + "IDI" * 10 + "C"
+
+
+def test_every_kind_of_change_is_told(versions: Database, stream: ReplicationStream) -> None:
+    """Drops, types, defaults, nullability, identity and the table's own name all arrive."""
+    versions.execute(
+        "ALTER TABLE t ALTER id TYPE bigint",
+        "ALTER TABLE t ALTER v SET DEFAULT 'x', ALTER v SET NOT NULL",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "ALTER TABLE t DROP v",
+        "ALTER TABLE t RENAME TO u",
+    )
+    retyped, default, full, dropped, renamed = told(stream, 5)
+    assert retyped.columns[0].type_name == "bigint"
+    assert (default.columns[1].default, default.columns[1].nullable) == ("'x'::text", False)
+    assert full.description.identity is IdentityKind.FULL
+    assert [c.attnum for c in dropped.columns] == [1]
+    assert renamed.name == QualifiedTable("public", "u")
+    assert renamed.table_id == retyped.table_id
+
+
+def test_rolled_back_and_unpublished_changes_are_not_told(versions: Database, stream: ReplicationStream) -> None:
+    """Only what was committed, of tables that are streamed, arrives."""
+    with versions.connect() as c:
+        with c.transaction(force_rollback=True):
+            c.execute("ALTER TABLE t ADD gone int")
+        c.execute("CREATE TABLE unpublished (id int)")
+        c.execute("ALTER TABLE unpublished ADD v int")
+        c.execute("CREATE TEMP TABLE t2 (id int)")
+        c.execute("ALTER TABLE t2 ADD v int")
+        c.execute("ALTER TABLE t ADD kept int")
+    (message,) = told(stream, 1)
+    assert message.columns[-1].name == "kept"
+
+
+def test_partitions_change_with_their_root(versions: Database, stream: ReplicationStream) -> None:
+    """An ALTER of a root is told of whatever the publication streams of it: its partitions, or the root itself."""
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (10) TO (20)",
+        "ALTER PUBLICATION p ADD TABLE r",
+        "ALTER TABLE r ADD v int DEFAULT 3",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        "ALTER TABLE r ADD w int",
+    )
+    first, second, root = told(stream, 3)
+    assert [first.name.name, second.name.name, root.name.name] == ["r1", "r2", "r"]
+    assert first.columns[-1].missing_value == "3"
+
+
+def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
+    """A plain owner of a table alters it, with any search path, even where the trigger cannot write its message."""
+    with db.connection.connect() as c:
+        assert install_ddl_trigger(c)
+    db.execute(f"CREATE SCHEMA mine AUTHORIZATION {role}", "CREATE PUBLICATION p FOR ALL TABLES")
+    with replace(db.connection, user=role).connect() as c:
+        c.execute("CREATE TABLE mine.t (id int PRIMARY KEY)")
+        c.execute("CREATE FUNCTION mine.format_type(oid, int) RETURNS text LANGUAGE sql AS 'SELECT 1 / 0; SELECT null'")
+        c.execute("SET search_path = mine, pg_catalog")
+        c.execute("ALTER TABLE t ADD a int DEFAULT 1")
+    db.execute("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC, postgres")
+    db.execute("ALTER FUNCTION levada.emit_table_change() SECURITY INVOKER")
+    notices: list[str] = []
+    with replace(db.connection, user=role).connect() as c:
+        c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
+        c.execute("ALTER TABLE mine.t ADD b int")
+    assert any("levada" in n for n in notices)
+    assert len(db.query("SELECT 1 FROM pg_attribute WHERE attrelid = 'mine.t'::regclass AND attnum > 0")) == 3
+
+
+def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> None:
+    """The trigger is made once, renewed when it was disabled, and leaves nothing behind."""
+    look = "SELECT oid, evtenabled FROM pg_event_trigger"
+    with db.connection.connect() as c:
+        assert install_ddl_trigger(c)
+        first = db.query(look)
+        assert install_ddl_trigger(c)
+        assert db.query(look) == first
+        db.execute("ALTER EVENT TRIGGER levada_ddl DISABLE")
+        assert install_ddl_trigger(c)
+        assert [row[1] for row in db.query(look)] == ["O"]
+        assert remove_ddl_trigger(c)
+        assert not remove_ddl_trigger(c)
+        assert db.query(look) == []
+        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada'") == []
+        install_ddl_trigger(c)
+        db.execute("CREATE TABLE levada.state (id int)")
+        assert remove_ddl_trigger(c)
+        assert db.query("SELECT count(*) FROM levada.state") == [(0,)]
+
+
+def test_role_without_the_right_goes_without(db: Database, role: str) -> None:
+    """Where the role may not create an event trigger nothing is made; one that is there is used."""
+    db.execute(f"GRANT CREATE ON DATABASE {db.name} TO {role}")
+    with replace(db.connection, user=role).connect() as c:
+        assert not install_ddl_trigger(c)
+        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada'") == []
+        with db.connection.connect() as admin:
+            assert install_ddl_trigger(admin)
+        assert install_ddl_trigger(c)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null"])
+def test_foreign_content_is_a_decode_error(bad: bytes) -> None:
+    """Whatever else is written with the prefix is refused, not guessed at."""
+    with pytest.raises(DecodeError) as raised:
+        parse_ddl_message(bad)
+    assert raised.value.code == "bad_ddl_message"

@@ -1,0 +1,169 @@
+"""Preflight: every problem at once, each with what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.conftest import Database
+from tests.postgres.conftest import connection_to
+from tests.postgres.streams import open_stream, prepare
+
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
+from levada.postgres.slots import create_slot
+
+REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
+
+
+def codes(problems: tuple[Problem, ...]) -> dict[str, Severity]:
+    """Each code with its severity."""
+    return {p.code: p.severity for p in problems}
+
+
+def test_good_source_has_no_problem(versions: Database) -> None:
+    """A source that is ready is silent, before and after slot and publication exist, and nothing is changed."""
+    versions.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    assert preflight(versions.connection, REQUEST) == ()
+    assert versions.query("SELECT 1 FROM pg_publication") == []
+    assert versions.query("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+    prepare(versions)
+    assert preflight(versions.connection, REQUEST) == ()
+    assert preflight(versions.connection, replace(REQUEST, managed=False)) == ()
+
+
+def test_unreachable_source_is_the_one_problem(db: Database) -> None:
+    """What cannot be asked is told with the code of the failed login."""
+    (problem,) = preflight(replace(db.connection, port=1), REQUEST)
+    assert (problem.severity, problem.code) == (Severity.ERROR, "source_unreachable")
+
+
+def test_all_problems_come_at_once(db: Database, role: str) -> None:
+    """Rights, rows that are hidden, names that are ours and what is missing are told together, errors first."""
+    db.execute(
+        "CREATE TABLE plain (id int PRIMARY KEY)",
+        'CREATE TABLE "Odd" (_levada_op int PRIMARY KEY)',
+        "CREATE TABLE hidden (id int PRIMARY KEY)",
+        "ALTER TABLE hidden ENABLE ROW LEVEL SECURITY",
+        "CREATE TABLE keyless (id int)",
+        "CREATE TABLE full_only (id int)",
+        "ALTER TABLE full_only REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE plain, \"Odd\", hidden, keyless, full_only WITH (publish = 'insert, update')",
+    )
+    problems = preflight(replace(db.connection, user=role), replace(REQUEST, managed=False))
+    found = codes(problems)
+    assert found == {
+        "replication_privilege_missing": Severity.ERROR,
+        "select_privilege_missing": Severity.ERROR,
+        "row_security": Severity.ERROR,
+        "reserved_column_name": Severity.ERROR,
+        "publication_operations": Severity.WARNING,
+        "identity_missing": Severity.WARNING,
+        "key_missing": Severity.WARNING,
+    }
+    assert [p.severity for p in problems] == sorted((p.severity for p in problems), key=lambda s: s == Severity.WARNING)
+    hints = "\n".join(p.hint for p in problems)
+    assert 'ALTER TABLE "public"."Odd" RENAME COLUMN "_levada_op"' in hints
+    assert f'GRANT SELECT ON "public"."plain" TO "{role}"' in hints
+    assert all(p.hint for p in problems)
+    excluded = preflight(db.connection, replace(REQUEST, managed=False, excluded_columns=lambda t: {"_levada_op"}))
+    assert "reserved_column_name" not in codes(excluded)
+
+
+def test_publication_that_loses_changes_is_an_error(db: Database) -> None:
+    """Without updates or deletes in the publication rows would be wrong."""
+    prepare(db)
+    db.execute("ALTER PUBLICATION p SET (publish = 'insert, truncate')")
+    (problem,) = preflight(db.connection, REQUEST)
+    assert (problem.severity, problem.code) == (Severity.ERROR, "publication_operations")
+    assert "update, delete" in problem.message
+
+
+def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Database, role: str) -> None:
+    """External: its SQL is the hint. Managed: every reason why the role cannot make it."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int)")
+    (external,) = preflight(db.connection, replace(REQUEST, managed=False))
+    assert external.code == "publication_missing"
+    assert external.hint.startswith('CREATE PUBLICATION "p"')
+    (harm,) = preflight(db.connection, REQUEST)
+    assert "public.b has no replica identity" in harm.message
+    managed = [p for p in preflight(replace(db.connection, user=role), REQUEST) if p.code == "publication_missing"]
+    assert len(managed) == 4
+
+
+def test_empty_selection_is_an_error(db: Database) -> None:
+    """A pipeline of nothing is a mistake."""
+    prepare(db)
+    assert "no_tables_selected" in codes(preflight(db.connection, replace(REQUEST, selects=lambda t: False)))
+
+
+def test_partitions_are_checked_one_by_one(db: Database, role: str) -> None:
+    """What a copy reads are the partitions: a right on the root alone does not do."""
+    db.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE PUBLICATION p FOR TABLE r WITH (publish_via_partition_root)",
+        f"GRANT SELECT ON r TO {role}",
+        "ALTER TABLE r1 REPLICA IDENTITY NOTHING",
+    )
+    found = codes(preflight(replace(db.connection, user=role), replace(REQUEST, managed=False)))
+    assert "select_privilege_missing" in found
+    assert found["identity_missing"] is Severity.WARNING
+
+
+def test_slot_of_somebody_else_is_an_error(db: Database) -> None:
+    """A slot that cannot serve is an error, one in use a warning with its PID."""
+    prepare(db)
+    db.execute("SELECT pg_create_physical_replication_slot('physical_one')")
+    try:
+        found = codes(preflight(db.connection, replace(REQUEST, slot="physical_one")))
+        assert found == {"slot_foreign": Severity.ERROR}
+    finally:
+        db.execute("SELECT pg_drop_replication_slot('physical_one')")
+    with open_stream(db):
+        assert codes(preflight(db.connection, REQUEST)) == {"slot_active": Severity.WARNING}
+
+
+def test_room_for_the_stream_and_the_copies_is_counted(db: Database) -> None:
+    """Too few for all copies is a warning, too few for one an error."""
+    prepare(db)
+    few = codes(preflight(db.connection, replace(REQUEST, copy_tables=500)))
+    assert few == {"no_free_slot": Severity.WARNING, "no_free_wal_sender": Severity.WARNING}
+
+
+def test_server_that_cannot_replicate_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The server's own settings are checked: WAL, room, retention and encoding."""
+    settings = {
+        "wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1", "max_slot_wal_keep_size": "100MB",
+        "idle_replication_slot_timeout": "60s",
+    }  # fmt: skip
+    with EmbeddedPostgres(tmp_path_factory.mktemp("poor") / "data", settings=settings) as server:
+        db = Database(server, "ascii")
+        Database(server, "postgres").execute(
+            "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'",
+        )
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        found = codes(preflight(db.connection, REQUEST))
+    assert found == {
+        "wal_level_not_logical": Severity.ERROR,
+        "encoding_sql_ascii": Severity.ERROR,
+        "no_free_slot": Severity.ERROR,
+        "no_free_wal_sender": Severity.ERROR,
+        "slot_retention_small": Severity.WARNING,
+        "slot_idle_timeout": Severity.WARNING,
+    }
+
+
+def test_lost_slot_is_a_warning_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What becomes of a lost slot is the pipeline's own policy, so preflight does not forbid the start."""
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with EmbeddedPostgres(tmp_path_factory.mktemp("lost") / "data", settings=settings) as server:
+        connection = connection_to(server)
+        with connection.connect() as c:
+            c.execute("CREATE TABLE t (id int PRIMARY KEY)")
+            create_slot(c, "s")
+            for _ in range(4):
+                c.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)), pg_switch_wal()")
+            c.execute("CHECKPOINT")
+        found = codes(preflight(connection, REQUEST))
+    assert found == {"slot_lost": Severity.WARNING, "slot_retention_small": Severity.WARNING}

@@ -1,0 +1,166 @@
+"""Coverage: what a publication lacks, whether that can be closed, and closing it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from tests.conftest import Database
+
+from levada.postgres.catalog import published_tables
+from levada.postgres.publications import drop_publication, ensure_coverage, inspect_coverage, read_publication
+from levada.values import QualifiedTable
+
+A, B, C = (QualifiedTable("public", name) for name in "abc")
+
+
+@pytest.fixture
+def tables(versions: Database) -> Database:
+    """Three tables with keys."""
+    versions.execute(*[f"CREATE TABLE {t} (id int PRIMARY KEY, v text)" for t in "abc"])
+    return versions
+
+
+def test_gap_is_found_and_closed(tables: Database) -> None:
+    """The report is what was seen before acting; afterwards nothing is missing, and a second run changes nothing."""
+    with tables.connection.connect() as c:
+        before = inspect_coverage(c, "p", {B, A})
+        assert (before.satisfied, before.present, before.missing) == (False, (), (A, B))
+        assert (before.manageable, before.blockers) == (True, ())
+        assert before.remediation == (
+            'CREATE PUBLICATION "p" FOR TABLE "public"."a", "public"."b" WITH (publish_via_partition_root = true)',
+        )
+        assert read_publication(c, "p") is None
+        assert ensure_coverage(c, "p", {A, B}, manage=True) == before
+        grown = ensure_coverage(c, "p", {A, B, C}, manage=True)
+        assert (grown.present, grown.missing) == ((A, B), (C,))
+        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."c"',)
+        covered = ensure_coverage(c, "p", {A, C}, manage=True)
+        assert (covered.satisfied, covered.missing, covered.remediation) == (True, (), ())
+        assert [t.name for t in published_tables(c, "p")] == [A, B, C]
+        assert drop_publication(c, "p")
+        assert not drop_publication(c, "p")
+
+
+def test_nothing_is_changed_that_is_not_ours_to_change(tables: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """With external management the gap is a warning with the SQL that closes it."""
+    tables.execute("CREATE PUBLICATION p FOR TABLE a")
+    with tables.connection.connect() as c:
+        report = ensure_coverage(c, "p", {A, B}, manage=False)
+        assert [t.name for t in published_tables(c, "p")] == [A]
+    assert not report.satisfied
+    assert 'ALTER PUBLICATION "p" ADD TABLE "public"."b"' in caplog.text
+
+
+def test_every_blocker_is_told_at_once(db: Database, role: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Rights, missing tables, and tables that would be harmed are all named, and nothing is done."""
+    db.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int)",
+        "CREATE UNLOGGED TABLE c (id int PRIMARY KEY)",
+        f"REVOKE CREATE ON DATABASE {db.name} FROM PUBLIC",
+    )
+    nowhere = QualifiedTable("other", "x")
+    connection = replace(db.connection, user=role)
+    with connection.connect() as c:
+        report = ensure_coverage(c, "p", {A, B, C, nowhere}, manage=True)
+        assert read_publication(c, "p") is None
+    told = "\n".join(report.blockers)
+    assert not report.manageable
+    for part in (
+        "no CREATE privilege",
+        "public.a is owned by another",
+        "public.b has no replica identity",
+        "public.c is not a permanent table",
+        "other.x does not exist",
+    ):
+        assert part in told
+    assert "other.x does not exist" in caplog.text
+    db.execute("CREATE PUBLICATION p")
+    with connection.connect() as c:
+        assert f"role {role} does not own publication p" in inspect_coverage(c, "p", {A}).blockers
+
+
+def test_table_whose_updates_would_fail_is_not_published(db: Database) -> None:
+    """Publishing must not break the application; where only inserts are published it does not."""
+    db.execute("CREATE TABLE a (id int)", "CREATE PUBLICATION inserts WITH (publish = 'insert')")
+    with db.connection.connect() as c:
+        assert not inspect_coverage(c, "p", {A}).manageable
+        assert inspect_coverage(c, "inserts", {A}).manageable
+        db.execute("ALTER TABLE a REPLICA IDENTITY FULL")
+        assert inspect_coverage(c, "p", {A}).manageable
+
+
+def test_limits_of_the_stream_are_noted(tables: Database) -> None:
+    """Filters, column lists and unpublished operations limit what arrives, and are said."""
+    tables.execute(
+        "CREATE PUBLICATION p FOR TABLE a WHERE (id > 3), b (id) WITH (publish = 'insert, delete')",
+    )
+    with tables.connection.connect() as c:
+        notes = "\n".join(inspect_coverage(c, "p", {A, B}).notes)
+    for part in (
+        "does not publish update",
+        "does not publish truncate",
+        "public.a is streamed where (id > 3)",
+        "public.b is streamed with a list",
+    ):
+        assert part in notes
+    assert "insert\n" not in notes
+
+
+def test_partitioned_tables_are_covered_however_they_are_published(versions: Database) -> None:
+    """A root is covered by its partitions and a partition by its root, so neither is ever added again."""
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE empty (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE PUBLICATION whole FOR TABLE r WITH (publish_via_partition_root)",
+        "CREATE PUBLICATION parts FOR TABLE r, empty",
+        "CREATE PUBLICATION leaf FOR TABLE r1",
+    )
+    r, r1, empty = (QualifiedTable("public", name) for name in ("r", "r1", "empty"))
+    with versions.connection.connect() as c:
+        whole = inspect_coverage(c, "whole", {r, r1})
+        parts = inspect_coverage(c, "parts", {r, r1, empty})
+        leaf = inspect_coverage(c, "leaf", {r, r1})
+    assert whole.satisfied
+    assert "public.r1 is streamed as its root public.r" in whole.notes
+    assert any("TRUNCATE" in n for n in whole.notes)
+    assert parts.satisfied
+    assert "public.r is streamed as its partitions: publish_via_partition_root is off" in parts.notes
+    assert leaf.satisfied
+
+
+def test_publications_of_all_tables_cover(versions: Database) -> None:
+    """A publication without a list covers what it streams; what it cannot stream cannot be added."""
+    versions.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)", "CREATE UNLOGGED TABLE b (id int)", "CREATE PUBLICATION p FOR ALL TABLES"
+    )
+    with versions.connection.connect() as c:
+        assert inspect_coverage(c, "p", {A}).satisfied
+        report = inspect_coverage(c, "p", {A, B})
+    assert (report.present, report.missing, report.manageable) == ((A,), (B,), False)
+
+
+def test_concurrent_creators_end_with_one_publication(tables: Database) -> None:
+    """Pipelines that start at once close the gap together, and none of them fails."""
+    failures: list[BaseException] = []
+    ready = threading.Barrier(4)
+
+    def work(required: set[QualifiedTable]) -> None:
+        try:
+            with tables.connection.connect() as c:
+                ready.wait()
+                ensure_coverage(c, "p", required, manage=True)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=[wanted]) for wanted in ({A, B}, {B, C}, {A, B, C}, {C})]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with tables.connection.connect() as c:
+        assert inspect_coverage(c, "p", {A, B, C}).satisfied
