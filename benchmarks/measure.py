@@ -1,13 +1,15 @@
 """CPU seconds and resident memory of a process and all its descendants, read from ``/proc`` (Linux).
 
-A client here is Python, a JVM and Python workers: only the whole tree tells what a row costs. Processes that have
-ended count through their parents' totals of waited-for children, so nothing is lost between two samples. A server
-that was started as a daemon (`EmbeddedPostgres`) is no descendant and does not count.
+A client here is Python, a JVM and Python workers: only the whole tree tells what a row costs. A process that has ended
+counts through its parent's total of waited-for children; where the parent does not wait (Spark's daemon of Python
+workers ignores SIGCHLD), with what it had when it was last seen. A server that was started as a daemon
+(`EmbeddedPostgres`) is no descendant and does not count.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -18,44 +20,63 @@ from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_EVERY_S = 0.2
 
 
-def _stat(pid: int | str) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` from ``state`` on; None if the process is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return text[text.rindex(")") + 2 :].split()
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A row of ``/proc``. ``cpu`` in ticks, with that of its waited-for children; ``start`` tells reused PIDs apart."""
+
+    pid: int
+    parent: int
+    start: int
+    cpu: int
+    rss: int
+
+    @classmethod
+    def read(cls, pid: int | str) -> _Process | None:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # The name before it is in parentheses, and may hold anything.
+        f = text[text.rindex(")") + 2 :].split()
+        return cls(int(pid), int(f[1]), int(f[19]), sum(map(int, f[11:15])), int(f[21]) * _PAGE)
+
+    def ignores_children(self) -> bool:
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+        return bool(int(ignored.split()[1], 16) >> (signal.SIGCHLD - 1) & 1)
+
+
+def _tree(root: int) -> dict[int, _Process]:
+    """The process and its living descendants, by PID."""
+    children: dict[int, list[_Process]] = {}
+    for process in filter(None, map(_Process.read, filter(str.isdigit, os.listdir("/proc")))):
+        children.setdefault(process.parent, []).append(process)
+    first = _Process.read(root)
+    queue = [first] if first is not None else []
+    for process in queue:
+        queue += children.get(process.pid, [])
+    return {p.pid: p for p in queue}
 
 
 def process_tree(pid: int | None = None) -> list[int]:
     """The process (default: this one) and its living descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _stat(entry)) is not None:
-            children.setdefault(int(stat[1]), []).append(int(entry))
-    tree = [pid or os.getpid()]
-    for p in tree:
-        tree += children.get(p, [])
-    return tree
-
-
-def cpu_seconds(pid: int | None = None) -> float:
-    """User and system seconds that the tree has used so far, those of its ended processes included."""
-    stats = filter(None, map(_stat, process_tree(pid)))
-    return sum(int(s) for stat in stats for s in stat[11:15]) / _TICKS
+    return list(_tree(pid or os.getpid()))
 
 
 def rss_bytes(pid: int | None = None) -> int:
     """Resident bytes of the tree; pages that two processes share count twice."""
-    stats = filter(None, map(_stat, process_tree(pid)))
-    return sum(int(stat[21]) for stat in stats) * _PAGE
+    return sum(p.rss for p in _tree(pid or os.getpid()).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a measured block took. ``peak_rss`` in bytes, as far as samples every 0.1 s saw it."""
+    """What a measured block took. ``peak_rss`` in bytes, as far as samples every 0.2 s saw it."""
 
     wall: float
     cpu: float
@@ -66,37 +87,48 @@ class Usage:
 
 
 class Meter:
-    """A context manager that measures this process and its descendants; ``usage`` is there afterwards.
-
-    ``pid``: another root than this process, a child of it or not.
-    """
+    """A context manager that measures this process (or ``pid``) and its descendants; ``usage`` is there afterwards."""
 
     usage: Usage
 
     def __init__(self, pid: int | None = None) -> None:
-        self._pid = pid
+        self._root = pid or os.getpid()
         self._peak = 0
+        self._unwaited = 0
+        self._last: dict[int, _Process] = {}
+        self._ignoring: dict[int, bool] = {}
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._cpu = self._sample()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
-        self._cpu = cpu_seconds(self._pid)
         self._start = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         wall = time.perf_counter() - self._start
-        cpu = cpu_seconds(self._pid) - self._cpu
         self._done.set()
         self._thread.join()
-        self.usage = Usage(wall, cpu, self._peak)
+        self.usage = Usage(wall, (self._sample() - self._cpu) / _TICKS, self._peak)
 
-    def _sample(self) -> None:
-        while True:
-            self._peak = max(self._peak, rss_bytes(self._pid))
-            if self._done.wait(0.1):
-                return
+    def _watch(self) -> None:
+        while not self._done.wait(_EVERY_S):
+            self._sample()
+
+    def _sample(self) -> int:
+        """Take a sample; return the ticks of the tree so far."""
+        now = _tree(self._root)
+        for pid, before in self._last.items():
+            gone = pid not in now or now[pid].start != before.start
+            if gone and self._ignoring.get(before.parent, False):
+                self._unwaited += before.cpu
+        for process in now.values():
+            if process.parent in now and process.parent not in self._ignoring:
+                self._ignoring[process.parent] = now[process.parent].ignores_children()
+        self._last = now
+        self._peak = max(self._peak, sum(p.rss for p in now.values()))
+        return self._unwaited + sum(p.cpu for p in now.values())
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
