@@ -36,8 +36,11 @@ class Resolver:
         return self.schemas.get(relation.oid)
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
-        announced, self.announce = self.announce, None
-        return None if announced is None else replace(announced, snapshot_id=at)
+        if self.announce is None:
+            return None
+        announced, self.announce = replace(self.announce, snapshot_id=at), None
+        self.schemas[announced.id] = announced
+        return announced
 
 
 class Versions:
