@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-
-from levada.destinations import DestinationContext, OnSchemaChange, TableMode, TableSettings
-from levada.destinations.iceberg import IcebergDestination
 from tests.conftest import Database
+
+from levada.destinations import DestinationContext
+from levada.destinations.iceberg import IcebergDestination
+from levada.values import Lsn, Watermark
 
 
 @dataclass
@@ -32,13 +32,21 @@ class Lake:
             changed = replace(changed, work_dir=self.context.work_dir / work)
         return IcebergDestination.from_config({**self.manifest, "maintenance": maintenance or {}}, changed)
 
+    def mark(self, lsn: int, epoch: int = 1) -> Watermark:
+        return Watermark(self.context.pipeline, epoch, Lsn(lsn))
+
     @property
     def spark(self) -> SparkSession:
         assert self.context.spark is not None
         return self.context.spark
 
-    def spark_name(self, table: str = "orders", namespace: str = "shop_public") -> str:
-        return f"levada_{self.context.pipeline}.{namespace}.{table}"
+    def spark_name(self, table: str = "orders") -> str:
+        return f"levada_{self.context.pipeline}.shop_public.{table}"
+
+    def sql(self, text: str, table: str = "orders") -> list[Any]:
+        """Run SQL as a foreign engine would; {t} is the table, {p} the catalog and ``'namespace.table'``."""
+        catalog, _, rest = self.spark_name(table).partition(".")
+        return self.spark.sql(text.format(t=self.spark_name(table), c=catalog, p=f"'{rest}'")).collect()
 
     def by_spark(self, table: str = "orders") -> pa.Table:
         return self.spark.table(self.spark_name(table)).toArrow()
@@ -62,19 +70,18 @@ class Lake:
     def by_pyiceberg(self, table: str = "orders") -> pa.Table:
         return self.iceberg(table).scan().to_arrow()
 
-    def rows(self, table: str = "orders", key: str = "id") -> list[dict[str, Any]]:
+    def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table's rows, after both readers agreed on them."""
         seen = [sorted(t.to_pylist(), key=repr) for t in (self.by_pyiceberg(table), self.by_spark(table))]
         assert seen[0] == seen[1]
-        return sorted(seen[0], key=lambda r: (r[key] is None, r[key]))
+        return sorted(seen[0], key=lambda r: tuple(map(repr, r.values())))
 
 
 @pytest.fixture
 def hadoop(tmp_path: Path, spark: SparkSession) -> Lake:
     """A Hadoop catalog in a folder."""
     manifest = {"catalog": {"type": "Hadoop", "warehouse": str(tmp_path / "lake")}, "namespace": "shop_{schema}"}
-    name = "h" + str(abs(hash(tmp_path)))
-    return Lake(manifest, DestinationContext(name, tmp_path / "work", spark))
+    return Lake(manifest, DestinationContext(f"h{abs(hash(tmp_path))}", tmp_path / "work", spark))
 
 
 @pytest.fixture
@@ -86,10 +93,8 @@ def jdbc(tmp_path: Path, spark: SparkSession, db: Database) -> Lake:
         "warehouse": f"file:{tmp_path / 'lake'}",
         "properties": {"jdbc.user": "postgres"},
     }
-    return Lake(
-        {"catalog": catalog, "namespace": "shop_{schema}"},
-        DestinationContext("j" + db.name, tmp_path / "work", spark),
-    )
+    manifest = {"catalog": catalog, "namespace": "shop_{schema}"}
+    return Lake(manifest, DestinationContext(f"j{abs(hash(tmp_path))}", tmp_path / "work", spark))
 
 
 @pytest.fixture(params=["hadoop", "jdbc"])

@@ -71,9 +71,9 @@ class MemoryEvents(TableEvents):
 
     schema: ReplicatedTableSchema
     rows_: list[dict[str, Any]]
-    truncates: tuple[Truncate, ...] = ()
-    after: Lsn = Lsn(0)
-    until: Lsn = Lsn(1 << 40)
+    truncates: tuple[Truncate, ...]
+    after: Lsn
+    until: Lsn
     versions: tuple[ReplicatedTableSchema, ...] = ()
     files: tuple[SegmentFile, ...] = ()
     group: int = 1000

@@ -17,6 +17,7 @@ from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.layout import Layout, resync_hint
+from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable, Property
@@ -24,7 +25,7 @@ from levada.destinations.iceberg.tables import Tables, check_same_table
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.keys import KeyEncoder
-from levada.errors import NeedsOperator, Transient
+from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -54,7 +55,6 @@ class IcebergDestination(Destination):
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
-        self._catalog = catalog
         self._maintenance = maintenance or MaintenanceSettings()
         self._tables = Tables(context.spark, catalog, context)
         self._lock = threading.Lock()
@@ -103,9 +103,7 @@ class IcebergDestination(Destination):
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             writer = PartitionWriter(table.storage(), layout, schema, copied)
             files = [f for part in rows.map_partitions(writer) for f in part]
-            snapshot = table.write(
-                files, mark=mark, replacing=not table.is_empty, properties={Property.FILL.value: None}
-            )
+            snapshot = _commit_copy(table, files, mark)
             state.schema, state.mark = schema, mark
             if mode is TableMode.UPSERT:
                 self._index_copy(state, table, schema, layout, files, snapshot)
@@ -208,7 +206,7 @@ class IcebergDestination(Destination):
         after = events.after if held is None else max(events.after, held.lsn)
         layout = bring_to(table, schema, mode, self._context.on_schema_change)
         if mode is TableMode.UPSERT:
-            if fill(table, schema, layout, self._spark, self._catalog):
+            if fill(table, schema, layout, self._spark):
                 state.forget_index()
             self._upsert(state, table, layout, events, after, mark)
         else:
@@ -218,9 +216,14 @@ class IcebergDestination(Destination):
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
         table.check_epoch(mark)
         held = table.mark()
-        before, state.mark = state.mark, held
-        if before is not None and (held is None or held.lsn < before.lsn):
-            raise Transient("table_rolled_back", f"{table.name} was taken back to an earlier state by somebody else")
+        if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
+            # What the engine hands on begins where the table was before: the changes in between would be lost.
+            raise NeedsOperator(
+                "table_rolled_back",
+                f"{table.name} was taken back to an earlier state by somebody else",
+                hint="restart the pipeline to go on from that state, or copy the table again",
+            )
+        state.mark = held
         return held
 
     def _upsert(
@@ -261,7 +264,7 @@ class IcebergDestination(Destination):
         if state.index is None:
             state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
         reader = KeyReader.of(schema, layout)
-        follow(state.index, table, reader, self._spark, self._catalog, self._context.pipeline)
+        follow(state.index, table, reader, self._context.pipeline)
         return state.index
 
     def _index_copy(
@@ -275,7 +278,7 @@ class IcebergDestination(Destination):
     ) -> None:
         state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
         state.index.clear()
-        add_files(state.index, KeyReader.of(schema, layout), table.storage().io(), [f.path for f in files])
+        add_files(state.index, KeyReader.of(schema, layout), table.storage().io(), (whole(f.path) for f in files))
         self._commit_index(state, state.index, snapshot)
 
     def _commit_index(self, state: TableState, index: KeyIndex, snapshot: int) -> None:
@@ -285,3 +288,18 @@ class IcebergDestination(Destination):
             # The table has the batch; the index is made anew.
             _log.warning("the key index of %s cannot be kept: %s", state.name, error)
             state.forget_index()
+
+
+def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark) -> int:
+    """Commit copied rows in the place of all that is there; return the snapshot's id."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            # The rows have every value: what was to be filled in before is so no longer.
+            done = {Property.FILL.value: None}
+            return table.write(files, mark=mark, replacing=not table.is_empty, properties=done)
+        except CommitConflict:
+            if attempt == _ATTEMPTS:
+                raise
+            table.refresh()
+            table.check_epoch(mark)
+    raise AssertionError

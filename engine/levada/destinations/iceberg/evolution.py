@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from levada.destinations.iceberg.catalog import CatalogConfig
+from levada.copy.jobs import SparkTasks
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, cast_columns
 from levada.destinations.iceberg.layout import Layout, reconcile, unsupported
+from levada.destinations.iceberg.live import LiveFile, live_files
 from levada.destinations.iceberg.table import IcebergTable, Property
 from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.pgoutput.text import parse_text
 from levada.schema import ReplicatedTableSchema
 
 if TYPE_CHECKING:
@@ -46,33 +50,29 @@ def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode
     return table.layout()
 
 
-def fill(
-    table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spark: SparkSession, catalog: CatalogConfig
-) -> bool:
+def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spark: SparkSession) -> bool:
     """Give rows that are there the constants of added columns, if any wait for it; tell whether files were rewritten.
 
     PostgreSQL does so without a word in the WAL. No row is written to the table between the column and its filling, so
     every row that is there gets the constant.
     """
     columns = {c.attnum: c for c in schema.columns}
-    waiting = [columns[a] for a in sorted(_pending(table)) if a in columns and columns[a].missing_value is not None]
-    if not waiting and not _pending(table):
-        return False
-    from levada.pgoutput.text import parse_text
-
-    done = {Property.FILL.value: None}
-    if not waiting or table.is_empty:
-        table.set_properties(done)
+    pending = _pending(table)
+    if not pending:
         return False
     constants = {}
-    for column in waiting:
+    for column in (columns[a] for a in sorted(pending & columns.keys())):
         field = layout.column(column.attnum)
-        assert field is not None
-        value = parse_text(column.type, column.missing_value)
-        if not value.is_valid:
+        if field is None or column.missing_value is None:
+            continue
+        constants[field.name] = parse_text(column.type, column.missing_value)
+        if not constants[field.name].is_valid:
             raise unsupported(schema, f"the default of column {column.name} has no place in {column.type.arrow}")
-        constants[field.name] = value
-    files = _rewrite(table, layout, constants, spark, catalog)
+    done = {Property.FILL.value: None}
+    if not constants or table.is_empty:
+        table.set_properties(done)
+        return False
+    files = _rewrite(table, layout, constants, spark)
     table.write(files, mark=None, replacing=True, properties=done)
     return True
 
@@ -82,17 +82,18 @@ def _pending(table: IcebergTable) -> set[int]:
 
 
 def _rewrite(
-    table: IcebergTable,
-    layout: Layout,
-    constants: Mapping[str, pa.Scalar],
-    spark: SparkSession,
-    catalog: CatalogConfig,
+    table: IcebergTable, layout: Layout, constants: Mapping[str, pa.Scalar], spark: SparkSession
 ) -> list[WrittenFile]:
-    rows = spark.read.option("snapshot-id", str(table.snapshot_id)).table(catalog.spark_name(table.name))
+    """Write every row anew with the constants, as Spark tasks of one data file each."""
     task = _FillTask(table.storage(), layout, constants, str(table.name))
-    written = rows.select(*(f"`{f.name.replace('`', '``')}`" for f in layout.fields if f.name not in constants))
-    found = written.mapInArrow(task, "path string, rows long, bytes long").collect()
-    return [WrittenFile(r.path, r.rows, r.bytes) for r in found]
+    tasks: SparkTasks[list[WrittenFile]] = SparkTasks(
+        spark.sparkContext,
+        f"new column of {table.name}",
+        parallel=spark.sparkContext.defaultParallelism,
+        cancelled=threading.Event(),
+        done=lambda index, files: None,
+    )
+    return [f for written in tasks.run([partial(task, file) for file in live_files(table)]) for f in written]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,15 @@ class _FillTask:
     constants: Mapping[str, pa.Scalar]
     table: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, file: LiveFile) -> list[WrittenFile]:
+        held = [f for f in self.layout.fields if f.name not in self.constants]
         with DataWriter(self.storage, self.layout.arrow) as writer:
-            for batch in batches:
-                present = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for rows, _ in file.read(self.storage.io(), held):
                 arrays = [
-                    pa.repeat(self.constants[f.name], batch.num_rows) if f.name in self.constants else present[f.name]
+                    pa.repeat(self.constants[f.name], rows.num_rows)
+                    if f.name in self.constants
+                    else rows.column(f.name)
                     for f in self.layout.fields
                 ]
                 writer.write(cast_columns(arrays, self.layout.arrow, self.table))
-        for written in writer.files:
-            yield pa.RecordBatch.from_pydict({"path": [written.path], "rows": [written.rows], "bytes": [written.bytes]})
+        return writer.files

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.iceberg.layout import FIELD_ID, Layout, columns_of
+from levada.destinations.iceberg.layout import FIELD_ID, RESERVED, Layout, columns_of
 from levada.errors import NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
 
@@ -167,7 +167,7 @@ def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedT
     for column, source in columns_of(layout, schema):
         if source is not None:
             arrays.append(rows.column(source.name))
-        elif column.name in rows.schema.names:
+        elif column.name in RESERVED and column.name in rows.schema.names:
             arrays.append(rows.column(column.name))
         else:
             arrays.append(pa.nulls(rows.num_rows, column.arrow.type))

@@ -69,6 +69,13 @@ class Jvm:
         return result
 
 
+def each(iterable: JavaObject) -> Iterator[JavaObject]:
+    """Yield what a Java ``Iterable`` holds; py4j knows collections alone."""
+    iterator = iterable.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
 @contextmanager
 def java_errors(what: str) -> Iterator[None]:
     """Turn what the JVM throws into errors that say who mends them; ``what`` says what was done to which table."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -149,6 +149,7 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
 
     Iceberg numbers a new table's columns itself; that it does so as is done here is checked when the table is made.
     """
+    check_names(schema, [c.name for c in schema.columns])
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
     # As Iceberg numbers them: the table's columns first, then what is inside of them.
     ids = _Ids(len(schema.columns) + len(extra))
@@ -183,6 +184,19 @@ def reconcile(
             hint="set onSchemaChange to Propagate or Ignore, or copy the table again: " + resync_hint(wanted),
         )
     return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
+
+
+def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
+    """Raise NeedsOperator ``ambiguous_columns`` for names that Spark cannot tell apart: to it case is nothing."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise NeedsOperator(
+                "ambiguous_columns",
+                f"{schema.name}: the Iceberg table would have two columns {name.lower()}, whatever their case",
+                hint="leave one of them out with columns.exclude in the table's TableSync",
+            )
+        seen.add(name.lower())
 
 
 def resync_hint(schema: ReplicatedTableSchema) -> str:
@@ -252,10 +266,7 @@ class _Reconciliation:
                 self.changes.append(f"column {gone.name} was dropped")
 
     def check_names(self) -> None:
-        names = [f.name for f in self.fields.values()]
-        twice = {n for n in names if names.count(n) > 1}
-        if twice:
-            raise unsupported(self.wanted, f"the Iceberg table has a column {min(twice)} of its own already")
+        check_names(self.wanted, [f.name for f in self.fields.values()])
 
 
 def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:

@@ -14,7 +14,7 @@ from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
 from levada.destinations.iceberg.files import Storage, WrittenFile
-from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, Jvm, java_errors
+from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, Jvm, each, java_errors
 from levada.destinations.iceberg.layout import Layout
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.values import Lsn, Watermark
@@ -168,6 +168,28 @@ class IcebergTable:
             snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
             return _paths(snapshot.addedDataFiles(io)), _paths(snapshot.removedDataFiles(io))
 
+    def plan(self) -> Mapping[str, frozenset[str]] | None:
+        """Return the data files with the position-delete files that may concern each.
+
+        None if there is a file that is not Parquet, or a delete that is not by position: somebody else wrote these.
+        """
+        planned: dict[str, frozenset[str]] = {}
+        with java_errors(f"plan a scan of {self.name}"):
+            for task in self._tasks():
+                deletes = list(task.deletes())
+                kinds = {str(f.format()) for f in (task.file(), *deletes)} | {str(d.content()) for d in deletes}
+                if kinds - {"PARQUET", "POSITION_DELETES"}:
+                    return None
+                planned[task.file().location()] = frozenset(d.location() for d in deletes)
+        return planned
+
+    def rewrite_all(self) -> None:
+        """Write every row anew as Spark does, without deletes."""
+        with java_errors(f"rewrite {self.name}"):
+            actions = self._jvm.iceberg.spark.actions.SparkActions.get(self._jvm.session)
+            actions.rewriteDataFiles(self.java).option("rewrite-all", "true").execute()
+            self.java.refresh()
+
     def storage(self) -> Storage:
         """Return where new files go, and how they are reached."""
         with java_errors(f"read {self.name}"):
@@ -208,12 +230,15 @@ class IcebergTable:
         return self._commit(update, mark, properties or {})
 
     def _remove_everything(self, update: JavaObject) -> None:
+        for task in self._tasks():
+            update.removeRows(task.file())
+            for file in task.deletes():
+                update.removeDeletes(file)
+
+    def _tasks(self) -> Iterator[JavaObject]:
         tasks = self.java.newScan().planFiles()
         try:
-            for task in tasks:
-                update.removeRows(task.file())
-                for file in task.deletes():
-                    update.removeDeletes(file)
+            yield from each(tasks)
         finally:
             tasks.close()
 
@@ -321,4 +346,4 @@ def _snapshot(java: JavaObject) -> Snapshot:
 
 
 def _paths(files: JavaObject) -> list[str]:
-    return [f.location() for f in files]
+    return [f.location() for f in each(files)]

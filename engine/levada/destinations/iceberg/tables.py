@@ -99,8 +99,12 @@ class Tables:
                 found = list(self._catalog.listTables(self._namespace(namespace)))
             for identifier in found:
                 name = TableName(namespace, identifier.name())
-                with java_errors(f"load {name}"):
-                    table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+                try:
+                    with java_errors(f"load {name}"):
+                        table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+                except (Missing, NeedsOperator) as error:
+                    _log.warning("%s is left out: %s", name, error.message)
+                    continue
                 kept = table.properties
                 if kept.get(Property.PIPELINE) != self._context.pipeline:
                     continue

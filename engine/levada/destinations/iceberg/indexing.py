@@ -1,0 +1,120 @@
+"""Keeping a table's key index true to the table: filled from files, following snapshots, or built anew."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from levada.destinations.iceberg.columns import as_source
+from levada.destinations.iceberg.files import Positions
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.layout import Field, Layout, unsupported
+from levada.destinations.iceberg.live import READERS, LiveFile, live_files, whole
+from levada.destinations.iceberg.table import IcebergTable, Snapshot
+from levada.destinations.keys import KeyEncoder, Keys
+from levada.schema import ReplicatedTableSchema
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReader:
+    """Reads keys out of an Iceberg table's rows."""
+
+    schema: ReplicatedTableSchema
+    fields: tuple[Field, ...]
+    """The key columns in the Iceberg table, in key order."""
+
+    @classmethod
+    def of(cls, schema: ReplicatedTableSchema, layout: Layout) -> KeyReader:
+        """Find the key's columns; raise NeedsOperator if the table lacks one of them."""
+        fields = [layout.column(attnum) for attnum in schema.key]
+        found = [f for f in fields if f is not None]
+        if len(found) < len(fields):
+            raise unsupported(schema, "a column of the key is not in the Iceberg table")
+        return cls(schema, tuple(found))
+
+    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
+        """Return the keys of rows given as the table's key columns, in key order."""
+        wanted = [c.type.arrow for c in self.schema.key_columns]
+        return KeyEncoder(self.schema).encode_columns(
+            [as_source(column, kind) for column, kind in zip(columns, wanted, strict=True)]
+        )
+
+    def file_keys(self, io: FileIO, file: LiveFile) -> list[tuple[Keys, Positions]]:
+        """Return the keys of a data file's rows with their positions, a block at a time."""
+        return [(self.encode(rows.columns), positions) for rows, positions in file.read(io, self.fields)]
+
+
+def add_files(index: KeyIndex, reader: KeyReader, io: FileIO, files: Iterable[LiveFile]) -> None:
+    """Enter every row of data files."""
+    waiting = iter(files)
+    with ThreadPoolExecutor(READERS) as pool:
+        while wave := list(itertools.islice(waiting, READERS)):
+            for file, blocks in zip(wave, pool.map(lambda f: reader.file_keys(io, f), wave), strict=True):
+                for keys, positions in blocks:
+                    index.add_file(file.path, keys, positions)
+
+
+def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:
+    """Bring the index to the table's current snapshot and commit it there.
+
+    What this pipeline committed, and compaction by anybody, is read from the files that they added; after any other
+    commit, or if the index' snapshot is none of the table's history, every data file is read.
+    """
+    current = table.snapshot_id
+    if current is None:
+        index.clear()
+        return
+    if index.snapshot_id == current:
+        return
+    gap = _gap(index, table, pipeline)
+    if gap is None:
+        rebuild(index, table, reader)
+        return
+    _log.info("%s: the key index follows %d snapshots", table.name, len(gap))
+    io = table.storage().io()
+    added: dict[str, None] = {}
+    for snapshot in gap:
+        plus, minus = table.changed_files(snapshot.id)
+        added |= dict.fromkeys(plus)
+        for path in minus:
+            added.pop(path, None)
+        index.remove_files(minus)
+    add_files(index, reader, io, (whole(path) for path in added))
+    index.commit(current)
+
+
+def _gap(index: KeyIndex, table: IcebergTable, pipeline: str) -> list[Snapshot] | None:
+    """Return the snapshots that the index has not seen, oldest first; None if it cannot follow."""
+    if index.snapshot_id is None:
+        return None
+    gap: list[Snapshot] = []
+    for snapshot in table.ancestors():
+        if snapshot.id == index.snapshot_id:
+            return gap[::-1]
+        ours = snapshot.mark is not None and snapshot.mark.pipeline == pipeline
+        if not ours and snapshot.operation != "replace":
+            return None
+        gap.append(snapshot)
+    return None
+
+
+def rebuild(index: KeyIndex, table: IcebergTable, reader: KeyReader) -> None:
+    """Build the index anew from the key columns of every data file, and commit it at the table's current snapshot."""
+    _log.info("%s: building the key index anew", table.name)
+    index.clear()
+    files = live_files(table)
+    current = table.snapshot_id
+    assert current is not None
+    add_files(index, reader, table.storage().io(), files)
+    index.commit(current)

@@ -1,0 +1,390 @@
+"""What every destination that holds the last state of each row does, whatever it is made of."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows, Stream, column, table
+
+from levada.destinations import OnSchemaChange
+from levada.destinations.iceberg import IcebergDestination, upsert
+from levada.errors import NeedsOperator, StaleEpoch
+from levada.schema import ColumnType, Kind, ReplicatedTableSchema
+from levada.values import Durability, SnapshotId, TableId
+
+ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
+
+
+def copy(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSchema = ORDERS, n: int = 3) -> Stream:
+    """Copy rows 1 to n as of LSN 1000; what comes after is written down by the stream."""
+    rows = [{"id": i, "item": f"item {i}", "note": "x" * 100} for i in range(1, n + 1)]
+    destination.write_table_rows(schema, MemoryRows(schema, rows[::2], rows[1::2]), lake.mark(1000))
+    return Stream(schema)
+
+
+def apply(lake: Lake, destination: IcebergDestination, stream: Stream, *, epoch: int = 1, group: int = 1000) -> None:
+    """Apply what the stream has since the last batch."""
+    batch = stream.batch(group=group)
+    assert destination.write_events(batch, lake.mark(batch.until, epoch)) is Durability.DURABLE
+
+
+def items(lake: Lake) -> dict[int, Any]:
+    """Return the items that both readers see, by id."""
+    return {r["id"]: r["item"] for r in lake.rows()}
+
+
+def test_copy_then_changes(lake: Lake) -> None:
+    """A copy and a batch of changes leave the last state of each row; who starts anew reads the same watermark."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    assert destination.applied(ORDERS.id) == lake.mark(1000)
+    stream.update(id=1, item="A", note="n")
+    stream.delete(id=2)
+    stream.insert(id=4, item="d", note=None)
+    apply(lake, destination, stream)
+    assert items(lake) == {1: "A", 3: "item 3", 4: "d"}
+    assert destination.applied(ORDERS.id) == lake.mark(stream.taken)
+    assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
+    assert lake.destination().applied(TableId(1)) is None
+
+
+def test_an_empty_table_is_made(lake: Lake) -> None:
+    """A copy without rows, or without partitions, makes the table and its watermark; changes follow."""
+    destination = lake.destination()
+    destination.write_table_rows(ORDERS, MemoryRows(ORDERS), lake.mark(1000))
+    assert lake.rows() == []
+    assert lake.destination().applied(ORDERS.id) == lake.mark(1000)
+    stream = Stream(ORDERS)
+    stream.insert(id=1, item="a", note=None)
+    apply(lake, destination, stream)
+    assert items(lake) == {1: "a"}
+
+
+def test_a_batch_twice_is_a_batch_once(lake: Lake) -> None:
+    """After a crash a batch comes again, alone or with more behind it, and changes nothing that it changed before."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.insert(id=9, item="new", note=None)
+    apply(lake, destination, stream)
+    stream.delete(id=9)
+    again = stream.batch(since=1000)
+    destination.write_events(again, lake.mark(again.until))
+    destination.write_events(again, lake.mark(again.until))
+    assert items(lake) == {1: "item 1", 2: "item 2", 3: "item 3"}
+    assert destination.applied(ORDERS.id) == lake.mark(again.until)
+
+
+def test_a_copy_again_takes_the_place_of_the_first(hadoop: Lake) -> None:
+    """Dropping is idempotent, and a copy over rows that are still there leaves its own rows alone."""
+    destination = hadoop.destination()
+    destination.drop_table_for_copy(ORDERS)
+    copy(hadoop, destination)
+    stream = copy(hadoop, hadoop.destination(), n=2)
+    assert items(hadoop) == {1: "item 1", 2: "item 2"}
+    destination = hadoop.destination()
+    stream.update(id=2, item="two", note="n")
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {1: "item 1", 2: "two"}
+    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(ORDERS)
+    assert destination.applied(ORDERS.id) is None
+    copy(hadoop, destination, n=1)
+    assert items(hadoop) == {1: "item 1"}
+
+
+def test_keys_that_change_and_come_back(hadoop: Lake) -> None:
+    """A row that moves to another key leaves the old one; keys are taken again within a batch and across batches."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    stream.update(old={"id": 1}, id=10, item="moved", note="n")
+    stream.update(old={"id": 2}, id=1, item="took one", note="n")
+    stream.delete(id=3)
+    stream.insert(id=3, item="three again", note="n")
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {1: "took one", 3: "three again", 10: "moved"}
+    stream.delete(id=10)
+    stream.update(old={"id": 1}, id=10, item="there", note="n")
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {3: "three again", 10: "there"}
+
+
+def test_unknown_values_come_from_the_row_that_is_there(lake: Lake) -> None:
+    """An unchanged TOASTed value is what the row had: from the batch, or from the table, under its old key too."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.update(id=1, item="one", note=None, unchanged=[3])
+    stream.update(old={"id": 2}, id=20, item="twenty", note=None, unchanged=[3])
+    stream.insert(id=4, item="four", note="long")
+    stream.update(id=4, item="FOUR", note=None, unchanged=[3])
+    apply(lake, destination, stream)
+    notes = {r["id"]: (r["item"], r["note"]) for r in lake.rows()}
+    assert notes == {
+        1: ("one", "x" * 100),
+        3: ("item 3", "x" * 100),
+        4: ("FOUR", "long"),
+        20: ("twenty", "x" * 100),
+    }
+
+
+def test_an_unknown_value_that_nobody_has_is_an_error(hadoop: Lake) -> None:
+    """A value that neither batch nor table know parks the table; nothing of the batch is written."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    stream.update(id=77, item="?", note=None, unchanged=[3])
+    with pytest.raises(NeedsOperator) as caught:
+        apply(hadoop, destination, stream)
+    assert caught.value.code == "unknown_value"
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    assert len(items(hadoop)) == 3
+
+
+def test_truncate(lake: Lake) -> None:
+    """A TRUNCATE takes what was before it, in the batch and in the table, and nothing that came after it."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.insert(id=5, item="gone", note=None)
+    stream.truncate()
+    stream.insert(id=1, item="after", note=None)
+    stream.insert(id=6, item="six", note=None)
+    apply(lake, destination, stream)
+    assert items(lake) == {1: "after", 6: "six"}
+    stream.truncate()
+    apply(lake, destination, stream)
+    assert items(lake) == {}
+    stream.insert(id=1, item="again", note=None)
+    apply(lake, destination, stream)
+    assert items(lake) == {1: "again"}
+    assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
+
+
+def test_truncate_table_keeps_the_watermark(hadoop: Lake) -> None:
+    """Removing every row outside of the stream leaves the table where it was in it."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    destination.truncate_table(ORDERS)
+    assert hadoop.rows() == []
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    stream.insert(id=1, item="a", note=None)
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {1: "a"}
+
+
+def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is folded piece by piece comes to the same, in one commit, with truncates and unknown values."""
+    monkeypatch.setattr(upsert, "PIECE_ROWS", 3)
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    for turn in range(4):
+        for i in (1, 2, 4):
+            stream.update(id=i, item=f"turn {turn}", note=None, unchanged=[3]) if i != 4 or turn else stream.insert(
+                id=4, item="new", note="four"
+            )
+    stream.update(old={"id": 4}, id=5, item="five", note=None, unchanged=[3])
+    snapshots = len(hadoop.iceberg().metadata.snapshots)
+    apply(hadoop, destination, stream, group=2)
+    assert len(hadoop.iceberg().metadata.snapshots) == snapshots + 1
+    assert items(hadoop) == {1: "turn 3", 2: "turn 3", 3: "item 3", 5: "five"}
+    assert {r["id"]: r["note"] for r in hadoop.rows()}[5] == "four"
+    for i in (6, 7, 8):
+        stream.insert(id=i, item="gone", note=None)
+    stream.truncate()
+    for i in (6, 7, 8, 9):
+        stream.insert(id=i, item="kept", note=None)
+        stream.update(id=i, item="kept still", note=None)
+    stream.delete(id=6)
+    apply(hadoop, destination, stream, group=2)
+    assert items(hadoop) == dict.fromkeys((7, 8, 9), "kept still")
+
+
+def test_a_stale_epoch_is_refused(hadoop: Lake) -> None:
+    """Once a newer driver has committed, an older one's write changes nothing."""
+    destination, newer = hadoop.destination(), hadoop.destination(work="newer")
+    stream = copy(hadoop, destination)
+    stream.insert(id=4, item="newer", note=None)
+    apply(hadoop, newer, stream, epoch=2)
+    stream.insert(id=5, item="older", note=None)
+    with pytest.raises(StaleEpoch):
+        apply(hadoop, destination, stream, epoch=1)
+    with pytest.raises(StaleEpoch):
+        copy(hadoop, destination)
+    assert 5 not in items(hadoop)
+
+
+def test_columns_come_and_go(lake: Lake) -> None:
+    """Added, renamed, dropped and widened columns keep the values of the rows that are there."""
+    v0 = table(column(1, "id", Kind.INT4), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
+    destination = lake.destination()
+    stream = copy(lake, destination, v0)
+    v1 = replace(
+        v0,
+        columns=(
+            column(1, "id", Kind.INT8),
+            # The names of two columns change places.
+            column(2, "note", Kind.TEXT),
+            column(4, "price", Kind.DECIMAL, precision=10, scale=2),
+            column(5, "item", Kind.TEXT),
+        ),
+    )
+    stream.alter(v1)
+    stream.insert(id=1 << 40, note="new", price=Decimal("1.50"), item="fresh")
+    apply(lake, destination, stream)
+    first = lake.rows()
+    assert {r["id"]: (r["note"], r["price"], r["item"]) for r in first} == {
+        1: ("item 1", None, None),
+        2: ("item 2", None, None),
+        3: ("item 3", None, None),
+        1 << 40: ("new", Decimal("1.50"), "fresh"),
+    }
+    v2 = replace(v1, columns=(*v1.columns[:2], column(4, "price", Kind.DECIMAL, precision=14, scale=2)))
+    stream.alter(v2)
+    stream.update(id=2, note=None, price=Decimal("123456789012.00"), unchanged=[2])
+    apply(lake, lake.destination(), stream)
+    assert {r["id"]: (r["note"], r["price"]) for r in lake.rows()}[2] == ("item 2", Decimal("123456789012.00"))
+    assert lake.by_pyiceberg().schema.names == ["id", "note", "price"]
+
+
+def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
+    """After ADD COLUMN with a constant, rows from before have it, and later NULLs stay NULL."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    added = (
+        column(4, "n", Kind.INT4, missing_value="7"),
+        column(5, "at", Kind.TIMESTAMPTZ, missing_value="2020-01-02 03:04:05+00"),
+        column(6, "open", Kind.TIME, missing_value="08:30:00"),
+    )
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, *added)))
+    stream.insert(id=4, item="d", n=None)
+    stream.delete(id=1)
+    apply(lake, destination, stream)
+    at = dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    assert {r["id"]: (r["n"], r["at"], r["open"]) for r in lake.rows()} == {
+        2: (7, at, "08:30:00.000000"),
+        3: (7, at, "08:30:00.000000"),
+        4: (None, None, None),
+    }
+    stream.update(id=4, item="D", n=1)
+    apply(lake, lake.destination(), stream)
+    assert {r["id"]: r["n"] for r in lake.rows()} == {2: 7, 3: 7, 4: 1}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (column(1, "id", Kind.INT8), column(2, "item", Kind.INT4), column(3, "note", Kind.TEXT)),
+        (*ORDERS.columns, column(4, "made", Kind.TEXT, rewritten=True)),
+        (*ORDERS.columns, column(4, "ITEM", Kind.TEXT)),
+    ],
+    ids=["type", "computed default", "case"],
+)
+def test_a_change_that_cannot_be_followed_parks_the_table(hadoop: Lake, columns: Any) -> None:
+    """Nothing is written, the error says how to go on, and the table stays as it was."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    before = hadoop.rows()
+    stream.alter(replace(ORDERS, columns=columns))
+    with pytest.raises(NeedsOperator) as caught:
+        apply(hadoop, destination, stream)
+    assert caught.value.code in {"schema_change_unsupported", "ambiguous_columns"}
+    assert caught.value.hint
+    assert hadoop.rows() == before
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+
+
+def test_policies_of_schema_changes(hadoop: Lake) -> None:
+    """Fail names the change and parks; Ignore leaves new columns out, and dropped ones become NULL."""
+    stream = copy(hadoop, hadoop.destination())
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns[:2], column(4, "note", Kind.INT4, missing_value="1"))))
+    stream.insert(id=4, item="d", note=5)
+    batch = stream.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        hadoop.destination(on_schema_change=OnSchemaChange.FAIL).write_events(batch, hadoop.mark(batch.until))
+    assert caught.value.code == "schema_change_refused"
+    assert "note" in caught.value.message
+    hadoop.destination(on_schema_change=OnSchemaChange.IGNORE).write_events(batch, hadoop.mark(batch.until))
+    assert {r["id"]: r["note"] for r in hadoop.rows()}[4] is None
+    assert hadoop.by_pyiceberg().schema.names == ["id", "item", "note"]
+
+
+def test_another_key_or_table_needs_a_new_copy(hadoop: Lake) -> None:
+    """A changed key parks the table; a table of another pipeline, or of nobody's, is never touched."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    stream.alter(replace(ORDERS, key=(2,), identity_attnums=(2,)))
+    with pytest.raises(NeedsOperator) as caught:
+        apply(hadoop, destination, stream)
+    assert caught.value.code == "key_changed"
+    hadoop.sql("CREATE TABLE {t} (a int) USING iceberg", table="mine")
+    mine = table(column(1, "id", Kind.INT8), id=7, name="public.mine")
+    for call in (
+        lambda: destination.drop_table_for_copy(mine),
+        lambda: destination.write_table_rows(mine, MemoryRows(mine), hadoop.mark(1000)),
+    ):
+        with pytest.raises(NeedsOperator) as caught:
+            call()
+        assert caught.value.code == "table_not_ours"
+    assert hadoop.by_spark("mine").schema.names == ["a"]
+
+
+def test_a_table_renamed_at_the_source_keeps_its_place(hadoop: Lake) -> None:
+    """The destination knows a table by its id, whatever it is called now."""
+    stream = copy(hadoop, hadoop.destination())
+    stream.alter(replace(ORDERS, name=replace(ORDERS.name, name="bills")))
+    stream.insert(id=4, item="d", note=None)
+    apply(hadoop, hadoop.destination(), stream)
+    assert 4 in items(hadoop)
+
+
+EVERY = table(
+    column(1, "id", Kind.UUID),
+    column(2, "part", Kind.TIME),
+    column(3, "b", Kind.BOOL),
+    column(4, "s", Kind.INT2),
+    column(5, "f", Kind.FLOAT4),
+    column(6, "d", Kind.FLOAT8),
+    column(7, "big", Kind.DECIMAL, precision=38, scale=10),
+    column(8, "bytes", Kind.BYTEA),
+    column(9, "day", Kind.DATE),
+    column(10, "local", Kind.TIMESTAMP),
+    column(11, "at", Kind.TIMESTAMPTZ),
+    column(12, "doc", Kind.JSON),
+    column(13, "numbers", Kind.ARRAY, element=ColumnType(Kind.INT4)),
+    column(14, "times", Kind.ARRAY, element=ColumnType(Kind.TIME)),
+    key=(1, 2),
+    name="public.every",
+    version=int(SnapshotId(0)),
+)
+
+
+def test_every_kind_of_value(lake: Lake) -> None:
+    """Each kind of column keeps its values through copy, changes and completion; times are text."""
+    time = dt.time(23, 59, 59, 999999)
+    first: dict[str, Any] = {
+        "id": "0f1e2d3c-0000-0000-0000-000000000001",
+        "part": dt.time(1, 2, 3),
+        "b": True,
+        "s": -7,
+        "f": 1.5,
+        "d": -0.1,
+        "big": Decimal("1234567890123456789012345678.0123456789"),
+        "bytes": b"\x00\xff",
+        "day": dt.date(1, 1, 1),
+        "local": dt.datetime(2026, 2, 3, 4, 5, 6, 7),
+        "at": dt.datetime(2026, 2, 3, 4, 5, 6, 7, dt.UTC),
+        "doc": '{"a": 1}',
+        "numbers": [1, None, 3],
+        "times": [time, None],
+    }
+    second: dict[str, Any] = dict.fromkeys(EVERY.arrow.names) | {"id": "x", "part": time, "times": []}
+    destination = lake.destination()
+    destination.write_table_rows(EVERY, MemoryRows(EVERY, [first, second]), lake.mark(1000))
+    stream = Stream(EVERY)
+    hidden = dict.fromkeys(("doc", "bytes", "numbers", "times", "big"))
+    stream.update(**{**first, **hidden, "s": 8}, unchanged=[7, 8, 12, 13, 14])
+    apply(lake, lake.destination(work="other"), stream)
+    told = {**first, "s": 8, "part": "01:02:03.000000", "times": ["23:59:59.999999", None]}
+    assert lake.rows("every") == [told, {**second, "part": "23:59:59.999999"}]

@@ -1,0 +1,390 @@
+"""What is Iceberg's own: history, foreign writers, crashes around a commit, the key index, upkeep."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import NOW, MemoryRows, Stream, column, table
+from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+
+from levada.destinations import TableMode, TableSettings
+from levada.destinations.iceberg import maintenance
+from levada.destinations.iceberg.java import CommitUnknown
+from levada.destinations.iceberg.maintenance import MaintenanceSettings, Work, oldest_kept, work_due
+from levada.destinations.iceberg.table import IcebergTable, Snapshot, TableFacts
+from levada.errors import InvalidManifest, NeedsOperator
+from levada.schema import IdentityKind, Kind
+
+EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
+
+
+def _files(lake: Lake) -> set[str]:
+    return {str(f) for f in lake.iceberg().inspect.files().column("file_path").to_pylist()}
+
+
+def test_each_snapshot_carries_its_watermark(lake: Lake) -> None:
+    """The summary of each commit has pipeline, epoch and LSN; a batch is one commit of two files."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.update(id=1, item="A", note=None)
+    apply(lake, destination, stream, epoch=3)
+    first, second = lake.iceberg().metadata.snapshots
+    assert first.summary["levada.lsn"] == "0/3E8"
+    told = {k: v for k, v in second.summary.additional_properties.items() if k.startswith("levada.")}
+    assert told == {
+        "levada.pipeline": lake.context.pipeline,
+        "levada.epoch": "3",
+        "levada.lsn": str(lake.mark(stream.taken).lsn),
+    }
+    assert second.summary["added-data-files"] == second.summary["added-delete-files"] == "1"
+
+
+def test_a_batch_without_changes_is_no_commit(hadoop: Lake) -> None:
+    """Nothing to say is not said: the table keeps its snapshot, and its watermark."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    apply(hadoop, destination, stream)
+    assert len(hadoop.iceberg().metadata.snapshots) == 1
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+
+
+@pytest.mark.parametrize("index", ["lost", "stale", "broken"])
+def test_the_index_is_a_cache(hadoop: Lake, index: str) -> None:
+    """Without its index, with an old one, or with a broken one, the next batch is applied all the same."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    stream.update(id=1, item="A", note=None)
+    stream.insert(id=4, item="d", note=None)
+    folder = hadoop.context.work_dir / "iceberg-keys"
+    kept = folder.with_name("kept")
+    if index == "stale":
+        shutil.copytree(folder, kept)
+    apply(hadoop, destination, stream)
+    if index == "lost":
+        shutil.rmtree(folder)
+    elif index == "stale":
+        shutil.rmtree(folder)
+        shutil.move(kept, folder)
+    else:
+        for path in folder.rglob("index.json"):
+            path.write_text("{")
+    stream.update(id=1, item="AA", note=None, unchanged=[3])
+    stream.delete(id=4)
+    stream.update(id=2, item="B", note=None)
+    apply(hadoop, hadoop.destination(), stream)
+    assert items(hadoop) == {1: "AA", 2: "B", 3: "item 3"}
+
+
+def test_a_foreign_writer_is_followed(lake: Lake) -> None:
+    """Rows that somebody else changed, moved or wrote in between are found where they are now."""
+    destination = lake.destination()
+    stream = copy(lake, destination, n=6)
+    lake.sql("UPDATE {t} SET item = 'theirs' WHERE id IN (1, 2)")
+    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.mode'='copy-on-write')")
+    lake.sql("DELETE FROM {t} WHERE id = 3")
+    lake.sql("INSERT INTO {t} VALUES (100, 'foreign', NULL)")
+    stream.update(id=1, item="ours", note=None, unchanged=[3])
+    stream.delete(id=100)
+    stream.delete(id=5)
+    apply(lake, destination, stream)
+    assert items(lake) == {1: "ours", 2: "theirs", 4: "item 4", 6: "item 6"}
+    assert {r["id"]: r["note"] for r in lake.rows()}[1] == "x" * 100
+
+
+def test_a_commit_never_lands_on_another_one(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who commits between the look-up and the commit is noticed; the batch is made again on top of theirs."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    stream.update(id=1, item="ours", note=None)
+    write, times = IcebergTable.write, []
+
+    def late(self: IcebergTable, *args: Any, **kwargs: Any) -> int:
+        times.append(1)
+        if len(times) == 1:
+            hadoop.sql("UPDATE {t} SET note = 'theirs' WHERE id IN (1, 2)")
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(IcebergTable, "write", late)
+    apply(hadoop, destination, stream)
+    assert len(times) == 2
+    assert {r["id"]: (r["item"], r["note"]) for r in hadoop.rows()} == {
+        1: ("ours", None),
+        2: ("item 2", "theirs"),
+        3: ("item 3", "x" * 100),
+    }
+
+
+def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the process dies before the commit or right after it, the next one applies the batch once."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    commit = IcebergTable._commit_metadata
+    for when in ("before", "after"):
+
+        def dies(self: IcebergTable, base: Any, changed: Any, when: str = when) -> None:
+            if when == "after":
+                commit(self, base, changed)
+            raise KeyboardInterrupt
+
+        stream.insert(id=10 + len(stream.rows), item=when, note=None)
+        stream.update(id=1, item=when, note=None, unchanged=[3])
+        batch = stream.batch()
+        with monkeypatch.context() as patch:
+            patch.setattr(IcebergTable, "_commit_metadata", dies)
+            with pytest.raises(KeyboardInterrupt):
+                destination.write_events(batch, hadoop.mark(batch.until))
+        destination = hadoop.destination()
+        position = destination.applied(ORDERS.id)
+        assert position == hadoop.mark(batch.until if when == "after" else 1000)
+        destination.write_events(batch, hadoop.mark(batch.until))
+    assert items(hadoop) == {1: "after", 2: "item 2", 3: "item 3", 10: "before", 12: "after"}
+
+
+def test_a_commit_of_unknown_fate_is_read_again(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    commit = IcebergTable._commit_metadata
+
+    def happens(self: IcebergTable, base: Any, changed: Any) -> None:
+        commit(self, base, changed)
+        raise CommitUnknown("commit_unknown", "?")
+
+    def happens_not(self: IcebergTable, base: Any, changed: Any) -> None:
+        raise CommitUnknown("commit_unknown", "?")
+
+    stream.insert(id=4, item="d", note=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTable, "_commit_metadata", happens)
+        apply(hadoop, destination, stream)
+    stream.insert(id=5, item="e", note=None)
+    batch = stream.batch()
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTable, "_commit_metadata", happens_not)
+        with pytest.raises(CommitUnknown):
+            destination.write_events(batch, hadoop.mark(batch.until))
+    destination.write_events(batch, hadoop.mark(batch.until))
+    assert sorted(items(hadoop)) == [1, 2, 3, 4, 5]
+
+
+def test_a_rollback_by_hand_takes_the_watermark_back(lake: Lake) -> None:
+    """After a rollback the table tells the older watermark, a running pipeline stops, and a new one goes on from it."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.insert(id=4, item="d", note=None)
+    first = stream.taken
+    apply(lake, destination, stream)
+    snapshot = lake.iceberg().metadata.current_snapshot_id
+    between = stream.taken
+    stream.delete(id=1)
+    apply(lake, destination, stream)
+    lake.sql("CALL {c}.system.rollback_to_snapshot({p}, " + str(snapshot) + ")")
+    stream.insert(id=5, item="e", note=None)
+    batch = stream.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, lake.mark(batch.until))
+    assert caught.value.code == "table_rolled_back"
+    destination = lake.destination()
+    assert destination.applied(ORDERS.id) == lake.mark(between)
+    again = stream.batch(since=first)
+    destination.write_events(again, lake.mark(again.until))
+    assert sorted(items(lake)) == [2, 3, 4, 5]
+
+
+def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction has no stamp and expiry removes those before it: the table still tells its mark, the index follows."""
+    monkeypatch.setattr(maintenance, "MAX_SNAPSHOTS", 1)
+    destination = lake.destination(maintenance=EVERY_LOOK)
+    stream = copy(lake, destination, n=20)
+    for i in range(1, 13):
+        stream.update(id=i, item=f"batch {i}", note=None, unchanged=[3])
+        apply(lake, destination, stream)
+    before = lake.rows()
+    state = destination._states[ORDERS.id]
+    state.maintained_at = -10.0
+    destination.maintain(ORDERS.id)
+    metadata = lake.iceberg().metadata
+    assert [s.summary.operation.value for s in metadata.snapshots] == ["replace"]
+    assert len(_files(lake)) == 1
+    assert lake.rows() == before
+    assert destination.applied(ORDERS.id) == lake.mark(stream.taken)
+    assert state.index is not None
+    assert state.index.snapshot_id == metadata.current_snapshot_id
+    stream.update(id=1, item="later", note=None, unchanged=[3])
+    stream.delete(id=20)
+    apply(lake, destination, stream)
+    after = {r["id"]: (r["item"], r["note"]) for r in lake.rows()}
+    assert after[1] == ("later", "x" * 100)
+    assert len(after) == 19
+    assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
+
+
+def test_compaction_by_somebody_else_is_followed(hadoop: Lake) -> None:
+    """Another engine's compaction moves rows; their new places are read from the files that it wrote."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination, n=6)
+    stream.update(id=1, item="A", note=None)
+    apply(hadoop, destination, stream)
+    hadoop.sql("CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))")
+    stream.update(id=1, item="AA", note=None)
+    stream.update(id=5, item="E", note=None, unchanged=[3])
+    stream.delete(id=6)
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {1: "AA", 2: "item 2", 3: "item 3", 4: "item 4", 5: "E"}
+
+
+def test_work_due() -> None:
+    """Many small files, many delete files and many deleted rows are worth a rewrite; a few are not."""
+    mega = 1 << 20
+    assert work_due(TableFacts(0, 0, 0, 0, 0)) == Work()
+    assert work_due(TableFacts(4, 3, 1000, 10, 4 * mega)) == Work(max_files=256)
+    assert work_due(TableFacts(40, 3, 1000, 10, 40 * mega)).rewrite_data
+    assert not work_due(TableFacts(40, 3, 1000, 10, 40 * 128 * mega)).rewrite_data
+    assert work_due(TableFacts(4, 3, 1000, 300, 400 * mega)).rewrite_data
+    assert work_due(TableFacts(4, 30, 1000, 10, 400 * mega)).rewrite_deletes
+
+
+def test_what_expires() -> None:
+    """The current state always stays, older ones by age and by number."""
+    history = [Snapshot(i, i - 1, "append", i * 1000, None) for i in range(2000, 0, -1)]
+    now = 2_000_000
+    assert oldest_kept(history[:5], MaintenanceSettings(600, 0), now) is None
+    kept = oldest_kept(history[:5], MaintenanceSettings(600, 2), now)
+    assert kept is not None
+    assert kept.id == 1998
+    kept = oldest_kept(history, MaintenanceSettings(600, 0), now)
+    assert kept is not None
+    assert kept.id == 2000 - maintenance.MAX_SNAPSHOTS + 1
+    kept = oldest_kept(history, MaintenanceSettings(600, 1), now + 10_000_000)
+    assert kept is not None
+    assert kept.id == 2000
+
+
+def _changelog(lake: Lake) -> list[tuple[Any, ...]]:
+    names = ("_levada_op", "_levada_commit_lsn", "_levada_ordinal", "id", "item", "_levada_unchanged")
+    rows = [tuple(r[n] for n in names) for r in lake.rows()]
+    return sorted(rows, key=lambda r: (r[1], -1 if r[2] is None else r[2], r[0]))
+
+
+def test_a_changelog_has_every_change_once(lake: Lake) -> None:
+    """Every change is a row, with what was not told named; a batch that comes again adds nothing."""
+    settings = TableSettings(TableMode.CHANGELOG)
+    destination = lake.destination(defaults=settings)
+    stream = copy(lake, destination, n=1)
+    stream.update(id=1, item="A", note=None, unchanged=[3])
+    stream.update(id=2, old={"id": 1}, item="moved", note=None)
+    stream.truncate()
+    stream.insert(id=3, item="c", note=None)
+    stream.delete(id=3)
+    batch = stream.batch()
+    destination.write_events(batch, lake.mark(batch.until))
+    lake.destination(defaults=settings).write_events(batch, lake.mark(batch.until))
+    expected = [
+        ("I", 1000, None, 1, "item 1", None),
+        ("U", 1010, 0, 1, "A", ["note"]),
+        ("D", 1020, 0, 1, None, None),
+        ("I", 1020, 0, 2, "moved", None),
+        ("T", 1030, 0, None, None, None),
+        ("I", 1040, 0, 3, "c", None),
+        ("D", 1050, 0, 3, None, None),
+    ]
+    assert _changelog(lake) == expected
+    assert {r["_levada_commit_ts"] for r in lake.rows()} == {None, NOW}
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, column(4, "n", Kind.INT4, missing_value="1"))))
+    stream.insert(id=4, item="d", note=None, n=2)
+    apply(lake, destination, stream)
+    assert {(r["id"], r["n"]) for r in lake.rows()} >= {(4, 2), (3, None)}
+    assert len(lake.rows()) == 8
+
+
+def test_a_table_without_a_key_is_a_changelog(hadoop: Lake) -> None:
+    """Where nothing tells rows apart, every change is kept, and an update is both of its images."""
+    keyless = replace(ORDERS, key=(), identity=IdentityKind.FULL)
+    destination = hadoop.destination()
+    assert destination.effective_mode(ORDERS) is TableMode.UPSERT
+    assert destination.effective_mode(keyless) is TableMode.CHANGELOG
+    destination.write_table_rows(keyless, MemoryRows(keyless, [{"id": 1, "item": "a"}]), hadoop.mark(1000))
+    stream = Stream(keyless)
+    old = {"id": 1, "item": "a", "note": "long"}
+    stream.update(id=1, item="b", note=None, unchanged=[3], old=old, old_kind="O")
+    apply(hadoop, destination, stream)
+    assert [(r[0], r[4], r[5]) for r in _changelog(hadoop)] == [
+        ("I", "a", None),
+        ("D", "a", None),
+        ("I", "b", None),
+    ]
+    assert {r["note"] for r in hadoop.rows()} == {None, "long"}
+    stream.alter(replace(ORDERS))
+    with pytest.raises(NeedsOperator) as caught:
+        apply(hadoop, destination, stream)
+    assert caught.value.code == "mode_changed"
+
+
+def test_settings_that_cannot_be_meant(hadoop: Lake) -> None:
+    """An unknown catalog, a missing setting and another placeholder are named by their path."""
+    for config, path in (
+        ({"catalog": {"type": "Nessie"}}, "catalog.type"),
+        ({"catalog": {"type": "Jdbc", "warehouse": "w"}}, "catalog.uri"),
+        ({"catalog": {"type": "Hadoop", "warehouse": "w"}, "namespace": "a_{table}"}, "namespace"),
+    ):
+        with pytest.raises(InvalidManifest) as caught:
+            hadoop.destination().from_config(config, hadoop.context)
+        assert f"spec.destination.iceberg.{path}" in caught.value.message
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) -> None:
+    """Random changes in random batches, with restarts, lost indexes and compaction between, leave the same rows."""
+    rng = random.Random(seed)
+    small = table(column(1, "a", Kind.INT4), column(2, "b", Kind.TEXT), column(3, "v", Kind.TEXT), key=(2, 1))
+    destination = hadoop.destination(maintenance=EVERY_LOOK)
+    model = {(i, str(i)): f"v{i}" for i in range(30)}
+    rows = [{"a": a, "b": b, "v": v} for (a, b), v in model.items()]
+    destination.write_table_rows(small, MemoryRows(small, rows[:9], [], rows[9:]), hadoop.mark(1000))
+    stream = Stream(small)
+    for turn in range(12):
+        for _ in range(rng.choice([1, 5, 40])):
+            _change(rng, stream, model, turn)
+        if rng.random() < 0.3:
+            destination = hadoop.destination(maintenance=EVERY_LOOK, work=rng.choice(["", "", "other"]))
+        apply(hadoop, destination, stream, group=rng.choice([3, 1000]))
+        if rng.random() < 0.3:
+            destination._states[small.id].maintained_at = -10.0
+            destination.maintain(small.id)
+        seen = {(r["a"], r["b"]): r["v"] for r in hadoop.by_pyiceberg().to_pylist()}
+        assert seen == model
+    assert len(hadoop.rows()) == len(model)
+
+
+def _change(rng: random.Random, stream: Stream, model: dict[tuple[int, str], str | None], turn: int) -> None:
+    free = (rng.randrange(40), str(rng.randrange(40)))
+    value = f"{turn}-{rng.random()}"
+    what = rng.random()
+    if not model or (what < 0.3 and free not in model):
+        stream.insert(a=free[0], b=free[1], v=value)
+        model[free] = value
+        return
+    key = rng.choice(sorted(model))
+    if what < 0.5:
+        stream.delete(a=key[0], b=key[1])
+        del model[key]
+    elif what < 0.52:
+        stream.truncate()
+        model.clear()
+    else:
+        known, moves = rng.random() < 0.5, rng.random() < 0.3 and free not in model
+        held = model.pop(key)
+        new = free if moves else key
+        model[new] = value if known else held
+        stream.update(
+            a=new[0],
+            b=new[1],
+            v=value if known else None,
+            unchanged=[] if known else [3],
+            old={"a": key[0], "b": key[1]} if moves else None,
+        )
