@@ -90,6 +90,8 @@ def _printed(column: str, kind: str) -> sql.Composable:
         return sql.SQL("to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')").format(name)
     if kind == "timestamp without time zone":
         return sql.SQL("to_char({}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')").format(name)
+    if kind == "time without time zone":  # text in the lake: Spark reads no Iceberg time
+        return sql.SQL("to_char({}, 'HH24:MI:SS.US')").format(name)
     if kind == "boolean":
         return sql.SQL("CASE {0} WHEN true THEN 'true' WHEN false THEN 'false' END").format(name)
     if kind == "bytea":

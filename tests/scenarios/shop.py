@@ -52,23 +52,23 @@ def create(db: Database, rows: int) -> None:
     n = max(1, rows // 12)
     fills: list[LiteralString] = [
         "INSERT INTO customers (name, email, born, score, active, tags) SELECT 'name ' || i, 'c' || i || '@x.org',"
-        " date '1950-01-01' + (i % 20000)::int, (i % 100000) / 7.0, i % 3 = 0, ARRAY['t' || i % 5, NULL, 'a \"q\", b']"
+        " date '1950-01-01' + (i %% 20000)::int, (i %% 100000) / 7.0, i %% 3 = 0, ARRAY['t' || i %% 5, NULL, 'a \"q\", b']"
         " FROM generate_series(1, %(n)s) i",
         "INSERT INTO addresses SELECT i, k, 'line ' || i FROM generate_series(1, %(n)s / 2) i, unnest(ARRAY['home','work']) k",
         "INSERT INTO products SELECT md5(i::text)::uuid, 'title ' || i, i / 3.0, jsonb_build_object('i', i, 'x', 'é'),"
         " decode(md5(i::text), 'hex') FROM generate_series(1, %(n)s) i",
         "INSERT INTO prices SELECT 'sku-' || i, 'EUR', i / 9.0, timestamp '2020-01-01' + i * interval '1 minute'"
         " FROM generate_series(1, %(n)s) i",
-        "INSERT INTO orders (customer_id, status, total, comment) SELECT i, 'new', i / 3.0, CASE WHEN i % 5 > 0 THEN 'c' || i END"
+        "INSERT INTO orders (customer_id, status, total, comment) SELECT i, 'new', i / 3.0, CASE WHEN i %% 5 > 0 THEN 'c' || i END"
         " FROM generate_series(1, %(n)s) i",
-        "INSERT INTO order_items SELECT i / 3, i % 3, 'sku-' || i, i % 30, i / 8.0 FROM generate_series(1, %(n)s) i",
-        "INSERT INTO payments (order_id, amount, paid_at, ok) SELECT i, i / 7.0, now(), i % 2 = 0 FROM generate_series(1, %(n)s) i",
-        "INSERT INTO shipments SELECT 'code-' || i, i, date '2021-01-01' + (i % 900)::int, time '08:00' + (i % 3600) * interval '1 s',"
-        " ARRAY[i % 7, NULL, i % 11] FROM generate_series(1, %(n)s) i",
-        "INSERT INTO reviews SELECT i, i % 6, repeat('word ', (i % 40)::int) FROM generate_series(1, %(n)s) i",
+        "INSERT INTO order_items SELECT i / 3, i %% 3, 'sku-' || i, i %% 30, i / 8.0 FROM generate_series(1, %(n)s) i",
+        "INSERT INTO payments (order_id, amount, paid_at, ok) SELECT i, i / 7.0, now(), i %% 2 = 0 FROM generate_series(1, %(n)s) i",
+        "INSERT INTO shipments SELECT 'code-' || i, i, date '2021-01-01' + (i %% 900)::int, time '08:00' + (i %% 3600) * interval '1 s',"
+        " ARRAY[i %% 7, NULL, i %% 11] FROM generate_series(1, %(n)s) i",
+        "INSERT INTO reviews SELECT i, i %% 6, repeat('word ', (i %% 40)::int) FROM generate_series(1, %(n)s) i",
         "INSERT INTO carts SELECT i, 'b' || i, 'c' FROM generate_series(1, %(n)s) i",
         "INSERT INTO events SELECT i, now(), json_build_object('k', i), i / 3.0 FROM generate_series(1, %(n)s) i",
-        "INSERT INTO notes SELECT i, CASE WHEN i % 50 = 0 THEN (SELECT string_agg(md5((i + g)::text), '') FROM"
+        "INSERT INTO notes SELECT i, CASE WHEN i %% 50 = 0 THEN (SELECT string_agg(md5((i + g)::text), '') FROM"
         " generate_series(1, 300) g) ELSE 'short' END, 0 FROM generate_series(1, %(n)s) i",
     ]
     with db.connect() as connection:
