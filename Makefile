@@ -7,7 +7,7 @@ SETUP := .venv/.setup
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo lock clean bench-copy bench-capture bench-decode bench-apply
+.PHONY: help setup test lint format demo crds lock clean bench-copy bench-capture bench-decode bench-apply
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench-copy: ## Measure the initial copy, side by side with psql and Spark JDBC
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+
+crds: setup ## Write crds/ from the models of the manifest
+	$(BIN)/python -m levada_operator.crds crds
 
 lock: ## Resolve the dependencies anew and write requirements/*.txt (needs uv)
 	$(LOCK) requirements/build.in --output-file requirements/build.txt

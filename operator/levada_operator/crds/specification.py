@@ -1,0 +1,63 @@
+"""From the models' schema to one that the API server takes: structural, with a rule for each immutable field."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from levada.spec import Change
+from levada.spec.model import CHANGE
+
+_RULES: Final = "x-kubernetes-validations"
+_INT64: Final = 2**53
+"""Beyond it, JSON's readers lose digits; the bound lets CEL estimate, and refuses what would be rounded."""
+
+
+def specification(schema: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the schema of a kind's ``spec``."""
+    return _converted(schema, "spec", kind)
+
+
+def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        match key:
+            case "properties":
+                out[key] = {name: _converted(field, f"{path}.{name}", kind) for name, field in value.items()}
+            case "items":
+                out[key] = _converted(value, f"{path}[]", kind)
+            case "additionalProperties":
+                # Whether unknown keys are refused is the request's word to the API server, not the schema's.
+                if isinstance(value, dict):
+                    out[key] = _converted(value, f"{path}.*", kind)
+            case "description":
+                out[key] = " ".join(value.split())
+            case "const":
+                out["enum"] = [value]
+            case "x-levada-change":
+                pass
+            case _:
+                out[key] = value
+    if rules := [*out.pop(_RULES, []), *_transitions(schema, path, kind)]:
+        out[_RULES] = rules
+    if out.get("type") == "integer":
+        out.setdefault("format", "int64")
+        out.setdefault("maximum", _INT64)
+    return out
+
+
+def _transitions(schema: dict[str, Any], path: str, kind: str) -> list[dict[str, str]]:
+    """Return the rules that keep a field, and which of an object's optional members are there, as they are."""
+    rules = []
+    if schema.get(CHANGE) == Change.IMMUTABLE and "properties" not in schema:
+        rules.append({"rule": "self == oldSelf", "message": _immutable(path, kind)})
+    for name, field in schema.get("properties", {}).items():
+        optional = name not in schema.get("required", ()) and "default" not in field
+        if optional and field.get(CHANGE) == Change.IMMUTABLE:
+            rules.append(
+                {"rule": f"has(self.{name}) == has(oldSelf.{name})", "message": _immutable(f"{path}.{name}", kind)}
+            )
+    return rules
+
+
+def _immutable(path: str, kind: str) -> str:
+    return f"{path} is Immutable: make a new {kind}"

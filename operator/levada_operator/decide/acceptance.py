@@ -1,0 +1,119 @@
+"""Which spec runs: the one written if it is right, else the last one that was. No webhook: this is said in status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from levada.errors import InvalidManifest
+from levada.spec import Change, Manifests, PipelineManifest, TableSyncManifest, changed_fields, parse_manifest
+from levada.values import QualifiedTable
+from levada_operator.decide.conditions import Condition
+from levada_operator.desired.manifest import MAX_BYTES, manifest_text, read_manifest
+from levada_operator.names import manifest_name
+from levada_operator.observe.objects import TableSyncObject
+from levada_operator.observe.observed import Observed
+
+_VALID = Condition("Accepted", True, "Valid")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What runs (None: nothing ever was right), what is said of what was written, and what changes by it."""
+
+    manifests: Manifests | None
+    condition: Condition
+    table_conditions: Mapping[str, Condition]
+    changes: Mapping[str, Change]
+    started_before: bool
+
+
+def accept(observed: Observed) -> Acceptance:
+    """Decide what runs."""
+    before = read_manifest(observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name)))
+    pipeline, condition = _pipeline(observed, before)
+    if pipeline is None:
+        return Acceptance(None, condition, {}, {}, before is not None)
+    tables, table_conditions = _table_syncs(observed, before)
+    manifests = Manifests(pipeline, tables)
+    if len(manifest_text(manifests)) > MAX_BYTES:
+        message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; say less in TableSyncs"
+        condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
+    changes = {} if before is None else dict(_changes(before, manifests))
+    return Acceptance(manifests, condition, table_conditions, changes, before is not None)
+
+
+def describe(changes: Mapping[str, Change]) -> str:
+    """Say what changes, the dearest class first: ``Restart: spec.driver.image; Hot: spec.tables.include``."""
+    order = list(Change)[::-1]
+    parts = []
+    for change in order:
+        if fields := sorted(path for path, its in changes.items() if its is change):
+            more = f" and {len(fields) - 10} more" if len(fields) > 10 else ""
+            parts.append(f"{change.value}: {', '.join(fields[:10])}{more}")
+    return "; ".join(parts)
+
+
+def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:
+    last = None if before is None else before.pipeline
+    if observed.rivals:
+        message = (
+            f"the older Pipeline {observed.rivals[0]} reads the same slot; give spec.source.slot.name another name"
+        )
+        return last, Condition("Accepted", False, "ConflictingPipeline", message)
+    where = f"{observed.pipeline.namespace}/{observed.pipeline.name}"
+    try:
+        pipeline = parse_manifest(PipelineManifest, observed.pipeline.manifest, where)
+    except InvalidManifest as error:
+        return last, Condition("Accepted", False, "InvalidSpec", error.message + _kept(last))
+    if last is not None and (fixed := _immutable(changed_fields(last.spec, pipeline.spec))):
+        message = f"{describe(fixed)}: make a new Pipeline, or set it back"
+        return last, Condition("Accepted", False, "ImmutableChange", message + _kept(last))
+    return pipeline, _VALID
+
+
+def _kept(last: PipelineManifest | None) -> str:
+    return "" if last is None else "; the last accepted spec keeps running"
+
+
+def _table_syncs(
+    observed: Observed, before: Manifests | None
+) -> tuple[tuple[TableSyncManifest, ...], dict[str, Condition]]:
+    last = {t.metadata.name: t for t in before.table_syncs} if before else {}
+    taken: dict[QualifiedTable, str] = {}
+    accepted: list[TableSyncManifest] = []
+    conditions: dict[str, Condition] = {}
+    for written in sorted(observed.table_syncs, key=lambda t: (t.created, t.name)):
+        manifest, condition = _table_sync(written, last.get(written.name))
+        if manifest is not None and (other := taken.get(manifest.spec.table.qualified)):
+            condition = Condition("Accepted", False, "Duplicate", f"TableSync {other} is for the same table, and older")
+            manifest = None
+        if manifest is not None:
+            taken[manifest.spec.table.qualified] = written.name
+            accepted.append(manifest)
+        conditions[written.name] = condition
+    return tuple(accepted), conditions
+
+
+def _table_sync(written: TableSyncObject, last: TableSyncManifest | None) -> tuple[TableSyncManifest | None, Condition]:
+    try:
+        manifest = parse_manifest(TableSyncManifest, written.manifest, written.name)
+    except InvalidManifest as error:
+        return last, Condition("Accepted", False, "InvalidSpec", error.message)
+    if last is not None and (fixed := _immutable(changed_fields(last.spec, manifest.spec))):
+        return last, Condition("Accepted", False, "ImmutableChange", f"{describe(fixed)}: make a new TableSync")
+    return manifest, _VALID
+
+
+def _immutable(changes: Mapping[str, Change]) -> dict[str, Change]:
+    return {path: change for path, change in changes.items() if change is Change.IMMUTABLE}
+
+
+def _changes(before: Manifests, after: Manifests) -> Iterator[tuple[str, Change]]:
+    yield from changed_fields(before.pipeline.spec, after.pipeline.spec).items()
+    last = {t.metadata.name: t for t in before.table_syncs}
+    for table_sync in after.table_syncs:
+        name = table_sync.metadata.name
+        if name in last:
+            path = f"tablesync/{name}: spec"
+            yield from changed_fields(last[name].spec, table_sync.spec, path).items()

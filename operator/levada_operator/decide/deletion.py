@@ -1,0 +1,122 @@
+"""A Pipeline that is being deleted: stop the driver, clean up, let go. It always ends.
+
+=====================  =======================================================================
+Step                   Ends when
+=====================  =======================================================================
+stop the driver        its pod is gone
+run the clean-up Job   it succeeded
+let go                 at once, also when time is over, the namespace goes, or nothing is left
+=====================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from levada.spec import Manifests, Remains
+from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.events import Note
+from levada_operator.decide.plan import Plan
+from levada_operator.desired.driver import build_stateful_set
+from levada_operator.desired.jobs import CLEANUP_ROLE, build_cleanup_job
+from levada_operator.desired.objects import build_objects
+from levada_operator.desired.owner import Owner
+from levada_operator.names import driver_name
+from levada_operator.observe.objects import ObjectKey
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import Termination
+
+
+def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
+    """Return the next step; ``release`` in the last."""
+    manifests = acceptance.manifests
+    if manifests is None or not _something_made(observed, acceptance) or not needs_cleanup(manifests):
+        return Plan(release=True)
+    if reason := _hopeless(observed, manifests):
+        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", f"{reason}. {left_behind(manifests)}"),))
+    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
+    if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
+        note = _note(observed, "CleanupStarted", "the driver is being stopped")
+        return Plan(apply=(build_stateful_set(owner, running=False),), notes=(note,))
+    if observed.driver is not None:
+        return Plan()
+    job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
+    if job is None:
+        return Plan(apply=(*build_objects(owner, running=False), build_cleanup_job(owner)))
+    if job.succeeded:
+        return Plan(release=True, notes=(_note(observed, "CleanupFinished", _removed(manifests)),))
+    return Plan()
+
+
+def needs_cleanup(manifests: Manifests) -> bool:
+    """Tell whether the policy has anything removed."""
+    policy = manifests.pipeline.spec.deletion_policy
+    return Remains.DELETE in (policy.slot, policy.state, policy.publication, policy.destination_tables)
+
+
+def left_behind(manifests: Manifests) -> str:
+    """Name what may be left at the source, and the SQL that removes it."""
+    pipeline = manifests.pipeline
+    policy, source = pipeline.spec.deletion_policy, pipeline.spec.source
+    parts = []
+    if policy.slot is Remains.DELETE:
+        parts.append(
+            f"The replication slot {pipeline.slot_name} may be left in database {source.database} on {source.host}"
+            f" and keep WAL on its disk; drop it: SELECT pg_drop_replication_slot('{pipeline.slot_name}')"
+        )
+    if policy.publication is Remains.DELETE:
+        name = pipeline.publication_name.replace('"', '""')
+        parts.append(f'The publication may be left: DROP PUBLICATION IF EXISTS "{name}"')
+    if policy.destination_tables is Remains.DELETE:
+        parts.append("The tables at the destination may be left")
+    return "; ".join(parts) or "Its state may be left in the store"
+
+
+def _something_made(observed: Observed, acceptance: Acceptance) -> bool:
+    """Tell whether a driver can have made anything at the source: not that of a Pipeline that never was accepted."""
+    if observed.rivals and not acceptance.started_before:
+        return False
+    return acceptance.started_before or bool(observed.pipeline.status.get("slot", {}).get("sampledAt"))
+
+
+def _hopeless(observed: Observed, manifests: Manifests) -> str:
+    """Return why the clean-up is given up, empty while it is not."""
+    if observed.pipeline.skip_cleanup:
+        return "clean-up was skipped as asked"
+    if any(r.namespace_terminating for r in observed.refusals):
+        return "the namespace is being deleted, so nothing can be run in it any more"
+    since = observed.pipeline.deleting_since or observed.now
+    limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
+    if observed.now >= since + limit:
+        return f"clean-up was not done within {limit.total_seconds():.0f} s{_last_words(observed)}"
+    if any(j.failed for j in observed.jobs if j.role == CLEANUP_ROLE):
+        return f"the clean-up failed{_last_words(observed)}"
+    if any(t.code == "secret_missing" for t in _ends(observed)):
+        return f"the clean-up cannot sign in{_last_words(observed)}"
+    return ""
+
+
+def _ends(observed: Observed) -> list[Termination]:
+    pods = sorted((p for p in observed.pods if p.role == CLEANUP_ROLE), key=lambda p: p.created)
+    return [p.last_termination for p in pods if p.last_termination is not None]
+
+
+def _last_words(observed: Observed) -> str:
+    ends = [e for e in _ends(observed) if e.message]
+    return f": {ends[-1].message}" if ends else ""
+
+
+def _removed(manifests: Manifests) -> str:
+    policy = manifests.pipeline.spec.deletion_policy
+    named = {
+        f"slot {manifests.pipeline.slot_name}": policy.slot,
+        "state": policy.state,
+        "publication": policy.publication,
+        "destination tables": policy.destination_tables,
+    }
+    return "removed: " + ", ".join(name for name, what in named.items() if what is Remains.DELETE)
+
+
+def _note(observed: Observed, reason: str, message: str) -> Note:
+    return Note(ObjectKey("Pipeline", observed.pipeline.name), reason, message)

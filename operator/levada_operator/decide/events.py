@@ -1,0 +1,123 @@
+"""What is worth an Event: the closed list of reasons, and which change of a condition is told by which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from levada_operator.decide.conditions import Condition
+from levada_operator.observe.objects import ObjectKey
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+
+EVENT_REASONS: Final[dict[str, str]] = {
+    "SpecChanged": NORMAL,
+    "SpecRefused": WARNING,
+    "ConflictingPipeline": WARNING,
+    "DriverReady": NORMAL,
+    "PreflightFailed": WARNING,
+    "CrashLooping": WARNING,
+    "OutOfMemory": WARNING,
+    "Unschedulable": WARNING,
+    "ImagePullFailed": WARNING,
+    "SecretMissing": WARNING,
+    "ConfigMissing": WARNING,
+    "Evicted": WARNING,
+    "StuckTerminating": WARNING,
+    "RefusedByCluster": WARNING,
+    "SourceConnected": NORMAL,
+    "SourceUnreachable": WARNING,
+    "SlotHealthy": NORMAL,
+    "SlotUnhealthy": WARNING,
+    "NoProgress": WARNING,
+    "ProgressStale": WARNING,
+    "Stopped": WARNING,
+    "TablesErrored": WARNING,
+    "TablesHealthy": NORMAL,
+    "TableErrored": WARNING,
+    "TableRecovered": NORMAL,
+    "TableSyncRemoved": NORMAL,
+    "Suspended": NORMAL,
+    "Resumed": NORMAL,
+    "CleanupStarted": NORMAL,
+    "CleanupFinished": NORMAL,
+    "CleanupAbandoned": WARNING,
+}
+"""Every reason, and its type."""
+
+_TOLD: Final[dict[tuple[str, str], str]] = {
+    ("Accepted", "InvalidSpec"): "SpecRefused",
+    ("Accepted", "ImmutableChange"): "SpecRefused",
+    ("Accepted", "TooLarge"): "SpecRefused",
+    ("Accepted", "Duplicate"): "SpecRefused",
+    ("Accepted", "ConflictingPipeline"): "ConflictingPipeline",
+    ("DriverAvailable", "PodReady"): "DriverReady",
+    ("SourceReachable", "Connected"): "SourceConnected",
+    ("SourceReachable", "Disconnected"): "SourceUnreachable",
+    ("SourceReachable", "Refused"): "SourceUnreachable",
+    ("SlotHealthy", "Reserved"): "SlotHealthy",
+    ("SlotHealthy", "Unreserved"): "SlotUnhealthy",
+    ("SlotHealthy", "Lost"): "SlotUnhealthy",
+    ("SlotHealthy", "Missing"): "SlotUnhealthy",
+    ("Replicating", "NoProgress"): "NoProgress",
+    ("Replicating", "ProgressStale"): "ProgressStale",
+    ("Replicating", "Stopped"): "Stopped",
+    ("TablesHealthy", "AllHealthy"): "TablesHealthy",
+    ("TablesHealthy", "SomeErrored"): "TablesErrored",
+    ("Suspended", "Drained"): "Suspended",
+    ("Suspended", "NotRequested"): "Resumed",
+    ("Ready", "Errored"): "TableErrored",
+}
+_RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
+"""Told only after the opposite."""
+_DRIVER_TROUBLES: Final = frozenset(
+    {
+        "PreflightFailed",
+        "CrashLooping",
+        "OutOfMemory",
+        "Unschedulable",
+        "ImagePullFailed",
+        "SecretMissing",
+        "ConfigMissing",
+        "Evicted",
+        "StuckTerminating",
+        "RefusedByCluster",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An Event about an object."""
+
+    about: ObjectKey
+    reason: str
+    message: str
+
+    @property
+    def type(self) -> str:
+        """Normal or Warning."""
+        return EVENT_REASONS[self.reason]
+
+
+def transitions(about: ObjectKey, before: Iterable[Mapping[str, Any]], now: Iterable[Condition]) -> Iterator[Note]:
+    """Yield an Event for each condition whose reason has changed to one that is worth it."""
+    reasons = {c["type"]: c["reason"] for c in before}
+    for condition in now:
+        was = reasons.get(condition.type)
+        if condition.reason == was:
+            continue
+        reason = _TOLD.get((condition.type, condition.reason))
+        if condition.type == "DriverAvailable" and condition.reason in _DRIVER_TROUBLES:
+            reason = condition.reason
+        if reason is None or (reason in _RECOVERY and was in (None, "Unknown", "NotRequested", "Extended")):
+            continue
+        if condition.type == "Replicating" and condition.reason == "Stopped" and not condition.message:
+            continue
+        yield Note(about, reason, condition.message or condition.reason)
+    if about.kind == "TableSync" and reasons.get("Ready") == "Errored":
+        ready = next((c for c in now if c.type == "Ready"), None)
+        if ready is not None and ready.status:
+            yield Note(about, "TableRecovered", "the table streams again")

@@ -1,0 +1,88 @@
+"""The printed summary of a Pipeline, and the phases of a table: one pure function for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from levada_operator.decide.conditions import Condition
+
+
+class PipelinePhase(StrEnum):
+    """What `kubectl get pipelines` prints."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    COPYING = "Copying"
+    STREAMING = "Streaming"
+    DEGRADED = "Degraded"
+    STALE = "Stale"
+    FAILED = "Failed"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    DELETING = "Deleting"
+
+
+class TablePhase(StrEnum):
+    """The engine's own phases, and what only the operator knows."""
+
+    PENDING = "Pending"
+    """The driver has not told of the table yet."""
+    INIT = "Init"
+    DATA_SYNC = "DataSync"
+    FINISHED_COPY = "FinishedCopy"
+    SYNC_WAIT = "SyncWait"
+    CATCHUP = "Catchup"
+    SYNC_DONE = "SyncDone"
+    READY = "Ready"
+    ERRORED = "Errored"
+    SUSPENDED = "Suspended"
+    REMOVED = "Removed"
+    """No longer a table that the Pipeline replicates."""
+
+
+COPYING: frozenset[str] = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC})
+CATCHING_UP: frozenset[str] = frozenset(
+    {TablePhase.FINISHED_COPY, TablePhase.SYNC_WAIT, TablePhase.CATCHUP, TablePhase.SYNC_DONE}
+)
+
+_FATAL_DRIVER = frozenset(
+    {
+        "PreflightFailed",
+        "CrashLooping",
+        "OutOfMemory",
+        "ImagePullFailed",
+        "SecretMissing",
+        "ConfigMissing",
+        "RefusedByCluster",
+    }
+)
+
+
+def pipeline_phase(conditions: Mapping[str, Condition], *, deleting: bool) -> PipelinePhase:
+    """Return the first of these that holds."""
+    driver, ready = conditions["DriverAvailable"], conditions["Ready"]
+    suspended = conditions["Suspended"]
+    if deleting:
+        return PipelinePhase.DELETING
+    if suspended.status:
+        return PipelinePhase.SUSPENDED
+    if suspended.reason == "Draining":
+        return PipelinePhase.SUSPENDING
+    if driver.reason == "NotStarted" and not conditions["Accepted"].status:
+        return PipelinePhase.FAILED
+    if conditions["SlotHealthy"].status is False or driver.reason in _FATAL_DRIVER:
+        return PipelinePhase.FAILED
+    if ready.reason == "Stopped":
+        return PipelinePhase.FAILED
+    if driver.reason in ("NotStarted", "Unschedulable", "Evicted", "StuckTerminating"):
+        return PipelinePhase.PENDING
+    if conditions["Replicating"].reason == "ProgressStale":
+        return PipelinePhase.STALE
+    if conditions["Replicating"].reason == "NotStarted":
+        return PipelinePhase.STARTING
+    if conditions["Replicating"].reason == "NoProgress" or conditions["SourceReachable"].status is False:
+        return PipelinePhase.DEGRADED
+    if conditions["TablesHealthy"].status is False:
+        return PipelinePhase.DEGRADED
+    return PipelinePhase.COPYING if ready.reason == "InitialCopy" else PipelinePhase.STREAMING

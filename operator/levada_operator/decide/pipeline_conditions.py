@@ -1,0 +1,211 @@
+"""A Pipeline's conditions, each by a function of its own; Ready is what the others come to."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.conditions import Condition
+from levada_operator.decide.phase import COPYING
+from levada_operator.decide.slot import SlotSample, slot_sample
+from levada_operator.names import PIPELINE_LABEL
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.progress import ErrorReport, TableReport
+
+STUCK_AFTER: Final = timedelta(seconds=60)
+_ENDED: Final = ("Failed", "Stopped")
+_SLOT_REASONS: Final = {
+    "reserved": (True, "Reserved", ""),
+    "extended": (True, "Extended", "the slot keeps more WAL than max_wal_size"),
+    "unreserved": (False, "Unreserved", "the slot loses WAL at the source's next checkpoint; raise"
+                   " max_slot_wal_keep_size, or let the driver catch up"),
+    "lost": (False, "Lost", "the source has removed WAL that the slot needs; every table must be copied again: set"
+             " spec.source.slot.onLost: Resync, or drop the slot"),
+}  # fmt: skip
+
+
+def pipeline_conditions(observed: Observed, acceptance: Acceptance) -> dict[str, Condition]:
+    """Return every condition by its type, in the order of the status."""
+    sample = slot_sample(observed)
+    driver = driver_available(observed, acceptance)
+    parts = (
+        acceptance.condition,
+        driver,
+        source_reachable(observed, driver, sample),
+        slot_healthy(observed, sample),
+        replicating(observed, acceptance, driver),
+        tables_healthy(observed),
+        suspended(observed, acceptance),
+    )
+    by_type = {c.type: c for c in parts}
+    return {"Ready": ready(observed, acceptance, by_type), **by_type}
+
+
+def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
+    """Tell whether the driver's pod is ready, else why not and what to do."""
+    of, pod = "DriverAvailable", observed.driver
+    if acceptance.manifests is None:
+        return Condition(of, False, "NotStarted", "no spec has been accepted yet")
+    if observed.refusals:
+        refusal = observed.refusals[0]
+        return Condition(of, False, "RefusedByCluster", f"{refusal.key.kind} {refusal.key.name}: {refusal.message}")
+    wanted = not acceptance.manifests.pipeline.spec.suspend and observed.pipeline.deleting_since is None
+    if pod is None:
+        return Condition(of, False, "Starting" if wanted else "ScaledToZero")
+    if pod.deleting_since is not None:
+        if observed.now > pod.deleting_since + STUCK_AFTER:
+            message = f"pod {pod.name} does not end; if its node is gone: kubectl delete pod {pod.name} --force"
+            return Condition(of, False, "StuckTerminating", message)
+        return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the pod before is ending")
+    if pod.trouble is not None:
+        code = f" [{pod.trouble.code}]" if pod.trouble.code else ""
+        return Condition(of, False, pod.trouble.reason, pod.trouble.message + code)
+    if pod.ready:
+        return Condition(of, True, "PodReady", pod.name)
+    return Condition(of, False, "Starting", f"pod {pod.name} is not ready yet")
+
+
+def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
+    """Tell whether the source answers, by the driver's word, else by that of the last Job."""
+    of, progress = "SourceReachable", observed.fresh
+    if progress is not None:
+        if (error := progress.error or progress.capture_error) and not progress.connected:
+            return Condition(of, False, "Refused", _told(error))
+        if progress.connected:
+            return Condition(of, True, "Connected")
+        if progress.state == "Running":
+            return Condition(of, False, "Disconnected", "the driver has no replication stream, and tries again")
+        return Condition(of, None, "Unknown")
+    pod = observed.driver
+    if pod is not None and pod.trouble is not None and pod.trouble.code.startswith(("source_", "replication_")):
+        return Condition(of, False, "Refused", f"{pod.trouble.message} [{pod.trouble.code}]")
+    if sample is not None and sample.by_job:
+        if sample.failure:
+            return Condition(of, False, "Refused", sample.failure)
+        return Condition(of, True, "Connected", "by a Job, while no driver runs")
+    return Condition(of, None, "Unknown")
+
+
+def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
+    """Tell whether the slot still has what the tables need."""
+    of = "SlotHealthy"
+    progress = observed.fresh
+    error = progress and (progress.error or progress.capture_error)
+    if error and error.code in ("slot_lost", "slot_missing"):
+        return Condition(of, False, "Lost" if error.code == "slot_lost" else "Missing", _told(error))
+    if sample is None or (sample.report is None and sample.failure):
+        return Condition(of, None, "Unknown")
+    if sample.report is None or sample.report.sampled_at is None:
+        if observed.pipeline.status.get("slot", {}).get("sampledAt") and sample.by_job:
+            return Condition(of, False, "Missing", "the slot is gone; every table must be copied again")
+        return Condition(of, None, "Unknown")
+    status, reason, message = _SLOT_REASONS.get(sample.report.wal_status or "", (None, "Unknown", ""))
+    return Condition(of, status, reason, message)
+
+
+def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -> Condition:
+    """Tell whether the pipeline moves. An idle source is healthy; no news is Unknown."""
+    of, progress = "Replicating", observed.fresh
+    if acceptance.manifests is None:
+        return Condition(of, False, "NotStarted")
+    spec = acceptance.manifests.pipeline.spec
+    if driver.reason == "ScaledToZero":
+        return Condition(of, False, "Stopped")
+    if progress is None:
+        if driver.status or (observed.progress is not None and driver.reason == "Starting"):
+            last = observed.progress.fetched_at if observed.progress else None
+            return Condition(of, None, "ProgressStale", f"no answer from the driver since {_at(last)}")
+        return Condition(of, False, "NotStarted" if driver.reason == "Starting" else "Stopped")
+    if progress.state in _ENDED or progress.error is not None:
+        return Condition(of, False, "Stopped", _told(progress.error) if progress.error else "the engine has ended")
+    if not progress.connected:
+        return Condition(of, False, "NotStarted")
+    since = observed.moved_at or progress.fetched_at
+    still = observed.now - since
+    if progress.slot.lag_bytes and still > timedelta(seconds=spec.health.progress_deadline_seconds):
+        return Condition(of, False, "NoProgress", f"WAL waits at the source, and nothing has moved since {_at(since)}")
+    return Condition(of, True, "Advancing" if progress.slot.lag_bytes or still < STUCK_AFTER else "Idle")
+
+
+def tables_healthy(observed: Observed) -> Condition:
+    """Tell whether no table waits for somebody; without news, what was told last."""
+    of = "TablesHealthy"
+    if observed.progress is None:
+        for last in observed.pipeline.status.get("conditions", ()):
+            if last["type"] == of:
+                return Condition(
+                    of, {"True": True, "False": False}.get(last["status"]), last["reason"], last["message"]
+                )
+        return Condition(of, None, "Unknown")
+    errored = errored_tables(observed.progress.tables)
+    if not errored:
+        return Condition(of, True, "AllHealthy")
+    first = errored[0]
+    why = f"{first.schema}.{first.name} [{first.error.code}]" if first.error else f"{first.schema}.{first.name}"
+    more = f" and {len(errored) - 1} more" if len(errored) > 1 else ""
+    ask = f"kubectl get tablesyncs -n {observed.pipeline.namespace} -l {PIPELINE_LABEL}={observed.pipeline.name}"
+    return Condition(of, False, "SomeErrored", f"{why}{more}; see: {ask}")
+
+
+def suspended(observed: Observed, acceptance: Acceptance) -> Condition:
+    """Tell whether the pipeline rests as asked."""
+    of = "Suspended"
+    if acceptance.manifests is None or not acceptance.manifests.pipeline.spec.suspend:
+        return Condition(of, False, "NotRequested")
+    if observed.driver is not None:
+        return Condition(of, False, "Draining", "the driver finishes its batch")
+    return Condition(of, True, "Drained", "the slot stays, and keeps WAL on the source's disk")
+
+
+def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Condition]) -> Condition:
+    """Return the first reason that applies."""
+    of, moving, driver = "Ready", others["Replicating"], others["DriverAvailable"]
+    if observed.pipeline.deleting_since is not None:
+        return Condition(of, False, "Deleting")
+    if acceptance.manifests is None:
+        return Condition(of, False, "NotAccepted", others["Accepted"].message)
+    if acceptance.manifests.pipeline.spec.suspend:
+        return Condition(of, False, "Suspended")
+    for type_, reason in (("SlotHealthy", "SlotUnhealthy"), ("SourceReachable", "SourceUnreachable")):
+        if others[type_].status is False:
+            return Condition(of, False, reason, others[type_].message)
+    if moving.reason == "ProgressStale":
+        return Condition(of, None, "ProgressStale", moving.message)
+    if moving.reason == "Stopped" and moving.message:
+        return Condition(of, False, "Stopped", moving.message)
+    if not driver.status:
+        return Condition(of, False, "DriverNotReady", f"{driver.reason}: {driver.message}".removesuffix(": "))
+    if moving.reason == "NoProgress":
+        return Condition(of, False, "NoProgress", moving.message)
+    if others["TablesHealthy"].status is False:
+        return Condition(of, False, "TablesErrored", others["TablesHealthy"].message)
+    if not moving.status:
+        return Condition(of, False, "DriverNotReady", "the engine is starting")
+    return _streaming(observed)
+
+
+def errored_tables(tables: tuple[TableReport, ...]) -> list[TableReport]:
+    """Return the tables that wait, the ones that wait for a person first."""
+    return sorted(
+        (t for t in tables if t.phase == "Errored" or t.error is not None),
+        key=lambda t: (t.error is not None and t.error.retry_policy == "TimedRetry", t.schema, t.name),
+    )
+
+
+def _streaming(observed: Observed) -> Condition:
+    tables = observed.progress.tables if observed.progress else ()
+    if waiting := [t for t in tables if t.phase != "Ready"]:
+        copying = sum(t.phase in COPYING for t in waiting)
+        return Condition(
+            "Ready", False, "InitialCopy", f"{copying} tables to copy, {len(waiting) - copying} to catch up"
+        )
+    return Condition("Ready", True, "Streaming")
+
+
+def _told(error: ErrorReport) -> str:
+    return f"{error.reason} [{error.code}]" + (f"; {error.solution}" if error.solution else "")
+
+
+def _at(at: datetime | None) -> str:
+    return "it became ready" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,104 @@
+"""A Pipeline's status: the conditions, and rounded numbers. What is not known now stays as it was told last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.conditions import Condition, conditions_json, shortened, timestamp
+from levada_operator.decide.phase import pipeline_phase
+from levada_operator.decide.pipeline_conditions import errored_tables
+from levada_operator.decide.rounding import rounded_bytes, size_text
+from levada_operator.decide.slot import slot_sample
+from levada_operator.names import driver_pod
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.progress import ProgressReport
+
+MAX_ATTENTION: Final = 20
+_MAX_ATTENTION_TEXT: Final = 256
+
+
+def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapping[str, Condition]) -> dict[str, Any]:
+    """Return the whole status; every field that `kubectl get` prints is there from the first time on."""
+    pipeline, before = observed.pipeline, observed.pipeline.status
+    slot = _slot(observed, acceptance)
+    tables = _tables(observed.progress) if observed.progress else before.get("tables", {"total": 0, "byPhase": {}})
+    status = {
+        "observedGeneration": pipeline.generation,
+        "phase": pipeline_phase(conditions, deleting=pipeline.deleting_since is not None).value,
+        "display": {
+            "tables": f"{tables['byPhase'].get('Ready', 0)}/{tables['total']}",
+            "lag": size_text(slot.get("lagBytes")),
+            "retained": size_text(slot.get("retainedBytes")),
+        },
+        "conditions": conditions_json(
+            conditions.values(), before.get("conditions", ()), pipeline.generation, observed.now
+        ),
+        "driver": _driver(observed, acceptance),
+        "slot": slot,
+        "tables": tables,
+    }
+    told = timestamp(observed.progress.fetched_at) if observed.progress else before.get("progressAt")
+    return status | ({"progressAt": told} if told else {})
+
+
+def _driver(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
+    before = observed.pipeline.status.get("driver", {})
+    pod, progress = observed.driver, observed.progress
+    image = acceptance.manifests.pipeline.spec.driver.image if acceptance.manifests else ""
+    driver: dict[str, Any] = {
+        "pod": driver_pod(observed.pipeline.name),
+        "image": image or observed.surroundings.image,
+        "epoch": progress.epoch if progress else before.get("epoch", 0),
+        "restarts": pod.restarts if pod else 0,
+    }
+    started = _whole_seconds(progress.started_at) if progress else before.get("startedAt")
+    if started:
+        driver["startedAt"] = started
+    ended = pod.last_termination if pod else None
+    if ended is not None:
+        last: dict[str, Any] = {"reason": ended.reason, "exitCode": ended.exit_code, "code": ended.code}
+        driver["lastTermination"] = last | ({"at": ended.at} if ended.at else {})
+    elif "lastTermination" in before:
+        driver["lastTermination"] = before["lastTermination"]
+    return driver
+
+
+def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
+    name = acceptance.manifests.pipeline.slot_name if acceptance.manifests else ""
+    before = dict(observed.pipeline.status.get("slot", {})) | {"name": name}
+    sample = slot_sample(observed)
+    report = sample.report if sample else None
+    if report is None or report.sampled_at is None:
+        return before
+    slot = {
+        "name": name,
+        "lagBytes": rounded_bytes(report.lag_bytes),
+        "retainedBytes": rounded_bytes(report.retained_bytes),
+        "walStatus": report.wal_status,
+        "safeWalBytes": rounded_bytes(report.safe_wal_bytes),
+        "active": report.active,
+        "sampledAt": timestamp(report.sampled_at),
+    }
+    return {key: value for key, value in slot.items() if value is not None}
+
+
+def _tables(progress: ProgressReport) -> dict[str, Any]:
+    counts = Counter(t.phase for t in progress.tables)
+    attention = [
+        {
+            "name": f"{t.schema}.{t.name}",
+            "phase": t.phase,
+            "reason": t.error.code if t.error else "",
+            "message": shortened(t.error.reason if t.error else "", _MAX_ATTENTION_TEXT),
+        }
+        for t in errored_tables(progress.tables)[:MAX_ATTENTION]
+    ]
+    tables: dict[str, Any] = {"total": len(progress.tables), "byPhase": dict(sorted(counts.items()))}
+    return tables | ({"attention": attention} if attention else {})
+
+
+def _whole_seconds(text: str | None) -> str | None:
+    return None if text is None else text[:19] + "Z"

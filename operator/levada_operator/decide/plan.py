@@ -1,0 +1,34 @@
+"""A plan: what is to be done about one Pipeline. Carried out by `levada_operator.act`, in this order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from levada_operator.decide.events import Note
+from levada_operator.observe.objects import ObjectKey
+
+
+@dataclass(frozen=True, slots=True)
+class StatusWrite:
+    """A status to write. ``urgent``: more than counters changed."""
+
+    key: ObjectKey
+    status: dict[str, Any]
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done. ``release``: nothing of the Pipeline is left to clean up."""
+
+    apply: tuple[dict[str, Any], ...] = ()
+    delete: tuple[ObjectKey, ...] = ()
+    statuses: tuple[StatusWrite, ...] = ()
+    notes: tuple[Note, ...] = ()
+    release: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether there is nothing to do."""
+        return not (self.apply or self.delete or self.statuses or self.notes)

@@ -1,0 +1,137 @@
+"""One pure function: from all that is observed of a Pipeline to what is to be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from levada.spec import Manifests
+from levada.values import QualifiedTable
+from levada_operator.decide.acceptance import Acceptance, accept, describe
+from levada_operator.decide.comparing import differs, marked, says_more, urgent
+from levada_operator.decide.conditions import Condition
+from levada_operator.decide.deletion import deletion
+from levada_operator.decide.events import Note, transitions
+from levada_operator.decide.pipeline_conditions import pipeline_conditions
+from levada_operator.decide.pipeline_status import pipeline_status
+from levada_operator.decide.plan import Plan, StatusWrite
+from levada_operator.decide.slot import lag_turn
+from levada_operator.decide.table_status import settled, table_ready, table_status
+from levada_operator.desired.jobs import build_lag_job
+from levada_operator.desired.manifest import says_something
+from levada_operator.desired.objects import build_objects
+from levada_operator.desired.owner import Owner
+from levada_operator.desired.table_sync import build_table_sync, build_tie
+from levada_operator.observe.objects import ObjectKey, TableSyncObject
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.progress import TableReport
+
+MAX_CREATIONS: Final = 20
+"""How many TableSyncs one plan makes; the rest is left to the next, so that other Pipelines have their turn."""
+
+_KEPT: Final = ("Job", "TableSync")
+"""Kinds of which it is not what is desired that says what goes."""
+
+
+def reconcile(observed: Observed) -> Plan:
+    """Return the plan. Carried out, and observed again, there is nothing left to do."""
+    acceptance = accept(observed)
+    if observed.pipeline.deleting_since is not None:
+        plan = deletion(observed, acceptance)
+    elif acceptance.manifests is None:
+        plan = Plan()
+    else:
+        plan = _running(observed, acceptance, acceptance.manifests)
+    statuses, notes = _told(observed, acceptance)
+    return Plan(
+        apply=tuple(body for body in map(marked, plan.apply) if differs(body, _live(observed, body))),
+        delete=plan.delete,
+        statuses=statuses,
+        notes=(*plan.notes, *notes),
+        release=plan.release,
+    )
+
+
+def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -> Plan:
+    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    desired = build_objects(owner, running=not manifests.pipeline.spec.suspend)
+    wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
+    superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _KEPT]
+    if (turn := lag_turn(observed, manifests)) is not None:
+        desired.append(build_lag_job(owner, turn))
+    gone = list(_gone_tables(observed, manifests))
+    notes = []
+    if acceptance.changes:
+        notes.append(Note(ObjectKey("Pipeline", owner.name), "SpecChanged", describe(acceptance.changes)))
+    for table_sync in gone:
+        about = ObjectKey("Pipeline", owner.name)
+        notes.append(Note(about, "TableSyncRemoved", f"{table_sync.name}: its table is no longer replicated"))
+    return Plan(
+        apply=(*desired, *_table_syncs(observed, owner)),
+        delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
+        notes=tuple(notes),
+    )
+
+
+def _live(observed: Observed, body: dict[str, Any]) -> Any:
+    if body["kind"] == "TableSync":
+        # Whether it is to be made or tied was decided from the objects themselves.
+        return None
+    return observed.owned.get(body["kind"], body["metadata"]["name"])
+
+
+def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
+    for table_sync in observed.table_syncs:
+        if not table_sync.owned:
+            yield build_tie(owner, table_sync.name)
+    if not settled(observed) or observed.progress is None:
+        return
+    known = {_table(t) for t in observed.table_syncs}
+    new = [t for t in observed.progress.tables if QualifiedTable(t.schema, t.name) not in known]
+    for table in new[:MAX_CREATIONS]:
+        yield build_table_sync(owner, table.schema, table.name)
+
+
+def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSyncObject]:
+    """Yield the TableSyncs that the operator made, that nobody has changed, and whose tables are not replicated."""
+    if not settled(observed) or observed.progress is None:
+        return
+    told = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}
+    changed = {t.metadata.name for t in manifests.table_syncs if says_something(t)}
+    for table_sync in observed.table_syncs:
+        if table_sync.ours and table_sync.name not in changed and _table(table_sync) not in told:
+            yield table_sync
+
+
+def _told(observed: Observed, acceptance: Acceptance) -> tuple[tuple[StatusWrite, ...], list[Note]]:
+    key = ObjectKey("Pipeline", observed.pipeline.name)
+    conditions = pipeline_conditions(observed, acceptance)
+    status = pipeline_status(observed, acceptance, conditions)
+    before = observed.pipeline.status
+    writes = []
+    notes = list(transitions(key, before.get("conditions", ()), conditions.values()))
+    if says_more(before, status):
+        writes.append(StatusWrite(key, status, urgent(before, status)))
+    if observed.pipeline.deleting_since is None:
+        reports = {QualifiedTable(t.schema, t.name): t for t in observed.progress.tables} if observed.progress else {}
+        for table_sync in observed.table_syncs:
+            write, told = _table_told(observed, acceptance, table_sync, reports.get(_table(table_sync)))
+            writes += write
+            notes += told
+    return tuple(writes), notes
+
+
+def _table_told(
+    observed: Observed, acceptance: Acceptance, table_sync: TableSyncObject, report: TableReport | None
+) -> tuple[list[StatusWrite], list[Note]]:
+    key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
+    accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))
+    conditions = (table_ready(observed, table_sync, report), accepted)
+    status = table_status(observed, table_sync, report, conditions)
+    notes = list(transitions(key, before.get("conditions", ()), conditions))
+    return [StatusWrite(key, status, urgent(before, status))] if says_more(before, status) else [], notes
+
+
+def _table(table_sync: TableSyncObject) -> QualifiedTable:
+    table = table_sync.spec.get("table", {})
+    return QualifiedTable(table.get("schema", "public"), table.get("name", ""))

@@ -1,0 +1,60 @@
+"""The newest word on the slot: the driver's, or that of the short Job that samples it while no driver runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from levada.spec import Manifests
+from levada_operator.desired.jobs import LAG_ROLE
+from levada_operator.names import lag_name
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import output_document
+from levada_operator.observe.progress import SlotReport, read_slot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSample:
+    """What was sampled; ``failure`` is why a Job could not."""
+
+    report: SlotReport | None
+    by_job: bool = False
+    failure: str = ""
+
+
+def slot_sample(observed: Observed) -> SlotSample | None:
+    """Return the newest sample, None if there is none."""
+    told = observed.progress.slot if observed.progress else None
+    if observed.fresh is not None and told is not None:
+        return SlotSample(told)
+    probes = [p for p in observed.pods if p.role == LAG_ROLE and p.ended]
+    for pod in sorted(probes, key=lambda p: p.created, reverse=True):
+        if observed.progress is not None and pod.created < observed.progress.fetched_at:
+            break
+        if (document := output_document(pod)) is not None:
+            return SlotSample(read_slot(document), by_job=True)
+        ended = pod.last_termination
+        if ended is not None and ended.message:
+            return SlotSample(None, by_job=True, failure=f"{ended.message} [{ended.code}]")
+    return SlotSample(told) if told is not None else None
+
+
+def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
+    """Return the number of the Job that is due now, None if none is."""
+    every = manifests.pipeline.spec.health.lag_probe_seconds
+    if not every or observed.fresh is not None or not _down(observed, manifests, timedelta(seconds=every)):
+        return None
+    turn = int(observed.now.timestamp()) // every
+    known = {j.name for j in observed.jobs if j.role == LAG_ROLE}
+    recent = any(observed.now - j.created < timedelta(seconds=every) / 2 for j in observed.jobs if j.role == LAG_ROLE)
+    return None if recent or lag_name(observed.pipeline.name, turn) in known else turn
+
+
+def _down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool:
+    """Tell whether no driver runs, nor is about to."""
+    pod = observed.driver
+    if manifests.pipeline.spec.suspend:
+        return pod is None
+    if pod is None:
+        return observed.now - observed.pipeline.created > patience
+    return pod.trouble is not None or (not pod.ready and observed.now - pod.created > patience)

@@ -1,0 +1,88 @@
+"""What the driver may do, and who may reach it: service accounts, a role, a network policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levada.spec import DriverMode, Remains
+from levada_operator.desired.owner import Owner, build_object
+from levada_operator.desired.pod import HTTP_PORT
+from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
+from levada_operator.names import (
+    PIPELINE_LABEL,
+    ROLE_LABEL,
+    driver_name,
+    executor_name,
+    state_name,
+)
+from levada_operator.observe.pods import DRIVER_CONTAINER
+
+_RBAC = "rbac.authorization.k8s.io/v1"
+
+
+def build_service_accounts(owner: Owner) -> list[dict[str, Any]]:
+    """Return the driver's account, and the executors'; the latter can do nothing."""
+    names = [(driver_name(owner.name), DRIVER_CONTAINER)]
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        names.append((executor_name(owner.name), EXECUTOR_ROLE))
+    # A pod that needs a token asks for it.
+    content = {"automountServiceAccountToken": False}
+    return [build_object(owner, "ServiceAccount", "v1", name, role, content) for name, role in names]
+
+
+def build_role(owner: Owner) -> list[dict[str, Any]]:
+    """Return the driver's Role and its binding; nothing where the driver never speaks with the API server."""
+    rules: list[dict[str, Any]] = []
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "watch"]
+        rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": verbs})
+    if owner.spec.store.config_map is not None:
+        own = {"resourceNames": [state_name(owner.name)], "verbs": ["get", "patch", "update"]}
+        rules.append({"apiGroups": [""], "resources": ["configmaps"], **own})
+    if not rules:
+        return []
+    name = driver_name(owner.name)
+    binding = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+    }
+    return [
+        build_object(owner, "Role", _RBAC, name, DRIVER_CONTAINER, {"rules": rules}),
+        build_object(owner, "RoleBinding", _RBAC, name, DRIVER_CONTAINER, binding),
+    ]
+
+
+def build_state(owner: Owner) -> dict[str, Any] | None:
+    """Return the ConfigMap that the driver keeps its state in, None for other stores; its content is the driver's."""
+    if owner.spec.store.config_map is None:
+        return None
+    stays = owner.spec.deletion_policy.state is Remains.RETAIN
+    return build_object(owner, "ConfigMap", "v1", state_name(owner.name), "state", {}, owned=not stays)
+
+
+def build_network_policy(owner: Owner) -> dict[str, Any]:
+    """Return who may reach the driver: the operator, whoever collects metrics, its executors. It may reach anything:
+    where the source and the destination are is not for Kubernetes to know."""
+    surroundings = owner.surroundings
+    namespaces = {surroundings.operator_namespace, surroundings.metrics_namespace} - {""}
+    ingress: list[dict[str, Any]] = [
+        {
+            "from": [
+                {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+                for name in sorted(namespaces)
+            ],
+            "ports": [{"protocol": "TCP", "port": HTTP_PORT}],
+        }
+    ]
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        executors = {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: EXECUTOR_ROLE}}
+        ports = [{"protocol": "TCP", "port": port} for port in (DRIVER_PORT, BLOCK_PORT)]
+        ingress.append({"from": [{"podSelector": executors}], "ports": ports})
+    spec = {
+        "podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: DRIVER_CONTAINER}},
+        "policyTypes": ["Ingress"],
+        "ingress": ingress,
+    }
+    return build_object(
+        owner, "NetworkPolicy", "networking.k8s.io/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec}
+    )

@@ -1,0 +1,59 @@
+"""The driver's StatefulSet of 0 or 1, its headless Service, and the volume of its staging area."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levada.spec import DriverMode, format_bytes
+from levada_operator.desired.owner import Owner, build_object
+from levada_operator.desired.pod import HTTP_PORT, build_driver_template
+from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
+from levada_operator.names import driver_name, labels, staging_name
+from levada_operator.observe.pods import DRIVER_CONTAINER
+
+
+def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
+    """Return the StatefulSet: by its identity there are never two drivers."""
+    spec = {
+        "replicas": int(running),
+        "serviceName": driver_name(owner.name),
+        "selector": {"matchLabels": labels(owner.name, DRIVER_CONTAINER)},
+        # Parallel: a pod that never became ready is replaced by a corrected one, rather than waited for.
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "revisionHistoryLimit": 2,
+        "template": build_driver_template(owner),
+    }
+    return build_object(owner, "StatefulSet", "apps/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
+
+
+def build_service(owner: Owner) -> dict[str, Any]:
+    """Return the headless Service that gives the driver's pod its name."""
+    ports = [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}]
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        ports += [
+            {"name": "spark", "port": DRIVER_PORT, "targetPort": "spark"},
+            {"name": "blocks", "port": BLOCK_PORT, "targetPort": "blocks"},
+        ]
+    spec = {
+        "clusterIP": "None",
+        # Executors look for their driver before it is ready.
+        "publishNotReadyAddresses": True,
+        "selector": labels(owner.name, DRIVER_CONTAINER),
+        "ports": ports,
+    }
+    return build_object(owner, "Service", "v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
+
+
+def build_staging_claim(owner: Owner) -> dict[str, Any] | None:
+    """Return the volume claim of the staging area, None where it is elsewhere."""
+    claim = owner.spec.staging.volume_claim
+    if claim is None:
+        return None
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": format_bytes(claim.size)}},
+    }
+    if claim.storage_class_name:
+        spec["storageClassName"] = claim.storage_class_name
+    return build_object(owner, "PersistentVolumeClaim", "v1", staging_name(owner.name), "staging", {"spec": spec})

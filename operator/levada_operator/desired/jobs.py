@@ -1,0 +1,42 @@
+"""The short Jobs: sample the slot while no driver runs, clean up before a Pipeline goes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from levada_operator.desired.owner import Owner, build_object
+from levada_operator.desired.pod import MANIFEST, SECRETS_DIR, WORK_DIR, build_job_template
+from levada_operator.names import cleanup_name, lag_name
+
+LAG_ROLE: Final = "lag"
+CLEANUP_ROLE: Final = "cleanup"
+
+
+def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
+    """Return the Job of that turn; its answer is the message that its container leaves."""
+    template = build_job_template(owner, LAG_ROLE, [])
+    container = template["spec"]["containers"][0]
+    # The operator reads no logs: the answer goes where the node puts it into the pod's status.
+    line = f"exec levada lag {MANIFEST} --secrets {SECRETS_DIR} -o json > /dev/termination-log"
+    container |= {"command": ["sh", "-c"], "args": [line], "resources": _SMALL}
+    spec = {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": 60,
+        "ttlSecondsAfterFinished": 3600,
+        "template": template,
+    }
+    return build_object(owner, "Job", "batch/v1", lag_name(owner.name, turn), LAG_ROLE, {"spec": spec})
+
+
+def build_cleanup_job(owner: Owner) -> dict[str, Any]:
+    """Return the Job that removes what the deletionPolicy says; it may run again, and is tried until time is over."""
+    command = ["cleanup", MANIFEST, "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR, "--yes"]
+    spec = {
+        "backoffLimit": 6,
+        "activeDeadlineSeconds": owner.spec.deletion_policy.cleanup_timeout_seconds,
+        "template": build_job_template(owner, CLEANUP_ROLE, command),
+    }
+    return build_object(owner, "Job", "batch/v1", cleanup_name(owner.name), CLEANUP_ROLE, {"spec": spec})
+
+
+_SMALL: Final = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}}

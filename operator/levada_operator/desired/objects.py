@@ -1,0 +1,24 @@
+"""All that a running or suspended Pipeline owns, but for its TableSyncs and Jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levada_operator.desired.access import build_network_policy, build_role, build_service_accounts, build_state
+from levada_operator.desired.driver import build_service, build_staging_claim, build_stateful_set
+from levada_operator.desired.manifest import build_manifest
+from levada_operator.desired.owner import Owner
+
+
+def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
+    """Return them in the order in which they are applied: the driver last, when all that it needs is there."""
+    optional = (build_state(owner), build_staging_claim(owner))
+    return [
+        build_manifest(owner),
+        *build_service_accounts(owner),
+        *build_role(owner),
+        *(body for body in optional if body is not None),
+        build_network_policy(owner),
+        build_service(owner),
+        build_stateful_set(owner, running=running),
+    ]

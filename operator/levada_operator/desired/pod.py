@@ -1,0 +1,163 @@
+"""The pod that runs Levada's command line: the driver's, and the short ones that check, sample and clean up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from levada.spec import DriverMode
+from levada_operator.desired.manifest import MANIFEST_FILE, SPARK_FILE, restart_digest
+from levada_operator.desired.owner import Owner
+from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
+from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
+from levada_operator.desired.templates import merged
+from levada_operator.names import RESTART_ON, driver_name, labels, manifest_name, staging_name
+from levada_operator.observe.pods import DRIVER_CONTAINER, PREFLIGHT_CONTAINER
+
+HTTP_PORT: Final = 8080
+GRACE_S: Final = 300
+"""Seconds that a driver has to finish its batch and confirm its position."""
+
+CONFIG_DIR: Final = "/etc/levada"
+SECRETS_DIR: Final = "/var/run/levada/secrets"
+WORK_DIR: Final = "/var/lib/levada"
+MANIFEST: Final = f"{CONFIG_DIR}/{MANIFEST_FILE}"
+
+
+def build_driver_template(owner: Owner) -> dict[str, Any]:
+    """Return the driver's pod template; it differs from the one before only where the driver must be restarted."""
+    ours = {
+        "metadata": {
+            "labels": labels(owner.name, DRIVER_CONTAINER),
+            "annotations": {RESTART_ON: restart_digest(owner.manifests)},
+        },
+        "spec": {
+            "serviceAccountName": driver_name(owner.name),
+            "automountServiceAccountToken": needs_token(owner),
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": GRACE_S,
+            "securityContext": pod_security(),
+            "initContainers": [
+                build_container(owner, PREFLIGHT_CONTAINER, ["check", MANIFEST, "--secrets", SECRETS_DIR])
+            ],
+            "containers": [_driver(owner)],
+            "volumes": _volumes(owner),
+        },
+    }
+    return merged(owner.spec.driver.pod_template, ours)
+
+
+def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str, Any]:
+    """Return the pod template of a short Job; the driver's template holds for it too, but for its containers."""
+    ours = {
+        "metadata": {"labels": labels(owner.name, role)},
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": driver_name(owner.name),
+            "automountServiceAccountToken": needs_token(owner),
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 10,
+            "securityContext": pod_security(),
+            "containers": [build_container(owner, role, command)],
+            "volumes": _volumes(owner),
+        },
+    }
+    template = owner.spec.driver.pod_template
+    pod = {k: v for k, v in (template.get("spec") or {}).items() if k not in ("containers", "initContainers")}
+    return merged({**template, "spec": pod}, ours)
+
+
+def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, Any]:
+    """Return a container that runs a command of Levada."""
+    environment = {
+        "HOME": WORK_DIR,
+        "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
+        "SPARK_LOCAL_DIRS": f"{WORK_DIR}/spark",
+    }
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
+    return {
+        "name": name,
+        "image": owner.image,
+        "command": ["levada"],
+        "args": command,
+        "env": [{"name": key, "value": value} for key, value in environment.items()],
+        "resources": owner.spec.driver.resources.model_dump(mode="json", by_alias=True),
+        "securityContext": CONTAINER_SECURITY,
+        # The last words of a container that failed are then in the pod's status, where the operator reads them.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(owner),
+    }
+
+
+def needs_token(owner: Owner) -> bool:
+    """Tell whether the driver speaks with the API server at all."""
+    return owner.spec.driver.mode is DriverMode.CLUSTER or owner.spec.store.config_map is not None
+
+
+def secret_names(owner: Owner) -> tuple[str, ...]:
+    """Return the Secrets that the manifest refers to, each once, in order."""
+    return tuple(sorted({name for name in _secret_names(owner) if name}))
+
+
+def _secret_names(owner: Owner) -> Iterator[str | None]:
+    source, destination = owner.spec.source, owner.spec.destination
+    for reference in (
+        source.credentials_secret_ref,
+        source.tls.ca_secret_ref,
+        destination.iceberg.credentials_secret_ref if destination.iceberg else None,
+        destination.custom.credentials_secret_ref if destination.custom else None,
+    ):
+        yield reference.name if reference else None
+
+
+def _driver(owner: Owner) -> dict[str, Any]:
+    options = ["--secrets", SECRETS_DIR, "--work-dir", WORK_DIR, "--host", "0.0.0.0", "--port", str(HTTP_PORT)]
+    ports = [{"name": "http", "containerPort": HTTP_PORT}]
+    if owner.spec.driver.mode is DriverMode.CLUSTER:
+        ports += [{"name": "spark", "containerPort": DRIVER_PORT}, {"name": "blocks", "containerPort": BLOCK_PORT}]
+    return build_container(owner, DRIVER_CONTAINER, ["run", MANIFEST, *options]) | {
+        "ports": ports,
+        "startupProbe": _probe("/livez", period_s=5, failures=60),
+        "livenessProbe": _probe("/livez", period_s=20, failures=3),
+        "readinessProbe": _probe("/readyz", period_s=10, failures=3),
+    }
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _volumes(owner: Owner) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [
+        {"name": "manifest", "configMap": {"name": manifest_name(owner.name)}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    if owner.spec.staging.volume_claim is not None:
+        volumes.append({"name": "staging", "persistentVolumeClaim": {"claimName": staging_name(owner.name)}})
+    # Optional: a pod that waits for a Secret says nothing, while a preflight without one says which is missing.
+    volumes += [
+        {"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}}
+        for i, name in enumerate(secret_names(owner))
+    ]
+    return volumes
+
+
+def _mounts(owner: Owner) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [
+        {"name": "manifest", "mountPath": CONFIG_DIR, "readOnly": True},
+        {"name": "work", "mountPath": WORK_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if owner.spec.staging.volume_claim is not None:
+        mounts.append({"name": "staging", "mountPath": f"{WORK_DIR}/staging"})
+    return mounts + [
+        {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True}
+        for i, name in enumerate(secret_names(owner))
+    ]

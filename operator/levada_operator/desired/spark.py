@@ -1,0 +1,90 @@
+"""Spark on Kubernetes in client mode: what the driver is told, and what an executor's pod is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from levada.spec import DriverMode, parse_bytes
+from levada_operator.desired.owner import Owner
+from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
+from levada_operator.desired.templates import merged
+from levada_operator.names import driver_name, driver_pod, executor_name, labels
+
+DRIVER_PORT: Final = 7078
+BLOCK_PORT: Final = 7079
+EXECUTOR_ROLE: Final = "executor"
+_CONFIG: Final = "/etc/levada"
+_MIB: Final = 1 << 20
+
+
+def spark_properties(owner: Owner) -> str:
+    """Return the settings that Levada makes itself, in the form of spark-defaults.conf."""
+    spec, resources = owner.spec, executor_resources(owner)
+    instances = spec.executor.instances
+    memory = parse_bytes(resources.get("requests", {}).get("memory") or "2Gi")
+    cores = str(max(1, round(float(parse_cpu(resources.get("requests", {}).get("cpu") or "1")))))
+    settings = {
+        "spark.master": "k8s://https://kubernetes.default.svc",
+        "spark.submit.deployMode": "client",
+        "spark.driver.host": f"{driver_name(owner.name)}.{owner.namespace}.svc",
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCK_PORT),
+        "spark.kubernetes.namespace": owner.namespace,
+        "spark.kubernetes.driver.pod.name": driver_pod(owner.name),
+        "spark.kubernetes.executor.podNamePrefix": executor_name(owner.name),
+        "spark.kubernetes.executor.podTemplateFile": f"{_CONFIG}/executor.yaml",
+        "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_ROLE,
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.container.image": owner.image,
+        "spark.kubernetes.authenticate.executor.serviceAccountName": executor_name(owner.name),
+        "spark.executor.cores": cores,
+        "spark.executor.memory": f"{memory * 9 // 10 // _MIB}m",
+        "spark.executor.memoryOverhead": f"{memory // 10 // _MIB + 1}m",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(instances.min),
+        "spark.dynamicAllocation.maxExecutors": str(instances.max),
+        "spark.dynamicAllocation.executorIdleTimeout": "60s",
+        "spark.decommission.enabled": "true",
+    }
+    return "".join(f"{key} {value}\n" for key, value in sorted(settings.items()))
+
+
+def build_executor_template(owner: Owner) -> dict[str, Any] | None:
+    """Return the pod template of the executors, None where Spark's tasks run in the driver's pod."""
+    if owner.spec.driver.mode is not DriverMode.CLUSTER:
+        return None
+    template = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": labels(owner.name, EXECUTOR_ROLE)},
+        "spec": {
+            "serviceAccountName": executor_name(owner.name),
+            "automountServiceAccountToken": False,
+            "securityContext": pod_security(),
+            "containers": [
+                {
+                    "name": EXECUTOR_ROLE,
+                    "image": owner.image,
+                    "resources": executor_resources(owner),
+                    "securityContext": CONTAINER_SECURITY,
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }
+    return merged(owner.spec.executor.pod_template, template)
+
+
+def executor_resources(owner: Owner) -> dict[str, Any]:
+    """Return what an executor asks for: its own word, else the driver's."""
+    own = owner.spec.executor.resources
+    chosen = own if own.requests or own.limits else owner.spec.driver.resources
+    return chosen.model_dump(mode="json", by_alias=True)
+
+
+def parse_cpu(text: str) -> float:
+    """Read an amount of processors: 2, 500m."""
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)

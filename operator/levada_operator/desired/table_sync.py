@@ -1,0 +1,26 @@
+"""The TableSync of a table that has none, and the tie of one that a user wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levada_operator.desired.owner import Owner, build_object, build_owner_reference
+from levada_operator.names import API_VERSION, PIPELINE_LABEL, table_sync_name
+
+
+def build_table_sync(owner: Owner, schema: str, table: str) -> dict[str, Any]:
+    """Return a table's TableSync: its reference and its name; the rest is the API server's defaults."""
+    spec = {"pipelineRef": {"name": owner.name}, "table": {"schema": schema, "name": table}}
+    name = table_sync_name(owner.name, schema, table)
+    return build_object(owner, "TableSync", API_VERSION, name, "table", {"spec": spec})
+
+
+def build_tie(owner: Owner, name: str) -> dict[str, Any]:
+    """Return the label and the owner that a user's TableSync is given; its spec is the user's."""
+    metadata = {
+        "name": name,
+        "namespace": owner.namespace,
+        "labels": {PIPELINE_LABEL: owner.name},
+        "ownerReferences": [build_owner_reference(owner)],
+    }
+    return {"apiVersion": API_VERSION, "kind": "TableSync", "metadata": metadata}

@@ -1,0 +1,35 @@
+"""Merge what we make into a user's pod template: ours holds; lists of named things are joined by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def merged(template: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template with ours in it; where both say something, ours holds."""
+    out = dict(template)
+    for key, value in ours.items():
+        out[key] = _merged(out[key], value) if key in out else value
+    return out
+
+
+def _merged(theirs: Any, ours: Any) -> Any:
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        return merged(theirs, ours)
+    if _named(theirs) and _named(ours):
+        # Ours come first: the order is then the same, whatever the template has.
+        given = {item["name"]: item for item in theirs}
+        joined = [merged(given.pop(item["name"], {}), item) for item in ours]
+        return [*joined, *given.values()]
+    if _list(theirs) and _list(ours):
+        return [*ours, *(item for item in theirs if item not in ours)]
+    return ours
+
+
+def _list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _named(value: Any) -> bool:
+    return _list(value) and bool(value) and all(isinstance(item, Mapping) and "name" in item for item in value)

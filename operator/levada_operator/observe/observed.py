@@ -1,0 +1,55 @@
+"""All that is known of one Pipeline at one moment: what a decision is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from levada_operator.names import driver_pod
+from levada_operator.observe.objects import (
+    JobState,
+    OwnedObjects,
+    PipelineObject,
+    Refusal,
+    Surroundings,
+    TableSyncObject,
+)
+from levada_operator.observe.pods import PodState
+from levada_operator.observe.progress import ProgressReport
+
+STALE_AFTER: Final = timedelta(seconds=60)
+"""How old the last progress may be before there is no news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One Pipeline, at ``now``.
+
+    ``rivals`` are older Pipelines with the same source database and slot. ``moved_at`` is when a position last moved,
+    by the operator's clock. ``refusals`` is what the API server did not take the last time.
+    """
+
+    now: datetime
+    surroundings: Surroundings
+    pipeline: PipelineObject
+    table_syncs: tuple[TableSyncObject, ...] = ()
+    owned: OwnedObjects = field(default_factory=OwnedObjects)
+    pods: tuple[PodState, ...] = ()
+    jobs: tuple[JobState, ...] = ()
+    progress: ProgressReport | None = None
+    moved_at: datetime | None = None
+    rivals: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def driver(self) -> PodState | None:
+        """The driver's pod."""
+        return next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
+
+    @property
+    def fresh(self) -> ProgressReport | None:
+        """The driver's progress, unless it is too old to count."""
+        if self.progress is None or self.now - self.progress.fetched_at > STALE_AFTER:
+            return None
+        return self.progress

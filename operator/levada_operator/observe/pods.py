@@ -1,0 +1,180 @@
+"""What is the matter with a pod: one trouble, the first of a fixed order, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from levada_operator.names import ROLE_LABEL
+from levada_operator.observe.objects import Body, read_time
+
+DRIVER_CONTAINER: Final = "driver"
+PREFLIGHT_CONTAINER: Final = "preflight"
+
+_ERROR_LINE: Final = re.compile(r"^error: (?P<message>.*) \[(?P<code>[a-z0-9_]+)\]$", re.MULTILINE)
+_HINT_LINE: Final = re.compile(r"^  hint: (?P<hint>.*)$", re.MULTILINE)
+_IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+_CRASH_REASONS: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError")
+_BETWEEN: Final = ("", "ContainerCreating", "PodInitializing")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod does not run: a reason of the condition DriverAvailable, and what to do. ``code`` is the engine's."""
+
+    reason: str
+    message: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """How a container ended."""
+
+    reason: str
+    exit_code: int
+    code: str
+    message: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """A pod of a Pipeline."""
+
+    name: str
+    role: str
+    created: datetime
+    ip: str
+    ready: bool
+    ended: bool
+    deleting_since: datetime | None
+    grace_s: int
+    restarts: int
+    trouble: Trouble | None
+    last_termination: Termination | None
+    output: str
+    """What a container that ended well left as its message."""
+
+
+def read_pod(body: Body) -> PodState:
+    """Read a pod."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    deleting = metadata.get("deletionTimestamp")
+    driver = _container(status, DRIVER_CONTAINER)
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    return PodState(
+        name=metadata["name"],
+        role=(metadata.get("labels") or {}).get(ROLE_LABEL, ""),
+        created=read_time(metadata["creationTimestamp"]),
+        ip=status.get("podIP") or "",
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+        deleting_since=read_time(deleting) if deleting else None,
+        grace_s=int(metadata.get("deletionGracePeriodSeconds") or 0),
+        restarts=int(driver.get("restartCount") or 0),
+        trouble=None if deleting else _trouble(status, conditions),
+        last_termination=_last_termination(status),
+        output=_output(status),
+    )
+
+
+def _trouble(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Trouble | None:
+    return next(_troubles(status, conditions), None)
+
+
+def _troubles(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[Trouble]:
+    if status.get("reason") == "Evicted":
+        yield Trouble("Evicted", f"the node evicted the pod: {status.get('message', '')}")
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("reason") == "Unschedulable":
+        yield Trouble(
+            "Unschedulable",
+            f"no node takes the pod: {scheduled.get('message', '')}; lower spec.driver.resources, or add a node",
+        )
+    for container in _containers(status):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason, message = waiting.get("reason", ""), waiting.get("message", "")
+        if reason in _IMAGE_REASONS:
+            yield Trouble("ImagePullFailed", f"{message or reason}; check spec.driver.image and its pull secret")
+        elif reason == "CreateContainerConfigError":
+            missing = "SecretMissing" if "secret" in message.lower() else "ConfigMissing"
+            yield Trouble(missing, message)
+        elif reason in _CRASH_REASONS or (reason in _BETWEEN and _failed(container)):
+            yield _crash(container, message)
+
+
+def _failed(container: Mapping[str, Any]) -> bool:
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return int(ended.get("exitCode") or 0) != 0
+
+
+def _crash(container: Mapping[str, Any], waiting: str) -> Trouble:
+    ended = _ended(container)
+    message, code = told(ended.get("message", ""))
+    if ended.get("reason") == "OOMKilled":
+        message = "the container used more memory than its limit; raise spec.driver.resources.limits.memory"
+        return Trouble("OutOfMemory", message)
+    if ended and not message:
+        message = f"{container['name']} ended with {ended.get('exitCode')}; see: kubectl logs --previous"
+    message = message or waiting
+    if code == "secret_missing":
+        return Trouble("SecretMissing", message, code)
+    return Trouble("PreflightFailed" if container["name"] == PREFLIGHT_CONTAINER else "CrashLooping", message, code)
+
+
+def told(output: str) -> tuple[str, str]:
+    """Return the first error in what a command wrote, with its hint, and its code; both empty if there is none."""
+    error = _ERROR_LINE.search(output or "")
+    if error is None:
+        return "", ""
+    hint = _HINT_LINE.match(output, error.end() + 1)
+    text = error["message"] + (f"; {hint['hint']}" if hint else "")
+    return text, error["code"]
+
+
+def output_document(pod: PodState) -> Mapping[str, Any] | None:
+    """Return the JSON object that a Job's pod left as its message, None if it left none."""
+    try:
+        document = json.loads(pod.output)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _container(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next((c for c in _containers(status) if c["name"] == name), {})
+
+
+def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    now = (container.get("state") or {}).get("terminated")
+    before = (container.get("lastState") or {}).get("terminated")
+    return now or before or {}
+
+
+def _last_termination(status: Mapping[str, Any]) -> Termination | None:
+    """Return the main container's last end, else the preflight's if that failed."""
+    for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        ended = _ended(container)
+        if ended and (container["name"] != PREFLIGHT_CONTAINER or ended.get("exitCode")):
+            message, code = told(ended.get("message", ""))
+            return Termination(
+                ended.get("reason", ""), int(ended.get("exitCode") or 0), code, message, ended.get("finishedAt") or ""
+            )
+    return None
+
+
+def _output(status: Mapping[str, Any]) -> str:
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode") == 0:
+            return str(ended.get("message") or "")
+    return ""

@@ -1,0 +1,144 @@
+"""A driver's ``GET /v1/progress`` as frozen values. What is missing is unknown; what is new is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from levada_operator.observe.objects import read_time
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """An error as the engine tells it."""
+
+    code: str
+    reason: str
+    solution: str
+    retry_policy: str
+    attempts: int
+    next_retry: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """A table's copy."""
+
+    rows: int
+    bytes: int
+    percent: float
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """One table."""
+
+    schema: str
+    name: str
+    phase: str
+    mode: str
+    note: str
+    copy: CopyReport | None
+    applied_lsn: str | None
+    lag_seconds: float | None
+    error: ErrorReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """A sample of the slot; sizes in bytes, ``sampled_at`` None: there is no slot, or it was not sampled yet."""
+
+    name: str
+    lag_bytes: int | None
+    retained_bytes: int | None
+    wal_status: str | None
+    safe_wal_bytes: int | None
+    active: bool | None
+    sampled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """The whole pipeline. ``fetched_at`` is by the operator's clock, ``position`` is what moves when anything does."""
+
+    epoch: int
+    state: str
+    started_at: str | None
+    fetched_at: datetime
+    connected: bool
+    position: tuple[str | None, ...]
+    slot: SlotReport
+    tables: tuple[TableReport, ...]
+    error: ErrorReport | None
+    capture_error: ErrorReport | None
+
+
+def read_progress(document: Mapping[str, Any], fetched_at: datetime) -> ProgressReport | None:
+    """Read a progress document; None for one of an engine that has not begun, or that is none."""
+    if "slot" not in document:
+        return None
+    capture = document.get("capture") or {}
+    return ProgressReport(
+        epoch=int(document.get("epoch") or 0),
+        state=str(document.get("state", "")),
+        started_at=document.get("startedAt"),
+        fetched_at=fetched_at,
+        connected=bool(capture.get("connected")),
+        position=tuple(capture.get(k) for k in ("receivedLsn", "stagedLsn", "acknowledgedLsn")),
+        slot=read_slot(document["slot"]),
+        tables=tuple(_table(t) for t in document.get("tables") or ()),
+        error=_error(document.get("error")),
+        capture_error=_error(capture.get("error")),
+    )
+
+
+def read_slot(document: Mapping[str, Any]) -> SlotReport:
+    """Read a sample, as ``levada lag -o json`` writes it too."""
+    at = document.get("sampledAt")
+    return SlotReport(
+        name=str(document.get("name", "")),
+        lag_bytes=document.get("lagBytes"),
+        retained_bytes=document.get("retainedBytes"),
+        wal_status=document.get("walStatus"),
+        safe_wal_bytes=document.get("safeWalBytes"),
+        active=document.get("active"),
+        sampled_at=read_time(at) if at else None,
+    )
+
+
+def _table(document: Mapping[str, Any]) -> TableReport:
+    copy = document.get("copy")
+    return TableReport(
+        schema=str(document["schema"]),
+        name=str(document["name"]),
+        phase=str(document["phase"]),
+        mode=str(document.get("mode") or ""),
+        note=str(document.get("note") or ""),
+        copy=None
+        if copy is None
+        else CopyReport(
+            int(copy.get("rows") or 0),
+            int(copy.get("bytes") or 0),
+            float(copy.get("percent") or 0),
+            copy.get("secondsLeft"),
+        ),
+        applied_lsn=document.get("appliedLsn"),
+        lag_seconds=document.get("lagSeconds"),
+        error=_error(document.get("error")),
+    )
+
+
+def _error(document: Mapping[str, Any] | None) -> ErrorReport | None:
+    if document is None:
+        return None
+    return ErrorReport(
+        code=str(document.get("code", "")),
+        reason=str(document.get("reason", "")),
+        solution=str(document.get("solution", "")),
+        retry_policy=str(document.get("retryPolicy", "")),
+        attempts=int(document.get("attempts") or 0),
+        next_retry=document.get("nextRetry"),
+    )
