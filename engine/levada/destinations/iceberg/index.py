@@ -1,7 +1,7 @@
 """Where the rows of a table are: an index from key to data file and position, kept by who writes the table.
 
 It is a log-structured merge tree: what a commit adds is one sorted run, and runs are merged so that each is at least
-`RATIO` times as large as the next newer one. A look-up asks the newest run first. Runs are files of 16 bytes a row
+`RATIO` times as large as all newer ones together. A look-up asks the newest run first. Runs are files of 16 bytes a row
 (24 for hashed keys) that are mapped into memory, so the operating system keeps what is used.
 
 The index is a cache: the table's metadata is the truth. `KeyIndex.snapshot_id` names the snapshot that the index stands
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -196,25 +196,26 @@ class KeyIndex:
             self._recent, self._recent_rows = [], 0
 
     def _merge(self) -> None:
-        """Merge neighbours, the smallest first, until each run is `RATIO` times as large as the next newer."""
-        while True:
-            sizes = [r.rows for r in self._runs]
-            pairs = [i for i in range(len(sizes) - 1) if sizes[i] < RATIO * sizes[i + 1]]
-            if not pairs:
-                return
-            at = min(pairs, key=lambda i: sizes[i] + sizes[i + 1])
-            self._runs[at : at + 2] = [self._merged(at)]
+        """Merge runs until each is `RATIO` times as large as all newer ones together."""
+        newer = 0
+        start = len(self._runs)
+        for i in reversed(range(len(self._runs))):
+            if self._runs[i].rows < RATIO * newer:
+                start = i
+            newer += self._runs[i].rows
+        if start < len(self._runs):
+            self._runs[start:] = self._merged(self._runs[start:], oldest=start == 0)
 
-    def _merged(self, at: int) -> Run:
-        older, newer = self._runs[at : at + 2]
+    def _merged(self, parts: Sequence[Run], *, oldest: bool) -> list[Run]:
         # What is gone, and what was in removed files, must go on hiding entries of older runs while there are any.
-        present = None if at else self._files.present()
-        keep = None if present is None else lambda locations: present[runs.file_ids(locations)]
-        blocks = runs.merge(older.entries, newer.entries, keep)
-        capacity = older.rows + newer.rows
+        present = self._files.present()
+        keep = (lambda locations: present[runs.file_ids(locations)]) if oldest else None
+        blocks = runs.merge([r.entries for r in parts], keep)
+        capacity = sum(r.rows for r in parts)
         if capacity >= _IN_MEMORY_ROWS:
-            return self._write(blocks, capacity)
-        return Run(runs.join(list(blocks), self._kind))
+            return [self._write(blocks, capacity)]
+        merged = list(blocks)
+        return [Run(runs.join(merged))] if merged else []
 
     def _write(self, blocks: Iterator[Entries], capacity: int) -> Run:
         name = f"run-{self._next_run}"

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from levada.destinations.keys import Indices, KeyKind, Keys, Mask
 GONE: Final = -1
 """The location of a key that is no longer in the table: it hides what older runs say."""
 
-_BLOCK: Final = 1 << 19
+_BLOCK: Final = 1 << 17
 _POSITION_BITS: Final = 32
 
 Keep = Callable[[Indices], Mask]
@@ -75,16 +75,13 @@ def positions(locations: Indices) -> Indices:
 
 def settle(parts: Sequence[Entries]) -> Entries:
     """Sort entries in any order, oldest first, and of each key leave the newest."""
-    keys = Keys.concat([p.keys for p in parts])
-    locations = np.concatenate([p.locations for p in parts])
-    return Entries(keys, locations).take(keys.last())
+    entries = join(parts)
+    return entries.take(entries.keys.last())
 
 
-def join(blocks: Sequence[Entries], kind: KeyKind) -> Entries:
-    """Return blocks that follow one another as one."""
-    if not blocks:
-        return Entries(Keys.empty(kind), np.empty(0, np.int64))
-    return Entries(Keys.concat([b.keys for b in blocks]), np.concatenate([b.locations for b in blocks]))
+def join(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts, one after another; there is at least one part."""
+    return Entries(Keys.concat([p.keys for p in parts]), np.concatenate([p.locations for p in parts]))
 
 
 def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
@@ -113,11 +110,13 @@ def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
     return at, found
 
 
-def merge(older: Entries, newer: Entries, keep: Keep | None) -> Iterator[Entries]:
-    """Yield the entries of both in order, block by block; of a key in both the newer, and only what ``keep`` keeps."""
-    cuts_older, cuts_newer = _cuts(older, newer)
-    for o, n in zip(cuts_older, cuts_newer, strict=True):
-        block = _merge_block(older.take(o), newer.take(n))
+def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
+    """Yield the entries of all parts, oldest first, in order and block by block.
+
+    Of each key it is the newest alone, and only what ``keep`` tells of its location to keep.
+    """
+    for pieces in zip(*_cut(parts), strict=True):
+        block = _newest(join(pieces))
         if keep is not None:
             kept = keep(block.locations)
             block = block if kept.all() else block.take(kept)
@@ -125,42 +124,24 @@ def merge(older: Entries, newer: Entries, keep: Keep | None) -> Iterator[Entries
             yield block
 
 
-def _cuts(older: Entries, newer: Entries) -> tuple[list[slice], list[slice]]:
-    """Cut both at the same keys, so that no piece is larger than a block."""
-    fences = settle(
-        [Entries(e.keys.take(slice(_BLOCK, None, _BLOCK)), e.locations[_BLOCK::_BLOCK]) for e in (older, newer)]
-    )
+def _cut(parts: Sequence[Entries]) -> list[list[Entries]]:
+    """Cut all parts at the same keys, so that no piece is larger than a block."""
+    fences = Keys.concat([p.keys.take(slice(_BLOCK, None, _BLOCK)) for p in parts])
+    fences = fences.take(fences.last())
     pieces = []
-    for e in (older, newer):
-        at, _ = locate(e.keys, fences.keys)
-        bounds = [0, *at.tolist(), len(e)]
-        pieces.append([slice(a, b) for a, b in itertools.pairwise(bounds)])
-    return pieces[0], pieces[1]
+    for part in parts:
+        at, _ = locate(part.keys, fences)
+        bounds = itertools.pairwise([0, *at.tolist(), len(part)])
+        pieces.append([part.take(slice(a, b)) for a, b in bounds])
+    return pieces
 
 
-def _merge_block(older: Entries, newer: Entries) -> Entries:
-    at, found = locate(older.keys, newer.keys)
-    if found.any():
-        left = np.ones(len(older), np.bool_)
-        left[at[found]] = False
-        older = older.take(left)
-        # Of the older entries before a place, those that are hidden are no longer there.
-        at = at - (np.cumsum(found) - found)
-    from_newer = np.zeros(len(older) + len(newer), np.bool_)
-    from_newer[at + np.arange(len(newer))] = True
-    from_older = ~from_newer
-
-    def mixed(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        out = np.empty(len(from_newer), a.dtype)
-        out[from_older] = a
-        out[from_newer] = b
-        return out
-
-    low = None
-    if older.keys.low is not None and newer.keys.low is not None:
-        low = mixed(older.keys.low, newer.keys.low)
-    keys = Keys(older.keys.kind, mixed(older.keys.high, newer.keys.high), low)
-    return Entries(keys, mixed(older.locations, newer.locations))
+def _newest(entries: Entries) -> Entries:
+    """Sort what is sorted in stretches, oldest first, and of each key leave the newest."""
+    # A stable sort merges stretches that are sorted already: linear in their length.
+    entries = entries.take(entries.keys.order(stable=True))
+    last = np.append(entries.keys.starts()[1:], True)[: len(entries)]
+    return entries if last.all() else entries.take(last)
 
 
 def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries], capacity: int) -> Run:
