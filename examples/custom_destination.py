@@ -1,0 +1,153 @@
+"""A destination of one's own: every row and every change, posted as JSON to an HTTP service, with retries.
+
+    python examples/custom_destination.py HOST PORT DATABASE http://localhost:8080/changes
+
+Each request is one JSON document: a slice of a table's copy, or a slice of the WAL in commit order. Delivery is at
+least once: after a crash the same changes come again, with the same (commit LSN, ordinal), by which a service knows
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from levada import Destination, Durability, MemoryStore, NeedsOperator, Pipeline, PipelineConfig, PostgresConnection
+from levada.copy.rows import TableRows
+from levada.destinations import Capabilities, Ordering
+from levada.errors import Transient
+from levada.pgoutput.events import Delete, Event, Full, Insert, Key, Partial, TruncateEvent, Update
+from levada.runtime.config import PublicationConfig, SlotConfig, StagingConfig
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import EventBatch
+from levada.values import Lsn, TableId, Watermark
+
+Message = dict[str, Any]
+
+
+class HttpDestination(Destination):
+    """Posts to one URL. All tables come in one call, so that a transaction stays whole across them."""
+
+    name: ClassVar[str] = "http"
+    capabilities: ClassVar[Capabilities] = Capabilities(append=True, truncate=True, ordering=Ordering.PIPELINE)
+
+    def __init__(
+        self, url: str, *, rows_per_request: int = 1000, attempts: int = 5, first_delay_s: float = 0.2
+    ) -> None:
+        self._url = url
+        self._rows_per_request = rows_per_request
+        self._retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, Transient)),
+            stop=stop_after_attempt(attempts),
+            wait=wait_exponential_jitter(multiplier=first_delay_s, max=10),
+            before_sleep=lambda state: logging.getLogger(__name__).warning("posting again: %s", state.outcome),
+            reraise=True,
+        )
+        self._tables: dict[TableId, str] = {}
+
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+        self._post({"type": "drop", "table": str(schema.name)})
+
+    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
+        self._post({"type": "truncate", "table": str(schema.name)})
+
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        self._tables[schema.id] = str(schema.name)
+        self._post({"type": "create", "table": str(schema.name), "columns": [c.name for c in schema.columns]})
+        for batch in rows.batches():
+            for first in range(0, batch.num_rows, self._rows_per_request):
+                values = batch.slice(first, self._rows_per_request).to_pylist()
+                self._post({"type": "rows", "table": str(schema.name), "as_of": str(mark.lsn), "rows": values})
+        return Durability.DURABLE
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        for table in events.tables:
+            self._tables[table] = str(events.changes(table).schema.name)
+        changes: list[Message] = []
+        for event in events:
+            changes += self._changes(event)
+            if len(changes) >= self._rows_per_request:
+                self._post({"type": "changes", "changes": changes})
+                changes = []
+        if changes:
+            self._post({"type": "changes", "changes": changes})
+        return Durability.DURABLE
+
+    def _changes(self, event: Event) -> Iterator[Message]:
+        match event:
+            case Insert(schema, lsn, ordinal, row):
+                yield _place(lsn, ordinal) | {"op": "insert", "table": str(schema.name), "row": _values(row)}
+            case Update(schema, lsn, ordinal, row, old):
+                change = _place(lsn, ordinal) | {"op": "update", "table": str(schema.name), "row": _values(row)}
+                if isinstance(row, Partial):
+                    change["unchanged"] = row.unchanged
+                yield change if old is None else change | {"old": _values(old)}
+            case Delete(schema, lsn, ordinal, old):
+                yield _place(lsn, ordinal) | {"op": "delete", "table": str(schema.name), "old": _values(old)}
+            case TruncateEvent(lsn, ordinal, tables):
+                for table in tables:
+                    if table in self._tables:
+                        yield _place(lsn, ordinal) | {"op": "truncate", "table": self._tables[table]}
+
+    def _post(self, message: Message) -> None:
+        self._retrying(self._try, json.dumps(message, default=str).encode())
+
+    def _try(self, body: bytes) -> None:
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                response.read()
+        except urllib.error.HTTPError as error:
+            # The type is the retry policy: what the service refuses is for a person, what it cannot do now is not.
+            if error.code < 500 and error.code not in (408, 429):
+                raise NeedsOperator(
+                    "http_refused", f"{self._url} answers {error.code}", hint="see the service's log"
+                ) from None
+            raise Transient("http_unavailable", f"{self._url} answers {error.code}") from None
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise Transient("http_unavailable", f"cannot reach {self._url}: {error}") from None
+
+
+def _place(lsn: Lsn, ordinal: int) -> Message:
+    return {"lsn": str(lsn), "ordinal": ordinal}
+
+
+def _values(row: Full | Partial | Key) -> Message:
+    return dict(row.values)
+
+
+def pipeline(source: PostgresConnection, url: str, work_dir: Path) -> Pipeline:
+    """Make a pipeline of every table in schema public; its state ends with the process."""
+    config = PipelineConfig(
+        name="http",
+        source=source,
+        slot=SlotConfig("levada_http"),
+        publication=PublicationConfig("levada_http"),
+        staging=StagingConfig(str(work_dir / "staging"), durable=False),
+        work_dir=work_dir,
+        selects=lambda table: table.schema == "public",
+        freshness_s=1.0,
+    )
+    return Pipeline(config, store=MemoryStore("http"), destination=HttpDestination(url))
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    host, port, database, url = sys.argv[1:]
+    source = PostgresConnection(host, int(port), database, sslmode="prefer")
+    with pipeline(source, url, Path(".levada/http")) as running:
+        running.run_until(running.caught_up())
+        print("caught up; Ctrl-C ends it")
+        running.wait()
+
+
+if __name__ == "__main__":
+    main()

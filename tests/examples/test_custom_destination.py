@@ -1,0 +1,126 @@
+"""The example of a destination of one's own, against a real HTTP server."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.conftest import Database
+
+from levada.errors import NeedsOperator, Transient
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_destination.py"
+
+
+class Service:
+    """A server that keeps what is posted, and answers with the codes in ``refusals`` first."""
+
+    def __init__(self) -> None:
+        self.posted: list[dict[str, Any]] = []
+        self.refusals: list[int] = []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = service.refusals.pop(0) if service.refusals else 200
+                if status == 200:
+                    service.posted.append(json.loads(body))
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/changes"
+
+    def changes(self) -> list[dict[str, Any]]:
+        return [change for message in self.posted if message["type"] == "changes" for change in message["changes"]]
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A service on loopback."""
+    made = Service()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.05,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    """The example, as a module."""
+    spec = importlib.util.spec_from_file_location("custom_destination", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_a_service_cannot_do_now_is_posted_again(example: ModuleType, service: Service) -> None:
+    """Three failures cost three tries and nothing else."""
+    service.refusals = [503, 429, 500]
+    example.HttpDestination(service.url, first_delay_s=0.001)._post({"type": "drop", "table": "public.t"})
+    assert service.posted == [{"type": "drop", "table": "public.t"}]
+
+
+def test_what_a_service_refuses_is_for_a_person(example: ModuleType, service: Service) -> None:
+    """A client error is not repeated; a service that stays away is given up on in the end."""
+    service.refusals = [422]
+    with pytest.raises(NeedsOperator) as refused:
+        example.HttpDestination(service.url, first_delay_s=0.001)._post({})
+    assert refused.value.code == "http_refused"
+    with pytest.raises(Transient) as unreachable:
+        example.HttpDestination("http://127.0.0.1:1/", attempts=2, first_delay_s=0.001)._post({})
+    assert unreachable.value.code == "http_unavailable"
+
+
+def test_rows_and_changes_arrive_in_commit_order(
+    example: ModuleType, service: Service, db: Database, tmp_path: Path
+) -> None:
+    """A copy, then inserts, updates, deletes and truncates of two tables, whole transactions, in order."""
+    db.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, body text)",
+        "CREATE TABLE b (id int PRIMARY KEY, amount numeric(10,2))",
+        "INSERT INTO a SELECT i, 'row ' || i FROM generate_series(1, 2500) i",
+    )
+    with example.pipeline(db.connection, service.url, tmp_path) as running:
+        running.run_until(running.caught_up(), timeout_s=300)
+        service.refusals = [503]
+        with db.connect() as connection, connection.transaction():
+            connection.execute("INSERT INTO b VALUES (1, 9.99)")
+            connection.execute("UPDATE a SET body = 'new' WHERE id = 1")
+            connection.execute("UPDATE a SET id = -2 WHERE id = 2")
+            connection.execute("DELETE FROM a WHERE id = 3")
+        db.execute("TRUNCATE b")
+        running.run_until(running.caught_up(), timeout_s=300)
+    copied = [row for message in service.posted if message["type"] == "rows" for row in message["rows"]]
+    assert sorted(row["id"] for row in copied) == list(range(1, 2501))
+    assert {message["table"] for message in service.posted if message["type"] == "create"} == {"public.a", "public.b"}
+    changes = service.changes()
+    assert [(c["op"], c["table"]) for c in changes] == [
+        ("insert", "public.b"),
+        ("update", "public.a"),
+        ("update", "public.a"),
+        ("delete", "public.a"),
+        ("truncate", "public.b"),
+    ]
+    assert [c["ordinal"] for c in changes[:4]] == sorted(c["ordinal"] for c in changes[:4])
+    assert len({c["lsn"] for c in changes[:4]}) == 1
+    assert changes[0]["row"] == {"id": 1, "amount": "9.99"}
+    assert changes[1]["row"] == {"id": 1, "body": "new"}
+    assert "old" not in changes[1]
+    assert (changes[2]["old"], changes[2]["row"]["id"]) == ({"id": 2}, -2)
+    assert changes[3]["old"] == {"id": 3}
