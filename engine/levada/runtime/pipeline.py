@@ -28,7 +28,8 @@ from levada.runtime.spark import spark_session
 from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
-from levada.stores.interface import PipelineStore
+from levada.stores.interface import PipelineStore, TableAction
+from levada.stores.phases import Init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +149,7 @@ class Pipeline:
         store.load_table_schemas()
         store.load_table_replication_states()
         store.load_destination_tables_metadata()
+        self._take_resyncs()
         source = prepare_source(config, store)
         staging = self._staging = Staging.open(config.staging.uri, durable=config.staging.durable)
         log = SegmentLog(staging, config.name)
@@ -182,6 +184,14 @@ class Pipeline:
         self._capture.start()
         self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
         self._thread.start()
+
+    def _take_resyncs(self) -> None:
+        """Put the tables that a resync was asked of back to Init: then a lost slot is no loss for them."""
+        for table, action in self._store.take_table_actions().items():
+            if action is TableAction.RESYNC:
+                self._store.update_table_replication_states({table: Init()})
+            else:
+                self._store.request_table_action(table, action)
 
     def _capture_worker(self, log: SegmentLog, source: SourceState, inbox: queue.SimpleQueue[Report]) -> CaptureWorker:
         config = self.config
