@@ -7,8 +7,10 @@ from pathlib import Path
 
 from levada.cli.engine import running_progress
 from levada.cli.exits import Exit
+from levada.cli.figures import size
 from levada.cli.output import Output, console, write_json
 from levada.cli.render import Document, dashboard
+from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
@@ -48,8 +50,6 @@ def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
     if output is Output.JSON:
         write_json(slot.to_json())
         return Exit.OK
-    from levada.cli.figures import size
-
     if slot.sampled_at is None:
         console().print(f"slot {slot.name} does not exist", markup=False)
         return Exit.OK
@@ -83,7 +83,7 @@ def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
     try:
         store.load_table_schemas()
         store.load_table_replication_states()
-        names = table_names(store)
+        names = table_names(store) | published_names(config)
         tables = [_table(id_, names.get(id_), phase) for id_, phase in store.get_table_replication_states().items()]
     finally:
         store.close()
@@ -109,6 +109,14 @@ def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
             newest.get(schema.id, (schema.snapshot_id, schema.name)), (schema.snapshot_id, schema.name)
         )
     return {id_: name for id_, (_, name) in newest.items()}
+
+
+def published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
+    """Return the names that the source has for the pipeline's tables now; none if it cannot be asked."""
+    try:
+        return {id_: name for name, id_ in known_tables(config).items()}
+    except LevadaError:
+        return {}
 
 
 def _table(id_: TableId, name: QualifiedTable | None, phase: TableReplicationPhase) -> TableProgress:

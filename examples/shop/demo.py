@@ -1,0 +1,244 @@
+"""The whole story on one machine: copy a shop into Iceberg, stream its traffic, change a table, crash, compare.
+
+``make demo``, or ``python examples/shop/demo.py [--scale 1] [--seconds 12] [--keep]``. The exit code is the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.compute as pc
+import yaml
+from compare import differences, lake_table
+from psycopg.rows import tuple_row
+from rich.console import Console
+from rich.live import Live
+from traffic import Traffic
+
+from levada.cli.engine import running_progress
+from levada.cli.render import dashboard, summary
+from levada.local.postgres import EmbeddedPostgres
+
+HERE = Path(__file__).parent
+TABLES = ("customers", "products", "orders", "order_items", "payments", "baskets")
+PATIENCE_S = 180
+
+console = Console(highlight=False)
+
+
+class Engine:
+    """``levada run`` as a process of its own, as it would run in a pod."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manifest = folder / "pipeline.yaml"
+        self.secrets = folder / "secrets"
+        self.work_dir = folder / "work"
+        self.log = folder / "engine.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self, name: str, *options: str) -> list[str]:
+        common = [str(self.manifest), "--secrets", str(self.secrets)]
+        return [sys.executable, "-m", "levada", name, *common, *options]
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command("run", "--work-dir", str(self.work_dir)), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """End it as a power cut would: SIGKILL, no clean-up."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """End it cleanly and return its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(120)
+
+    def progress(self) -> dict[str, Any] | None:
+        """Return /v1/progress, None while nobody answers; raise if the process has ended by itself."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the engine ended with {self._process.returncode}:\n{self.log.read_text()[-4000:]}")
+        return running_progress(self.work_dir)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="1 is about 250,000 rows")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of traffic before and after the crash")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with the lake")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="levada-demo-"))
+    began = time.monotonic()
+    try:
+        with EmbeddedPostgres(folder / "postgres") as server:
+            equal = demonstrate(folder, server, options.scale, options.seconds)
+    finally:
+        if options.keep:
+            say(f"the lake is in {folder / 'lake'}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    say(f"{'Equal' if equal else 'DIFFERENT'}, after {time.monotonic() - began:.0f} s.", "green" if equal else "red")
+    return 0 if equal else 1
+
+
+def demonstrate(folder: Path, server: EmbeddedPostgres, scale: float, seconds: float) -> bool:
+    step("Open a shop")
+    open_shop(server, scale)
+    write_manifest(folder, server)
+    engine = Engine(folder)
+    traffic = Traffic(server.uri("shop"))
+    try:
+        step("Copy it into Iceberg while customers go on buying")
+        traffic.start()
+        engine.start()
+        follow(engine, ready)
+        step(f"Stream for {seconds:.0f} seconds, with a new column in the middle")
+        follow(engine, after(seconds / 2))
+        add_column(server)
+        follow(engine, after(seconds / 2))
+        step("Kill the engine without warning, and start it again")
+        engine.kill()
+        engine.start()
+        follow(engine, ready)
+        follow(engine, after(seconds / 2))
+        step("Close the shop and let the lake catch up")
+        traffic.stop()
+        say(", ".join(f"{n:,} x {name}" for name, n in traffic.transactions.most_common()))
+        follow(engine, applied(position(server)))
+        code = engine.stop()
+        say(f"the engine ended cleanly, exit code {code}")
+    except BaseException:
+        engine.kill()
+        raise
+    step("Compare every row and column")
+    equal = compare(folder, server) and code == 0
+    step("Ask the lake")
+    best_sellers(folder)
+    step("Leave nothing behind at the source")
+    subprocess.run(engine.command("cleanup", "--work-dir", str(engine.work_dir), "--yes"), check=True)
+    return equal
+
+
+def open_shop(server: EmbeddedPostgres, scale: float) -> None:
+    with psycopg.connect(server.uri(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE shop")
+    with psycopg.connect(server.uri("shop"), autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute((HERE / "schema.sql").read_text())
+        connection.execute((HERE / "rows.sql").read_text(), {"scale": scale})
+        counts = [f"{count(connection, table):,} {table}" for table in TABLES]
+    say(", ".join(counts))
+
+
+def write_manifest(folder: Path, server: EmbeddedPostgres) -> None:
+    """Write the manifest beside this file with the addresses of this machine, and the Secret that it names."""
+    manifest = yaml.safe_load((HERE / "pipeline.yaml").read_text())
+    manifest["spec"]["source"] |= {"host": "127.0.0.1", "port": server.port}
+    manifest["spec"]["destination"]["iceberg"]["catalog"]["warehouse"] = f"file://{folder}/lake"
+    manifest["spec"]["staging"]["uri"] = f"file://{folder}/staging"
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(manifest))
+    secret = folder / "secrets" / "shop-cdc"
+    secret.mkdir(parents=True)
+    (secret / "username").write_text("postgres")
+    (secret / "password").write_text("not asked for on loopback")
+
+
+def follow(engine: Engine, done: Callable[[dict[str, Any]], bool]) -> None:
+    """Show the engine's progress until ``done`` says so of it; raise after PATIENCE_S seconds."""
+    deadline = time.monotonic() + PATIENCE_S
+    before = now = None
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while now is None or not done(now):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not done in {PATIENCE_S} s:\n{engine.log.read_text()[-4000:]}")
+            time.sleep(0.25)
+            before, now = now or before, engine.progress()
+            if now is not None and any(t["error"] and not t["error"]["nextRetry"] for t in now["tables"]):
+                raise RuntimeError(f"a table is errored: {[t['error'] for t in now['tables'] if t['error']]}")
+            if now is not None:
+                live.update(dashboard(now, before))
+    say(summary(now), "dim")
+
+
+def ready(progress: dict[str, Any]) -> bool:
+    return bool(progress["ready"]) and len(progress["tables"]) == len(TABLES)
+
+
+def after(seconds: float) -> Callable[[dict[str, Any]], bool]:
+    end = time.monotonic() + seconds
+    return lambda progress: time.monotonic() >= end
+
+
+def applied(target: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda progress: (
+        ready(progress)
+        and all(table["appliedLsn"] is not None and lsn(table["appliedLsn"]) >= target for table in progress["tables"])
+    )
+
+
+def add_column(server: EmbeddedPostgres) -> None:
+    with psycopg.connect(server.uri("shop"), autocommit=True) as connection:
+        connection.execute("ALTER TABLE customers ADD COLUMN points integer NOT NULL DEFAULT 100")
+        connection.execute("UPDATE customers SET points = id % 1000 WHERE id % 100 = 0")
+    say("ALTER TABLE customers ADD COLUMN points integer NOT NULL DEFAULT 100")
+
+
+def position(server: EmbeddedPostgres) -> int:
+    with psycopg.connect(server.uri("shop"), row_factory=tuple_row) as connection:
+        return lsn(str(connection.execute("SELECT pg_current_wal_lsn()").fetchone()[0]))
+
+
+def compare(folder: Path, server: EmbeddedPostgres) -> bool:
+    equal = True
+    with psycopg.connect(server.uri("shop")) as connection:
+        for table in TABLES:
+            lake = lake_table(folder / "lake", "shop", table)
+            found = differences(connection, table, lake)
+            equal = equal and not found
+            say(f"{table}: {'; '.join(found) or f'{lake.num_rows:,} rows and {lake.num_columns} columns are equal'}")
+    return equal
+
+
+def best_sellers(folder: Path) -> None:
+    """Print the turnover of each country, from the lake alone."""
+    lake = {name: lake_table(folder / "lake", "shop", name) for name in ("customers", "orders")}
+    paid = lake["orders"].filter(pc.field("status").isin(["paid", "shipped"]))
+    buyers = lake["customers"].select(["id", "country"]).rename_columns(["customer_id", "country"])
+    turnover = paid.select(["customer_id", "total"]).join(buyers, "customer_id", join_type="inner")
+    table = turnover.group_by("country").aggregate([("total", "sum"), ("total", "count")]).sort_by("country")
+    for row in table.to_pylist():
+        say(f"{row['country']}  {row['total_count']:>8,} orders  {row['total_sum']:>16,} EUR")
+
+
+def count(connection: psycopg.Connection[Any], table: str) -> int:
+    return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+def lsn(text: str) -> int:
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def step(text: str) -> None:
+    console.print(f"\n[bold]{text}[/bold]")
+
+
+def say(text: str, style: str = "") -> None:
+    console.print(f"  {text}", style=style, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

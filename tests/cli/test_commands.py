@@ -1,0 +1,256 @@
+"""The commands that read: against a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from psycopg import sql
+from tests.conftest import Database
+from tests.runtime import samples
+from typer.testing import CliRunner, Result
+
+from levada.cli import main
+from levada.cli.engine import announced, running_progress
+from levada.cli.exits import Exit
+from levada.runtime.http import ProgressServer
+from levada.stores import PostgresStore
+from levada.stores.interface import TableAction
+from levada.stores.phases import Errored, Ready, RetryPolicy
+from levada.values import TableId
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def levada(*arguments: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
+    """Return a Pipeline of everything in schema public."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": db.name.replace("_", "-")},
+        "spec": {
+            "source": {
+                "host": "127.0.0.1",
+                "port": db.server.port,
+                "database": db.name,
+                "credentialsSecretRef": {"name": "shop-cdc"},
+                "tls": {"mode": "Disable"},
+            },
+            "tables": {"include": [{"schema": "public"}]},
+            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///nowhere"}}},
+            **spec,
+        },
+    }
+
+
+@pytest.fixture
+def manifest(db: Database, tmp_path: Path) -> Path:
+    """A manifest with its Secret beside it, of a database with two tables."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    secret = tmp_path / "secrets" / "shop-cdc"
+    secret.mkdir(parents=True)
+    (secret / "username").write_text("postgres")
+    (secret / "password").write_text("hunter2")
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest_of(db)))
+    return path
+
+
+def on(manifest: Path, command: str, *arguments: object) -> Result:
+    """Run a command on the manifest with its Secrets."""
+    result = levada(command, manifest, "--secrets", manifest.parent / "secrets", *arguments)
+    assert "hunter2" not in result.output
+    return result
+
+
+def test_help_names_every_command_and_docs_do_too() -> None:
+    """No command is a secret."""
+    commands = re.findall(r"^\| `levada (\w+)", DOCUMENT.read_text(), re.MULTILINE)
+    assert sorted(commands) == sorted(c.callback.__name__ for c in main.registered_commands if c.callback)
+    for command in commands:
+        assert levada(command, "--help").exit_code == 0
+
+
+def test_exit_codes_are_documented() -> None:
+    """docs/cli.md lists each exit code once, and no other."""
+    section = DOCUMENT.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == sorted(Exit)
+
+
+def test_wrong_command_lines_are_2(manifest: Path) -> None:
+    """Usage errors and manifests that cannot be read share a code."""
+    assert levada("run", manifest, "--timeout", 5).exit_code == 2
+    assert levada("retry", manifest).exit_code == 2
+    assert levada("retry", manifest, "orders", "--all").exit_code == 2
+    assert levada("check", manifest.parent / "none.yaml").exit_code == 2
+    manifest.write_text("kind: Pipeline")
+    result = levada("check", manifest)
+    assert result.exit_code == 2
+    assert "spec" in result.stderr
+
+
+def test_a_missing_secret_names_the_folder_and_the_key(manifest: Path) -> None:
+    """The way out is the path to write."""
+    result = levada("check", manifest)
+    assert result.exit_code == 1
+    assert "[secret_missing]" in result.stderr
+    (manifest.parent / "secrets" / "shop-cdc" / "password").unlink()
+    result = on(manifest, "check")
+    assert "Secret shop-cdc has no key password" in result.stderr
+    assert "shop-cdc/password" in result.stderr.replace("\n", "")
+
+
+def test_an_unknown_destination_lists_what_is_installed(manifest: Path, db: Database) -> None:
+    """A typing error is found before anything is connected."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, destination={"custom": {"type": "icebrg"}})))
+    result = on(manifest, "check")
+    assert result.exit_code == 2
+    assert "no destination 'icebrg' is installed; there is: iceberg" in result.stderr
+
+
+def test_check_of_a_source_that_is_ready(manifest: Path) -> None:
+    """It lists the tables, and that the publication will be made; nothing is changed."""
+    result = on(manifest, "check")
+    assert result.exit_code == 0
+    assert "2 tables selected\n  public.items\n  public.orders" in result.stdout
+    assert "will be made" in result.stdout
+    coverage = json.loads(on(manifest, "check", "-o", "json").stdout)["coverage"]
+    assert coverage["missing"] == ["public.items", "public.orders"]
+
+
+def test_check_of_a_source_that_is_not(manifest: Path, db: Database) -> None:
+    """Problems are told with their hints, and the code is 3."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, tables={"include": [{"schema": "elsewhere"}]})))
+    result = on(manifest, "check")
+    assert result.exit_code == Exit.PREFLIGHT
+    assert "[no_tables_selected]" in result.stderr
+    found = json.loads(on(manifest, "check", "-o", "json").stdout)
+    assert not found["ok"]
+    assert "no_tables_selected" in [p["code"] for p in found["problems"]]
+
+
+def test_run_of_a_source_that_is_not_ready_starts_nothing(manifest: Path, db: Database) -> None:
+    """The same problems and the same code, before Spark is started."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, tables={"include": [{"schema": "elsewhere"}]})))
+    result = on(manifest, "run")
+    assert result.exit_code == Exit.PREFLIGHT
+    assert "[no_tables_selected]" in result.stderr
+    assert not (manifest.parent / ".levada" / db.name.replace("_", "-") / "engine.json").exists()
+
+
+def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
+    """No slot is an answer, not an error; with one, bytes come as bytes in JSON."""
+    slot = f"levada_{db.name}"
+    assert "does not exist" in on(manifest, "lag").stdout
+    assert json.loads(on(manifest, "lag", "-o", "json").stdout)["lagBytes"] is None
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    found = json.loads(on(manifest, "lag", "-o", "json").stdout)
+    assert found["lagBytes"] >= 0
+    assert found["retainedBytes"] >= found["lagBytes"]
+    assert found["active"] is False
+
+
+def publish(db: Database) -> None:
+    """Make the publication that the engine would have made."""
+    with db.connect() as connection:
+        name = sql.Identifier(f"levada_{db.name}")
+        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
+
+
+def kept(db: Database, name: str, phase: Errored | Ready) -> TableId:
+    """Leave a table's phase in the store, as an engine would have; return its id."""
+    [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    store.update_table_replication_states({TableId(oid): phase})
+    store.close()
+    return TableId(oid)
+
+
+ERRORED = Errored("no_identity", "orders has no key", "give it one", RetryPolicy.MANUAL_RETRY, 5)
+
+
+def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Database) -> None:
+    """Errors with their solutions outlive the engine that met them."""
+    publish(db)
+    kept(db, "orders", ERRORED)
+    kept(db, "items", Ready())
+    result = on(manifest, "status")
+    assert result.exit_code == 0
+    assert "public.orders: orders has no key [no_identity]\n  hint: give it one" in result.stdout
+    assert "this is what the store keeps" in result.stdout
+    document = json.loads(on(manifest, "status", "-o", "json").stdout)
+    assert document["state"] == "Stopped"
+    assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}
+
+
+def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path) -> None:
+    """The work folder tells its address; when it is gone, so is the address."""
+    progress = samples.progress(at=datetime.now(UTC))
+    with ProgressServer(lambda: progress) as server, announced(tmp_path, server.address):
+        result = on(manifest, "status", "--work-dir", tmp_path, "-o", "json")
+        assert json.loads(result.stdout) == progress.to_json()
+        assert "engine_running" in on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").stderr
+    assert running_progress(tmp_path) is None
+
+
+def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> None:
+    """A table that works has nothing to retry; an unknown one is named, with those that exist."""
+    publish(db)
+    orders, _ = kept(db, "orders", ERRORED), kept(db, "items", Ready())
+    result = on(manifest, "retry", "orders", "public.items")
+    assert result.exit_code == 0
+    assert "public.orders: will be retried" in result.stdout
+    assert "public.items: Ready, there is nothing to retry" in result.stdout
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    assert store.take_table_actions() == {orders: TableAction.RETRY}
+    assert "public.orders: will be retried" in on(manifest, "retry", "--all").stdout
+    assert on(manifest, "resync", "orders").exit_code == 0
+    assert store.take_table_actions() == {orders: TableAction.RESYNC}
+    store.close()
+    unknown = on(manifest, "resync", "ordes")
+    assert unknown.exit_code == 1
+    assert "public.items, public.orders" in unknown.stderr
+
+
+def test_requests_to_a_memory_store_say_that_they_cannot_arrive(manifest: Path, db: Database) -> None:
+    """What is in another process's memory is out of reach."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, store={"memory": {}})))
+    result = on(manifest, "retry", "--all")
+    assert result.exit_code == 1
+    assert "[store_is_memory]" in result.stderr
+
+
+def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
+    """Slot and state go by default, the publication stays; a second run finds nothing and is content."""
+    db.execute("CREATE PUBLICATION mine FOR TABLE orders")
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    kept(db, "orders", Ready())
+    refused = levada("cleanup", manifest, "--secrets", manifest.parent / "secrets")
+    assert refused.exit_code == 1
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(1,)]
+    first = on(manifest, "cleanup", "--yes")
+    assert first.exit_code == 0
+    assert f"slot levada_{db.name}: dropped" in first.stdout
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(0,)]
+    assert db.query("SELECT count(*) FROM levada.table_phases") == [(0,)]
+    assert db.query("SELECT pubname FROM pg_publication") == [("mine",)]
+    again = on(manifest, "cleanup", "--yes")
+    assert again.exit_code == 0
+    assert "there is none" in again.stdout
+
+
+def test_schema_is_json() -> None:
+    """An editor can read it."""
+    assert json.loads(levada("schema").stdout)["oneOf"]

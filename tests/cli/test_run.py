@@ -1,0 +1,111 @@
+"""What ends `levada run`, without running anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime import samples
+
+from levada.cli.exits import Exit
+from levada.cli.run import RunOptions, caught_up_or_parked, closing_words, ended_by
+from levada.cli.signals import StopSignals
+from levada.runtime.progress import Progress
+from levada.values import QualifiedTable
+
+ERRORED = samples.table("orders", phase="Errored", error=samples.error())
+RETRYING = samples.table(
+    "orders", phase="Errored", error=samples.error(retry_policy="TimedRetry", next_retry=samples.seconds(9))
+)
+
+
+def all_ready(progress: Progress) -> bool:
+    """Stand in for what a pipeline calls caught up."""
+    return progress.ready
+
+
+def end(*tables: object, suspended: frozenset[QualifiedTable] = frozenset()) -> Exit | None:
+    """Return the verdict on a pipeline with these tables."""
+    return caught_up_or_parked(all_ready, suspended)(samples.progress(*tables))  # type: ignore[arg-type]  # tables
+
+
+def test_caught_up_is_success() -> None:
+    """Every table has reached the goal."""
+    assert end(samples.table()) is Exit.OK
+
+
+def test_nothing_known_yet_is_no_success() -> None:
+    """A pipeline that has not found its tables has reached nothing."""
+    from dataclasses import replace
+
+    assert caught_up_or_parked(lambda _: True, frozenset())(replace(samples.progress(), tables=())) is None
+
+
+def test_a_parked_table_waits_for_the_others() -> None:
+    """One table that only a person can mend keeps no other from its goal, and decides the exit code."""
+    copying = samples.table("payments", phase="DataSync")
+    assert end(ERRORED, copying) is None
+    assert end(ERRORED, samples.table("payments")) is Exit.TABLE_ERRORED
+    assert end(ERRORED) is Exit.TABLE_ERRORED
+
+
+def test_a_table_that_is_retried_is_waited_for() -> None:
+    """An error that mends itself is not the end."""
+    assert end(RETRYING, samples.table("payments")) is None
+
+
+def test_suspended_tables_have_no_goal() -> None:
+    """They rest because somebody said so."""
+    resting = samples.table("payments", phase="Init")
+    assert end(samples.table(), resting) is None
+    assert end(samples.table(), resting, suspended=frozenset({resting.table})) is Exit.OK
+
+
+def options(*, until: bool) -> RunOptions:
+    """Return what a command line would say."""
+    return RunOptions(until_caught_up=until, secrets=None, work_dir=Path(), timeout_s=90)
+
+
+def test_signals_are_success_unless_there_was_a_goal() -> None:
+    """Running until stopped is done when stopped; a goal that was not reached is not."""
+    assert ended_by(signal.SIGTERM, options(until=False)) is Exit.OK
+    assert ended_by(signal.SIGINT, options(until=False)) is Exit.OK
+    assert ended_by(signal.SIGTERM, options(until=True)) == 143
+    assert ended_by(signal.SIGINT, options(until=True)) == 130
+
+
+def test_last_line() -> None:
+    """It says which of the ends it was, and names what is errored."""
+    progress = samples.progress(ERRORED, samples.table("payments"))
+    assert closing_words(Exit.OK, progress, options(until=True)) == "shop: caught up, 2 tables"
+    assert "public.orders" in closing_words(Exit.TABLE_ERRORED, progress, options(until=True))
+    assert "after 1m 30s" in closing_words(Exit.TIMED_OUT, progress, options(until=True))
+    assert closing_words(Exit.OK, progress, options(until=False)) == "shop: stopped"
+
+
+def test_first_signal_is_remembered_and_handlers_come_back() -> None:
+    """A clean stop is asked for once; afterwards signals mean what they meant."""
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        assert signals.received is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received is signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_leaves_at_once(number: signal.Signals) -> None:
+    """Even if the first was another, and whatever the process is doing."""
+    program = (
+        "import os, signal, time\n"
+        "from levada.cli.signals import StopSignals\n"
+        "with StopSignals():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    time.sleep(60)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 128 + number
