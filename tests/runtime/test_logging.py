@@ -1,0 +1,54 @@
+"""Log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from levada.runtime.logging import configure
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Leave logging as it was."""
+    root, own = logging.getLogger(), logging.getLogger("levada")
+    before = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:], root.level, own.level = before
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """UTC to the millisecond, level, logger, message, on standard error; details only for who asks."""
+    configure()
+    logging.getLogger("levada.capture").info("slot %s", "s")
+    logging.getLogger("levada.capture").debug("not shown")
+    logging.getLogger("somebody").info("not shown")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO levada\.capture: slot s\n", err)
+
+
+def test_lines_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object a line, a traceback inside it, and what was given as extra."""
+    configure(as_json=True)
+    try:
+        raise ValueError("x")
+    except ValueError:
+        logging.getLogger("levada").exception("failed", extra={"table": "public.orders"})
+    [line] = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+    assert (record["level"], record["message"], record["table"]) == ("ERROR", "failed", "public.orders")
+    assert "ValueError: x" in record["traceback"]
+
+
+def test_quiet_and_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    """Short commands log errors alone; debug logs everything of ours."""
+    configure(quiet=True)
+    logging.getLogger("levada").warning("not shown")
+    configure(quiet=True, debug=True)
+    logging.getLogger("levada").debug("shown")
+    assert capsys.readouterr().err.count("shown") == 1

@@ -1,0 +1,171 @@
+"""From a manifest to a pipeline's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from levada.errors import InvalidManifest, NeedsOperator
+from levada.runtime.manifest import destination_class, open_store, pipeline_config, table_settings
+from levada.spec import Manifests, load_manifests
+from levada.stores import MemoryStore, PostgresStore
+from levada.values import OnUnrepresentable, QualifiedTable, TableMode
+
+ORDERS, ITEMS = QualifiedTable("public", "orders"), QualifiedTable("public", "items")
+
+
+def manifests(*table_syncs: dict[str, Any], source: dict[str, Any] | None = None, **spec: Any) -> Manifests:
+    """Return a Pipeline with these differences, and these TableSyncs."""
+    pipeline = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "shop-eu"},
+        "spec": {
+            "source": {"host": "db", "database": "shop", **(source or {})},
+            "tables": {
+                "include": [{"schema": "public", "name": "*"}],
+                "exclude": [{"schema": "public", "name": "tmp_*"}],
+            },
+            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///wh"}}},
+            **spec,
+        },
+    }
+    syncs = [
+        {
+            "apiVersion": "levada.dev/v1alpha1",
+            "kind": "TableSync",
+            "metadata": {"name": f"sync-{i}"},
+            "spec": {"pipelineRef": {"name": "shop-eu"}, **sync},
+        }
+        for i, sync in enumerate(table_syncs)
+    ]
+    return load_manifests(yaml.safe_dump_all([pipeline, *syncs]))
+
+
+def test_what_is_not_said_has_the_manifests_defaults(tmp_path: Path) -> None:
+    """Names are derived, staging is scratch in the work folder, retries count tries."""
+    config = pipeline_config(manifests(), work_dir=tmp_path)
+    assert (config.name, config.slot.name, config.publication.name) == ("shop-eu", "levada_shop_eu", "levada_shop_eu")
+    assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), False)
+    assert config.publication.managed
+    assert not config.slot.failover
+    assert not config.slot.resync_when_lost
+    assert (config.batch_fill_s, config.batch_bytes, config.freshness_s) == (1.0, 64 << 20, 10.0)
+    assert (config.retries.max_attempts, config.retries.delay_s) == (6, 10.0)
+    assert config.on_unrepresentable is OnUnrepresentable.ERROR
+    assert config.source.credentials is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_said_is_taken(tmp_path: Path) -> None:
+    """Every setting of the manifest that concerns the engine reaches its configuration."""
+    config = pipeline_config(
+        manifests(
+            source={
+                "port": 6432,
+                "slot": {"name": "s", "failover": True, "onLost": "Resync"},
+                "publication": {"name": "p", "management": "External"},
+                "heartbeatSeconds": 0,
+                "tls": {"mode": "Require"},
+            },
+            copy={"maxConcurrentTables": 2, "connectionsPerTable": 3},
+            batch={"maxFillMs": 250, "maxBytes": "1Mi"},
+            freshnessSeconds=3,
+            onUnrepresentable="Text",
+            staging={"uri": "s3://lake/staging"},
+            retries={"maxAttempts": 0, "delaySeconds": 1, "maxDelaySeconds": 2},
+            health={"progressDeadlineSeconds": 60},
+        ),
+        work_dir=tmp_path,
+    )
+    assert (config.source.port, config.source.sslmode, config.heartbeat_s) == (6432, "require", 0.0)
+    assert (config.slot.name, config.slot.failover, config.slot.resync_when_lost) == ("s", True, True)
+    assert (config.publication.name, config.publication.managed) == ("p", False)
+    assert (config.copy_tables, config.copy_connections) == (2, 3)
+    assert (config.batch_fill_s, config.batch_bytes, config.freshness_s) == (0.25, 1 << 20, 3.0)
+    assert config.on_unrepresentable is OnUnrepresentable.TEXT
+    assert (config.staging.uri, config.staging.durable) == ("s3://lake/staging", None)
+    assert (config.retries.max_attempts, config.retries.delay_s, config.retries.max_delay_s) == (1, 1.0, 2.0)
+    assert config.progress_deadline_s == 60.0
+
+
+def test_a_volume_is_durable_where_scratch_is_not(tmp_path: Path) -> None:
+    """The claim is mounted where scratch would be."""
+    config = pipeline_config(manifests(staging={"volumeClaim": {"size": "1Gi"}}), work_dir=tmp_path)
+    assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), True)
+
+
+def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
+    """Selectors choose tables, TableSyncs say what is different about each; the store's own are never chosen."""
+    given = manifests(
+        {
+            "table": {"name": "orders"},
+            "mode": "Changelog",
+            "destinationTable": "orders_log",
+            "columns": {"exclude": ["note"]},
+        },
+        {"table": {"name": "items"}, "suspend": True},
+    )
+    config = pipeline_config(given, work_dir=tmp_path)
+    assert config.selects(ORDERS)
+    assert not config.selects(QualifiedTable("public", "tmp_1"))
+    assert not config.selects(QualifiedTable("levada", "table_phases"))
+    assert config.excluded_columns(ORDERS) == {"note"}
+    assert config.excluded_columns(ITEMS) == frozenset()
+    assert config.suspended == {ITEMS}
+    settings = table_settings(given)
+    assert (settings[ORDERS].mode, settings[ORDERS].destination_table) == (TableMode.CHANGELOG, "orders_log")
+    assert (settings[ITEMS].mode, settings[ITEMS].destination_table) == (TableMode.UPSERT, "")
+
+
+def test_secrets_are_folders_with_files(tmp_path: Path) -> None:
+    """Credentials are a path, read at each connect; the authority is one file of its Secret."""
+    for file in ("cdc/username", "cdc/password", "ca/ca.crt"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("x")
+    source = {
+        "credentialsSecretRef": {"name": "cdc"},
+        "tls": {"mode": "VerifyFull", "caSecretRef": {"name": "ca", "key": "ca.crt"}},
+    }
+    config = pipeline_config(manifests(source=source), secrets=tmp_path, work_dir=tmp_path)
+    assert config.source.credentials == tmp_path / "cdc"
+    assert config.source.sslrootcert == tmp_path / "ca" / "ca.crt"
+    assert config.source.sslmode == "verify-full"
+
+
+@pytest.mark.parametrize(("made", "named"), [([], "Secret cdc"), (["username"], "Secret cdc has no key password")])
+def test_missing_secrets_are_named(tmp_path: Path, made: list[str], named: str) -> None:
+    """The folder or the key, and the path to write."""
+    for key in made:
+        (tmp_path / "cdc").mkdir(exist_ok=True)
+        (tmp_path / "cdc" / key).write_text("x")
+    given = manifests(source={"credentialsSecretRef": {"name": "cdc"}})
+    with pytest.raises(NeedsOperator) as missing:
+        pipeline_config(given, secrets=tmp_path, work_dir=tmp_path)
+    assert missing.value.code == "secret_missing"
+    assert named in missing.value.message
+    assert str(tmp_path / "cdc") in missing.value.hint
+    with pytest.raises(NeedsOperator, match="--secrets"):
+        pipeline_config(given, work_dir=tmp_path)
+
+
+def test_stores(tmp_path: Path) -> None:
+    """PostgreSQL's is the default; a kind that this engine has not is told, not replaced by another."""
+    config = pipeline_config(manifests(), work_dir=tmp_path)
+    assert isinstance(open_store(manifests(), config), PostgresStore)
+    assert isinstance(open_store(manifests(store={"memory": {}}), config), MemoryStore)
+    with pytest.raises(InvalidManifest) as unsupported:
+        open_store(manifests(store={"configMap": {}}), config)
+    assert unsupported.value.code == "store_unsupported"
+
+
+def test_destinations_are_found_by_their_entry_point() -> None:
+    """A package adds one without touching ours; an unknown name lists what is installed."""
+    assert destination_class(manifests()).name == "iceberg"
+    with pytest.raises(InvalidManifest) as unknown:
+        destination_class(manifests(destination={"custom": {"type": "nowhere"}}))
+    assert unknown.value.code == "unknown_destination"
+    assert "iceberg" in unknown.value.message
