@@ -84,11 +84,9 @@ class SnapshotRows(TableRows):
 
     def to_spark(self) -> DataFrame:
         """Return the rows as a DataFrame; what Spark does with it is neither counted nor cancelled here."""
-        from pyspark.sql.pandas.types import from_arrow_schema
+        from levada.copy.source import read_ranges
 
-        shares = [self.ranges[i :: self._connections] for i in range(min(self._connections, len(self.ranges)))]
-        index = self._spark.range(0, len(shares), 1, max(1, len(shares)))
-        return index.mapInArrow(partial(_read_shares, self._reader, shares), from_arrow_schema(self.schema.arrow))
+        return read_ranges(self._spark, self._reader, self.ranges, self._connections)
 
     def batches(self) -> pa.RecordBatchReader:
         """Return the rows as a reader in this process, one range after another."""
@@ -110,12 +108,3 @@ def _run_range(
 ) -> _RangeResult[T]:  # in a Python worker
     value = fn(pa.RecordBatchReader.from_batches(reader.schema.arrow, reader.batches(part)))
     return _RangeResult(value, reader.rows, reader.unrepresentable)
-
-
-def _read_shares(
-    reader: RangeReader, shares: list[tuple[BlockRange, ...]], indexes: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:  # in a Python worker
-    for batch in indexes:
-        for index in batch.column(0).to_pylist():
-            for part in shares[index]:
-                yield from reader.batches(part)
