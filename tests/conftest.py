@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,15 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """One server with wal_level=logical for the session."""
-    with EmbeddedPostgres(Path(tmp_path_factory.mktemp("postgres")) / "data") as server:
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """One server with wal_level=logical for the session.
+
+    Not in pytest's own folder: that is closed to others, and the server runs as another user where root tests.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
+        EmbeddedPostgres(Path(folder) / "data") as server,
+    ):
         yield server
 
 
@@ -61,7 +68,7 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database; its slots and the database itself are dropped afterwards."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.uri(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]  # a name made here
+        admin.execute(f"CREATE DATABASE {name}")
     try:
         yield Database(postgres, name)
     finally:
@@ -76,7 +83,7 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
                     break
                 except psycopg.errors.ObjectInUse:
                     admin.execute("SELECT pg_sleep(0.1)")
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]  # a name made here
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")

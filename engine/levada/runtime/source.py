@@ -134,4 +134,5 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         managed=config.publication.managed,
         selects=config.selects,
         copy_tables=config.copy_tables,
+        excluded_columns=config.excluded_columns,
     )
