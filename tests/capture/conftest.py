@@ -39,6 +39,7 @@ class Capture:
         self.landed: list[Manifest] = []
         self.failures: list[tuple[TableId, LevadaError]] = []
         self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
         self.epoch = 0
         self.ddl_messages = ddl_messages
         self.worker = self.new_worker()
@@ -73,7 +74,7 @@ class Capture:
         """Run the worker; afterwards stop it and wait for it. What it raised is in ``error``."""
         stop = threading.Event()
         self.error = None
-        thread = threading.Thread(target=self._run, args=(stop,))
+        thread = self._thread = threading.Thread(target=self._run, args=(stop,))
         thread.start()
         try:
             yield self.worker
@@ -81,6 +82,11 @@ class Capture:
             stop.set()
             thread.join(TIMEOUT_S)
             assert not thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self, stop: threading.Event) -> None:
         try:
@@ -95,15 +101,15 @@ class Capture:
         return Lsn.parse(head)
 
     def wait(self, reached: Callable[[CapturePosition], bool]) -> None:
-        """Wait for a position of the worker."""
-        self.until(lambda: reached(self.worker.position))
+        """Wait for a position of the worker; fail with what it raised, if it did."""
+        self.until(lambda: reached(self.worker.position) or self.error is not None)
+        if self.error is not None:
+            raise self.error
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Wait for anything; fail with what the worker raised, if it did."""
+        """Wait for anything."""
         deadline = time.monotonic() + TIMEOUT_S
         while not reached():
-            if self.error is not None:
-                raise self.error
             assert time.monotonic() < deadline, self.worker.position
             time.sleep(0.01)
 

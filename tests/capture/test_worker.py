@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.capture.conftest import Capture
 from tests.conftest import Database
 
-from levada.errors import Transient
-from levada.segments import SegmentWriter
+from levada.errors import SlotLost, Transient
+from levada.segments import SegmentWriter, Staging
 from levada.values import Lsn
 
 TABLES = (
@@ -152,9 +153,7 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
         db.execute("INSERT INTO b VALUES (1, 1)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 80000) i")
         capture.wait(lambda p: p.open_rows > 20_000)
         db.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
-        deadline = time.monotonic() + 30
-        while capture.error is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        capture.until(lambda: not capture.alive)
     assert isinstance(capture.error, Transient)
     assert [f for m in capture.log.list() for f in m.files if f.table == capture.table("a")] == []
     assert {m.name for m in capture.log.list()} == {m.name for m in capture.landed}
@@ -229,9 +228,7 @@ def test_a_busy_slot_is_transient(capture: Capture, db: Database) -> None:
         capture.until(lambda: capture.worker.position.received_lsn is not None)
         other = Capture(db, Path(capture.staging.uri))
         with other.running():
-            deadline = time.monotonic() + 30
-            while other.error is None and time.monotonic() < deadline:
-                time.sleep(0.01)
+            other.until(lambda: not other.alive)
     assert isinstance(other.error, Transient)
 
 
@@ -247,3 +244,37 @@ def test_reopening_is_seamless(capture: Capture, db: Database) -> None:
             capture.wait(lambda p, i=i: p.segments == i + 1)  # type: ignore[misc]  # bound here
         capture.catch_up()
     assert [r["id"] for r in capture.rows("b")] == [1, 2, 3]
+
+
+def test_a_segment_whose_end_is_not_known_is_handed_on(
+    capture: Capture, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publish that fails after the manifest became visible: the segment is neither lost nor written twice."""
+    db.execute(*TABLES)
+    capture.prepare()
+    original = Staging.publish
+    failures = iter([True])
+
+    def publish(self: Staging, path: str, content: bytes, **more: Any) -> None:
+        original(self, path, content, **more)
+        if next(failures, False):
+            raise Transient("staging_unavailable", "no answer")
+
+    monkeypatch.setattr(Staging, "publish", publish)
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.until(lambda: not capture.alive)
+    assert isinstance(capture.error, Transient)
+    assert capture.landed == []
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (2)")
+        capture.catch_up()
+    assert capture.column("a", "id") == [1, 2]
+    assert capture.log.list() == tuple(capture.landed)
+
+
+def test_a_lost_slot_is_told(capture: Capture, db: Database) -> None:
+    """Without its slot capture does not begin anywhere else."""
+    db.execute(*TABLES)
+    with pytest.raises(SlotLost):
+        capture.worker.run(threading.Event())

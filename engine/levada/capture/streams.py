@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from levada.capture.acks import Ack
 from levada.capture.interface import Change, ChangeStream
-from levada.pgoutput.changes import ChangeBatch
-from levada.pgoutput.events import Begin, Commit, Event, batch_events
+from levada.pgoutput.changes import ChangeBatch, LogicalMessage
+from levada.pgoutput.events import Begin, Commit, Event, RelationEvent, batch_events
 from levada.values import Lsn
 
 MOVES_NOTHING: Final = Ack(lambda: None)
 
 
 def last_in_transaction(batch: ChangeBatch) -> Iterator[tuple[Event, bool]]:
-    """Walk a batch's events but for Begin and Commit; tell of each whether it is its transaction's last."""
-    events = (e for e in batch_events(batch) if not isinstance(e, Begin | Commit))
+    """Walk a batch's rows, truncates and relations; tell of each whether it is its transaction's last."""
+    items = tuple(i for i in batch.items if not isinstance(i, LogicalMessage))
+    events = (e for e in batch_events(replace(batch, items=items)) if not isinstance(e, Begin | Commit))
     for first, second in itertools.pairwise(itertools.chain(events, [None])):
         assert first is not None
         cut = second is None and batch.in_transaction
@@ -31,7 +33,10 @@ class BatchedStream(ChangeStream):
     def __iter__(self) -> Iterator[Change]:
         for batch in self._decoded():
             for event, last in last_in_transaction(batch):
-                yield Change(event, event.commit_lsn, event.tx_ordinal, last, self._ack(event.commit_lsn, last=last))
+                # Every session tells the relations anew, so there is nothing to confirm.
+                relation = isinstance(event, RelationEvent)
+                ack = MOVES_NOTHING if relation else self._ack(event.commit_lsn, last=last)
+                yield Change(event, event.commit_lsn, event.tx_ordinal, last, ack)
             self._passed(batch)
 
     def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:

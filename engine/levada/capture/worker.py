@@ -68,7 +68,7 @@ class CaptureWorker:
         while not stop.is_set():
             self._reopen.clear()
             confirmed = self._confirmed()
-            start = max(confirmed, self._log.end(), self._position.staged_lsn)
+            start = max(confirmed, self._staged())
             self._resolver.begin_session()
             self._position = replace(self._position, staged_lsn=start, sessions=self._position.sessions + 1)
             with ReplicationStream(

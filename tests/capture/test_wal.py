@@ -1,0 +1,188 @@
+"""Change capture as a library: what is confirmed does not come again, what is not does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from tests.conftest import Database
+
+from levada.capture import Change, ChangeCapture, ChangeStream, EmptyStream, WalChangeCapture
+from levada.errors import NeedsOperator, Transient
+from levada.pgoutput.events import Delete, Insert, RelationEvent, TruncateEvent, Update
+from levada.values import Lsn, QualifiedTable
+
+A, B = QualifiedTable("public", "a"), QualifiedTable("public", "b")
+TABLES = ("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY)")
+
+
+@pytest.fixture
+def capture(db: Database) -> WalChangeCapture:
+    """Two tables and a capture of them that makes what it needs; nothing is made yet."""
+    db.execute(*TABLES)
+    made = WalChangeCapture(db.connection, slot=f"s_{db.name}", publication="p")
+    return made.with_publication_management({A, B}, manage=True)
+
+
+def rows(stream: ChangeStream, count: int) -> list[Change]:
+    """The next changes that are of rows or truncates."""
+    wanted: Iterator[Change] = (c for c in stream if not isinstance(c.event, RelationEvent))
+    return list(islice(wanted, count))
+
+
+def confirmed(db: Database) -> Lsn:
+    """What the slot knows."""
+    [(lsn,)] = db.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = %s", db.name)
+    return Lsn.parse(lsn)
+
+
+def test_live_tells_every_change(db: Database, capture: WalChangeCapture) -> None:
+    """Publication, slot and stream are made in the order in which nothing is missed; changes come as events."""
+    with capture.live() as stream:
+        db.execute(
+            "INSERT INTO a VALUES (1, 'x')",
+            "UPDATE a SET id = 2 WHERE id = 1",
+            "DELETE FROM a WHERE id = 2",
+            "WITH x AS (INSERT INTO a VALUES (3, 'z') RETURNING id) INSERT INTO b SELECT id FROM x",
+            "TRUNCATE a, b",
+        )
+        got = rows(stream, 6)
+    kinds = [type(c.event) for c in got]
+    assert kinds == [Insert, Update, Delete, Insert, Insert, TruncateEvent]
+    assert [c.end_of_transaction for c in got] == [True, True, True, False, True, True]
+    assert [c.ordinal for c in got] == [0, 0, 0, 0, 1, 0]
+    assert [c.commit_lsn for c in got] == sorted(c.commit_lsn for c in got)
+
+
+def test_what_is_not_confirmed_comes_again(db: Database, capture: WalChangeCapture) -> None:
+    """Confirming part of a transaction releases nothing of it; confirming all of it releases it, in any order."""
+    with capture.live() as stream:
+        db.execute(
+            "INSERT INTO b VALUES (1)",
+            "INSERT INTO b SELECT generate_series(2, 4)",
+            "INSERT INTO b VALUES (5)",
+        )
+        got = list(islice(stream, 6))
+        assert isinstance(got[0].event, RelationEvent)
+        for change in (got[1], got[4], got[2]):
+            change.ack.confirm()
+    with capture.live() as stream:
+        again = rows(stream, 4)
+        ids = [c.event.row.values["id"] for c in again if isinstance(c.event, Insert)]
+        assert ids == [2, 3, 4, 5]
+        for change in reversed(again):
+            change.ack.confirm()
+    with capture.live() as stream:
+        db.execute("INSERT INTO b VALUES (6)")
+        [last] = rows(stream, 1)
+        assert isinstance(last.event, Insert)
+        assert last.event.row.values == {"id": 6}
+
+
+def test_closing_frees_the_slot(db: Database, capture: WalChangeCapture) -> None:
+    """A slot is held while its stream is open, and free as soon as it is closed."""
+    with capture.live(), pytest.raises(Transient):
+        capture.live()
+    with capture.live():
+        pass
+
+
+def test_batches_are_whole_transactions(db: Database, capture: WalChangeCapture) -> None:
+    """As Arrow columns the same changes come by the slice, and an ack confirms a slice."""
+    with capture.live() as stream:
+        db.execute("INSERT INTO b SELECT generate_series(1, 1000)", "INSERT INTO b VALUES (2000)")
+        seen = 0
+        for batch, ack in stream.batches():
+            assert not batch.in_transaction
+            assert batch.end_lsn is not None
+            seen += batch.rows
+            ack.confirm()
+            if seen == 1001:
+                break
+        end = batch.end_lsn
+    assert confirmed(db) == end
+
+
+def test_an_idle_stream_moves_its_slot(db: Database, capture: WalChangeCapture) -> None:
+    """While nothing is unconfirmed, WAL without published changes is confirmed as it passes."""
+    with capture.live() as stream:
+        before = confirmed(db)
+        db.execute("CREATE TABLE other AS SELECT generate_series(1, 10000)", "INSERT INTO b VALUES (1)")
+        for change in rows(stream, 1):
+            change.ack.confirm()
+        iterator = iter(stream)
+        db.execute("CREATE TABLE another AS SELECT generate_series(1, 10000)")
+        [(head,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
+        db.execute("INSERT INTO b VALUES (2)")
+        next(iterator)
+    deadline = time.monotonic() + 30
+    while confirmed(db) <= before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert confirmed(db) > before
+    assert Lsn.parse(head) > before
+
+
+def test_a_snapshot_is_the_tables_rows(db: Database, capture: WalChangeCapture) -> None:
+    """All rows of one moment as inserts, of every type, then an end; acks move nothing."""
+    db.execute(
+        "INSERT INTO a VALUES (1, 'one'), (2, NULL)",
+        "INSERT INTO b SELECT generate_series(1, 5)",
+        "CREATE TABLE c (id int PRIMARY KEY, at timestamptz, n numeric(8,2), r int4range, d date) ",
+        "INSERT INTO c VALUES (1, '2024-01-02 03:04:05+00', 1.25, '[1,3)', 'infinity')",
+    )
+    c = QualifiedTable("public", "c")
+    capture.with_publication_management({A, B, c}, manage=True)
+    with capture.snapshot([B, A, c]) as stream:
+        db.execute("INSERT INTO b VALUES (6)")
+        got = list(stream)
+        for change in got:
+            change.ack.confirm()
+    events = [x.event for x in got]
+    assert [type(e) for e in events] == [Insert] * 8
+    inserts = [e for e in events if isinstance(e, Insert)]
+    assert [e.row.values["id"] for e in inserts] == [1, 2, 3, 4, 5, 1, 2, 1]
+    assert inserts[-2].row.values == {"id": 2, "note": None}
+    assert inserts[-1].row.values["r"] == "[1,3)"
+    assert inserts[-1].row.unrepresentable == {"d": "infinity"}
+    assert [x.ordinal for x in got] == list(range(8))
+    assert not any(x.end_of_transaction for x in got)
+
+
+def test_a_table_that_is_not_published_is_told(db: Database, capture: WalChangeCapture) -> None:
+    """A snapshot of a table that the stream would not tell of is refused, with the SQL that mends it."""
+    db.execute("CREATE TABLE c (id int)")
+    with pytest.raises(NeedsOperator) as refused:
+        capture.snapshot([QualifiedTable("public", "c")])
+    assert refused.value.code == "table_not_published"
+    assert "ALTER PUBLICATION" in refused.value.hint
+
+
+def test_lag_and_coverage(db: Database, capture: WalChangeCapture) -> None:
+    """Without a slot there is no lag; coverage is told without changing anything, and ensured on request."""
+    assert capture.lag() is None
+    report = capture.inspect_coverage({A, B})
+    assert (report.satisfied, report.missing) == (False, (A, B))
+    assert not db.query("SELECT 1 FROM pg_publication")
+    assert not capture.ensure_coverage({A}, manage=True).satisfied
+    assert capture.inspect_coverage({A, B}).missing == (B,)
+    with capture.live():
+        pass
+    assert capture.inspect_coverage({A, B}).satisfied
+    lag = capture.lag()
+    assert lag is not None
+    db.execute("INSERT INTO b SELECT generate_series(1, 1000)")
+    assert (capture.lag() or 0) > lag
+
+
+def test_a_mechanism_without_snapshots_has_an_empty_one() -> None:
+    """The least that a mechanism must give is a live stream."""
+
+    class Least(ChangeCapture):
+        def live(self) -> ChangeStream:
+            return EmptyStream()
+
+    assert list(Least().snapshot([A])) == []
+    assert list(Least().live().batches()) == []
+    assert Least().lag() is None
