@@ -61,7 +61,8 @@ class Slice:
     def commit_lsn(self, message: int) -> SnapshotId:
         """Return the final LSN of the message's transaction; raise DecodeError outside of one."""
         if not self.transactions.has(message):
-            self._messages.fail(message, "row_outside_transaction", "a message outside of a transaction")
+            error = DecodeError("row_outside_transaction", "a relation or message outside of a transaction")
+            self._messages.fail(message, error)
         return SnapshotId(self.transactions.commit_lsn[self.transactions.of(np.array([message]))[0]])
 
     def relations(self) -> list[int]:
@@ -98,15 +99,16 @@ class Slice:
     def _require_known(self, classes: Bytes) -> None:
         everything = np.arange(len(self))
         framed = self.buffer.bytes[self.start] == _XLOG_DATA
-        self._messages.require(framed, everything, "malformed_message", "it is no XLogData")
-        what = "its kind is not one of pgoutput's protocol version 1"
-        self._messages.require(classes != 0, everything, "unsupported_message", what)
+        self._messages.require(framed, everything, DecodeError("malformed_message", "it is no XLogData"))
+        error = DecodeError("unsupported_message", "its kind is not one of pgoutput's protocol version 1")
+        self._messages.require(classes != 0, everything, error)
 
     def _rows_by_relation(self, rows: Ints) -> dict[int, Ints]:
         if not len(rows):
             return {}
         start = self.start[rows]
-        self._messages.require(self.end[rows] - start > TUPLE, rows, "malformed_message", "a row that ends too early")
+        error = DecodeError("malformed_message", "a row that ends too early")
+        self._messages.require(self.end[rows] - start > TUPLE, rows, error)
         relation = self.buffer.uint4(start + HEADER + 1)
         if (relation == relation[0]).all():
             return {int(relation[0]): rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from levada.errors import DecodeError
 from levada.pgoutput.messages import BEGIN_SIZE, COMMIT_SIZE, HEADER, POSTGRES_EPOCH_US
 from levada.pgoutput.wire import Bools, Ints, WireBuffer
 from levada.values import Lsn
+
+_IMPOSSIBLE_LSN: Final = DecodeError("malformed_message", "a BEGIN or COMMIT with an LSN that cannot be")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,18 @@ class Messages:
     commits: Bools
     counted: Bools
 
-    def fail(self, message: int, code: str, what: str) -> NoReturn:
-        """Raise the DecodeError of a message."""
-        raise DecodeError(code, f"message at LSN {self.lsn(message)}: {what}")
+    def fail(self, message: int, error: DecodeError) -> NoReturn:
+        """Raise the error of a message, with its LSN put before the text."""
+        raise DecodeError(error.code, f"message at LSN {self.lsn(message)}: {error.message}")
 
     def lsn(self, message: int) -> Lsn:
         """Return the WAL position in a message's header."""
         return Lsn(self.buffer.view(">u8")[self.start[message] + 1])
 
-    def require(self, good: Bools, messages: Ints, code: str, what: str) -> None:
-        """Raise the DecodeError of the first of ``messages`` that is not ``good``."""
+    def require(self, good: Bools, messages: Ints, error: DecodeError) -> None:
+        """Raise the error of the first of ``messages`` that is not ``good``."""
         if not good.all():
-            self.fail(int(messages[good.argmin()]), code, what)
+            self.fail(int(messages[good.argmin()]), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +109,16 @@ def follow_transactions(messages: Messages, before: OpenTransaction | None) -> T
     commit_lsn = np.concatenate(([first.commit_lsn], buffer.int8(body + 1)))
     commit_ts_us = np.concatenate(([first.commit_ts_us], buffer.int8(body + 9) + POSTGRES_EPOCH_US))
     xid = np.concatenate(([first.xid], buffer.uint4(body + 17)))
-    messages.require(commit_lsn[1:] >= 0, begins, "malformed_message", "a BEGIN with an LSN that cannot be")
+    messages.require(commit_lsn[1:] >= 0, begins, _IMPOSSIBLE_LSN)
 
     body = messages.start[commits] + HEADER
     end_lsn = buffer.int8(body + 10)
     messages.require(
         buffer.int8(body + 2) == commit_lsn[of[commits]],
         commits,
-        "commit_lsn_mismatch",
-        "a COMMIT whose LSN is not the one that BEGIN announced",
+        DecodeError("commit_lsn_mismatch", "a COMMIT whose LSN is not the one that BEGIN announced"),
     )
-    messages.require(end_lsn >= 0, commits, "malformed_message", "a COMMIT with an LSN that cannot be")
+    messages.require(end_lsn >= 0, commits, _IMPOSSIBLE_LSN)
 
     end = np.full(len(begins) + 1, count)
     if before is None:
@@ -147,7 +148,7 @@ def follow_transactions(messages: Messages, before: OpenTransaction | None) -> T
 
 def _require_size(messages: Messages, which: Ints, size: int) -> None:
     good = messages.end[which] - messages.start[which] == size
-    messages.require(good, which, "malformed_message", "a BEGIN or COMMIT of a wrong size")
+    messages.require(good, which, DecodeError("malformed_message", "a BEGIN or COMMIT of a wrong size"))
 
 
 def _require_nesting(messages: Messages, begins: Ints, commits: Ints, was_open: bool) -> None:
@@ -156,8 +157,7 @@ def _require_nesting(messages: Messages, begins: Ints, commits: Ints, was_open: 
     messages.require(
         messages.begins[bounds] == begin_expected,
         bounds,
-        "transactions_do_not_nest",
-        "a BEGIN inside of a transaction, or a COMMIT outside of one",
+        DecodeError("transactions_do_not_nest", "a BEGIN inside of a transaction, or a COMMIT outside of one"),
     )
 
 
@@ -168,4 +168,4 @@ def _require_inside(messages: Messages, through: Ints, begins: Ints, end: Ints) 
     if (strays := counted[until] != counted[end]).any():
         after = int(end[strays.argmax()])
         stray = after + int(messages.counted[after:].argmax())
-        messages.fail(stray, "row_outside_transaction", "a change outside of a transaction")
+        messages.fail(stray, DecodeError("row_outside_transaction", "a change outside of a transaction"))
