@@ -1,0 +1,5 @@
+"""``python -m levada_operator``."""
+
+from levada_operator.app.main import main
+
+main()

@@ -1,0 +1,31 @@
+"""The operator's own metrics. A driver's are at its own `/metrics`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY: Final = CollectorRegistry()
+
+WRITES: Final = Counter(
+    "levada_operator_writes_total", "Writes to the API server", ["kind", "result"], registry=REGISTRY
+)
+POSTPONED: Final = Counter(
+    "levada_operator_status_postponed_total", "Writes of counters that were left for later", registry=REGISTRY
+)
+EVENTS: Final = Counter("levada_operator_events_total", "Events, by their reason", ["reason"], registry=REGISTRY)
+RECONCILE: Final = Histogram(
+    "levada_operator_reconcile_seconds",
+    "How long one reconciliation took, its writes included",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 30),
+    registry=REGISTRY,
+)
+FAILURES: Final = Counter(
+    "levada_operator_reconcile_failures_total", "Reconciliations that ended with an error", registry=REGISTRY
+)
+PIPELINES: Final = Gauge("levada_operator_pipelines", "Pipelines, by their phase", ["phase"], registry=REGISTRY)
+TABLES: Final = Gauge("levada_operator_tablesyncs", "TableSyncs, by their phase", ["phase"], registry=REGISTRY)
+SWEEP: Final = Gauge(
+    "levada_operator_last_sweep_timestamp_seconds", "When all was last looked at, in Unix time", registry=REGISTRY
+)

@@ -1,0 +1,36 @@
+"""The operator's own settings, from its environment; the chart sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from levada_operator.observe.objects import Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """``namespaces`` empty: all. ``address`` and ``port`` are those of probes and metrics."""
+
+    surroundings: Surroundings
+    namespaces: tuple[str, ...] = ()
+    address: str = "0.0.0.0"
+    port: int = 8081
+    sweep_s: float = 5.0
+
+
+def read_config(environment: Mapping[str, str]) -> Config:
+    """Read the settings; raise ValueError for one that cannot be."""
+    namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
+    return Config(
+        Surroundings(
+            image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
+            operator_namespace=environment.get("POD_NAMESPACE", ""),
+            metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
+        ),
+        namespaces=namespaces,
+        address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
+        port=int(environment.get("LEVADA_PORT", "8081")),
+        sweep_s=float(environment.get("LEVADA_SWEEP_SECONDS", "5")),
+    )

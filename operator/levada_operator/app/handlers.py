@@ -1,0 +1,79 @@
+"""All that kopf calls. No changing handler but one for deletion, no timer, no daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import kopf
+
+from levada_operator.app.shell import Shell
+from levada_operator.names import GROUP, VERSION
+from levada_operator.observe.objects import PipelineKey, read_pipeline
+
+_CLEANUP_AGAIN_S: Final = 3
+_REMAINS: Final = {
+    "slot": "Delete",
+    "state": "Delete",
+    "publication": "Retain",
+    "destinationTables": "Retain",
+}
+
+
+def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
+    """Register the handlers of one operator."""
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        shell.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await shell.stop()
+
+    @kopf.on.event(GROUP, VERSION, "pipelines", registry=registry)
+    async def pipeline_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
+        await _seen(shell, "Pipeline", type, body)
+
+    @kopf.on.event(GROUP, VERSION, "tablesyncs", registry=registry)
+    async def table_sync_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
+        await _seen(shell, "TableSync", type, body)
+
+    def needs_cleanup(*, body: kopf.Body, **_: Any) -> bool:
+        return _needs_cleanup(shell, body)
+
+    @kopf.on.delete(GROUP, VERSION, "pipelines", registry=registry, when=needs_cleanup)
+    async def delete(*, body: kopf.Body, **_: Any) -> None:
+        plain = _plain(body)
+        shell.seen(plain)
+        if not await shell.released(_pipeline_of(plain)):
+            raise kopf.TemporaryError("the clean-up is under way", delay=_CLEANUP_AGAIN_S)
+
+
+async def _seen(shell: Shell, kind: str, type_: str | None, body: kopf.Body) -> None:
+    plain = _plain(body)
+    if type_ == "DELETED":
+        shell.gone(kind, plain["metadata"]["namespace"], plain["metadata"]["name"])
+    else:
+        shell.seen(plain)
+    await shell.wake(_pipeline_of(plain))
+
+
+def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
+    """Return the Pipeline that an object is, or refers to."""
+    metadata = body["metadata"]
+    refers = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
+    return PipelineKey(metadata["namespace"], refers if body["kind"] == "TableSync" else metadata["name"])
+
+
+def _needs_cleanup(shell: Shell, body: kopf.Body) -> bool:
+    """Tell whether the Pipeline is to have a finalizer: not if all of it stays, nor if its slot is another's."""
+    policy = _REMAINS | dict(body.get("spec", {}).get("deletionPolicy") or {})
+    if all(policy[key] == "Retain" for key in _REMAINS):
+        return False
+    pipeline = read_pipeline(_plain(body))
+    return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not shell.world.rivals(pipeline)
+
+
+def _plain(body: kopf.Body) -> dict[str, Any]:
+    return dict(body)

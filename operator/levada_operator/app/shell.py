@@ -1,0 +1,126 @@
+"""The operator's loops: sweep, wake, reconcile. kopf only feeds the world and wakes keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from levada_operator.act.budget import WriteBudget
+from levada_operator.act.metrics import FAILURES, RECONCILE
+from levada_operator.act.runner import Runner
+from levada_operator.app.config import Config
+from levada_operator.app.queue import KeyedQueue
+from levada_operator.app.sweeping import Fetch, Sweeper
+from levada_operator.app.watchdog import Watchdog
+from levada_operator.app.world import World, utcnow
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.observe.objects import Body, PipelineKey
+
+_log = logging.getLogger(__name__)
+
+_WORKERS: Final = 4
+_THREADS: Final = 8
+
+
+class Shell:
+    """One operator. To be made and used within one event loop."""
+
+    def __init__(self, config: Config, cluster: Cluster, fetch: Fetch) -> None:
+        self.config = config
+        self.world = World(config.surroundings)
+        self.watchdog = Watchdog(time.monotonic)
+        self.watched: dict[PipelineKey, str] = {}
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-request")
+        self._runner = Runner(cluster, WriteBudget(time.monotonic), self._executor)
+        self._sweeper = Sweeper(
+            cluster, self.world, self.watchdog, self._executor, namespaces=config.namespaces, fetch=fetch
+        )
+        self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin; nothing is reconciled before the first sweep has ended, which sees all there is."""
+        self._tasks = [asyncio.create_task(self._sweeping(), name="sweep")]
+
+    async def stop(self) -> None:
+        """End. A write that is under way is waited for."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._executor.shutdown(wait=True)
+
+    def seen(self, body: Body) -> None:
+        """Take in an object that kopf tells of."""
+        self.world.put(body)
+        if body["kind"] == "Pipeline":
+            metadata = body["metadata"]
+            self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
+
+    def gone(self, kind: str, namespace: str, name: str) -> None:
+        """Forget an object that kopf tells is gone."""
+        self.world.drop(kind, namespace, name)
+        if kind == "Pipeline":
+            self.watched.pop(PipelineKey(namespace, name), None)
+
+    async def wake(self, key: PipelineKey) -> None:
+        """Have a Pipeline looked at."""
+        await self._queue.wake(key)
+
+    async def released(self, key: PipelineKey) -> bool:
+        """Take the next step of a deletion; tell whether it was the last."""
+        await self._queue.hold(key)
+        try:
+            return await self._reconcile(key)
+        except RequestFailed as error:
+            _log.warning("%s/%s: %s", key.namespace, key.name, error)
+            return False
+        finally:
+            await self._queue.done(key)
+
+    async def _sweeping(self) -> None:
+        while True:
+            try:
+                await self._sweeper.sweep(self.watched, utcnow())
+            except RequestFailed as error:
+                _log.warning("cannot look at the cluster: %s", error)
+            except Exception:
+                _log.exception("cannot look at the cluster")
+            else:
+                if len(self._tasks) == 1:
+                    self._tasks += [asyncio.create_task(self._working(), name=f"work-{i}") for i in range(_WORKERS)]
+                for key in list(self.world.pipelines):
+                    await self._queue.wake(key)
+            await asyncio.sleep(self.config.sweep_s)
+
+    async def _working(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                # What is being deleted is kopf's to call, which remembers where it was.
+                if "deletionTimestamp" not in self.world.pipelines.get(key, {}).get("metadata", {}):
+                    await self._reconcile(key)
+            except RequestFailed as error:
+                FAILURES.inc()
+                _log.warning("%s/%s: %s", key.namespace, key.name, error)
+            except Exception:
+                FAILURES.inc()
+                _log.exception("%s/%s: cannot be reconciled", key.namespace, key.name)
+            finally:
+                await self._queue.done(key)
+
+    async def _reconcile(self, key: PipelineKey) -> bool:
+        now = utcnow()
+        observed = self.world.observe(key, now)
+        if observed is None:
+            return True
+        with RECONCILE.time():
+            plan = reconcile(observed)
+            if not plan.empty:
+                outcome = await self._runner.carry_out(plan, observed)
+                self.world.wrote(key, outcome.written, outcome.deleted, now)
+                self.world.refused(key, outcome.refusals)
+        return plan.release

@@ -1,0 +1,108 @@
+"""Look at everything every few seconds: drivers' progress, and lists by label, as many for one Pipeline as for all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from levada_operator.act.metrics import PIPELINES, SWEEP, TABLES
+from levada_operator.app.watchdog import Watchdog
+from levada_operator.app.world import World
+from levada_operator.desired.pod import HTTP_PORT
+from levada_operator.kube.interface import Cluster
+from levada_operator.names import PIPELINE_LABEL
+from levada_operator.observe.objects import Body, PipelineKey
+from levada_operator.observe.progress import read_progress
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+MOVING: Final = ("Pod", "StatefulSet", "Job")
+RESTING: Final = (
+    "ConfigMap",
+    "NetworkPolicy",
+    "PersistentVolumeClaim",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "ServiceAccount",
+)
+_RESTING_EVERY: Final = 6
+"""Sweeps between two looks at what seldom changes."""
+_ALL_EVERY: Final = 60
+"""Sweeps between two looks at every TableSync; between them, kopf tells of each that changes."""
+
+Fetch = Callable[[str, int], Mapping[str, Any] | None]
+
+
+class Sweeper:
+    """For one event loop; requests run in the executor."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        world: World,
+        watchdog: Watchdog,
+        executor: Executor,
+        *,
+        namespaces: tuple[str, ...],
+        fetch: Fetch,
+    ) -> None:
+        self._cluster = cluster
+        self._world = world
+        self._watchdog = watchdog
+        self._executor = executor
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._fetch = fetch
+        self._turn = 0
+
+    async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
+        """Bring the world up to date. ``watched``: the versions of Pipelines that kopf told of. Raise RequestFailed."""
+        resting = self._turn % _RESTING_EVERY == 0
+        if self._turn % _ALL_EVERY == 0:
+            self._world.exist("TableSync", await self._objects("TableSync", ""), now)
+        if resting:
+            pipelines = await self._objects("Pipeline", "")
+            self._world.exist("Pipeline", pipelines, now)
+            self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
+        await self._list(MOVING + RESTING if resting else MOVING, now)
+        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._world.drivers()))
+        self._turn += 1
+        self._watchdog.swept()
+        self._count()
+        SWEEP.set(now.timestamp())
+
+    async def _list(self, kinds: tuple[str, ...], now: datetime) -> None:
+        bodies = await asyncio.gather(*(self._objects(kind, PIPELINE_LABEL) for kind in kinds))
+        self._world.listed(kinds, [body for each in bodies for body in each], now)
+
+    async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:
+        each = await asyncio.gather(
+            *(self._run(self._cluster.list_objects, kind, namespace, labels) for namespace in self._namespaces)
+        )
+        return [body for bodies in each for body in bodies]
+
+    async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
+        document = await self._run(self._fetch, address, HTTP_PORT)
+        progress = read_progress(document, now) if document is not None else None
+        if progress is not None:
+            self._world.reported(key, progress)
+
+    def _count(self) -> None:
+        for gauge, bodies in ((PIPELINES, self._world.pipelines), (TABLES, self._world.table_syncs)):
+            gauge.clear()
+            phases = Counter((b.get("status") or {}).get("phase", "Pending") for b in bodies.values())
+            for phase, count in phases.items():
+                gauge.labels(phase).set(count)
+
+    async def _run(self, request: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)
+
+
+def _key(body: Body) -> PipelineKey:
+    return PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])

@@ -1,0 +1,190 @@
+"""All that was last seen of the cluster, by Pipeline: from kopf's events, from lists, from what we wrote ourselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from levada_operator.names import driver_pod
+from levada_operator.observe.objects import (
+    Body,
+    ObjectKey,
+    OwnedObjects,
+    PipelineKey,
+    PipelineObject,
+    Refusal,
+    Surroundings,
+    pipeline_of,
+    read_job,
+    read_pipeline,
+    read_table_sync,
+    read_time,
+)
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import read_pod
+from levada_operator.observe.progress import ProgressReport
+
+_WRITTEN_FOR: Final = timedelta(seconds=15)
+"""How long an object that we wrote counts although a list, which may be older, does not have it."""
+
+
+class World:
+    """For one event loop."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self.pipelines: dict[PipelineKey, Body] = {}
+        self.table_syncs: dict[tuple[str, str], Body] = {}
+        self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
+        self._written_at: dict[tuple[PipelineKey, ObjectKey], datetime] = {}
+        self._progress: dict[PipelineKey, ProgressReport] = {}
+        self._moved_at: dict[PipelineKey, datetime] = {}
+        self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
+
+    def put(self, body: Body) -> None:
+        """Take an object in, unless a newer state of it is known."""
+        kind, metadata = body["kind"], body["metadata"]
+        slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+        if kind == "Pipeline":
+            key = PipelineKey(metadata["namespace"], metadata["name"])
+            self.pipelines[key] = _newer(self.pipelines.get(key), slim)
+        elif kind == "TableSync":
+            place = (metadata["namespace"], metadata["name"])
+            self.table_syncs[place] = _newer(self.table_syncs.get(place), slim)
+        elif (owner := pipeline_of(slim)) is not None:
+            mine = self._children.setdefault(owner, {})
+            key_ = ObjectKey(kind, metadata["name"])
+            mine[key_] = _newer(mine.get(key_), slim)
+
+    def drop(self, kind: str, namespace: str, name: str) -> None:
+        """Forget an object that is gone, and with a Pipeline all that is known of it."""
+        if kind == "TableSync":
+            self.table_syncs.pop((namespace, name), None)
+            return
+        key = PipelineKey(namespace, name)
+        for known in (self.pipelines, self._progress, self._moved_at, self._refusals, self._children):
+            known.pop(key, None)
+
+    def wrote(self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime) -> None:
+        """Take in what was written, as the API server answered."""
+        for body in bodies:
+            if body["kind"] != "Event":
+                self.put(body)
+                self._written_at[key, ObjectKey(body["kind"], body["metadata"]["name"])] = now
+        for gone in deleted:
+            self._children.get(key, {}).pop(gone, None)
+            if gone.kind == "TableSync":
+                self.table_syncs.pop((key.namespace, gone.name), None)
+
+    def refused(self, key: PipelineKey, refusals: tuple[Refusal, ...]) -> None:
+        """Remember what was not taken."""
+        self._refusals[key] = refusals
+
+    def listed(self, kinds: Iterable[str], bodies: Iterable[Body], now: datetime) -> None:
+        """Take in all objects of some kinds: what is not among them is gone, unless it was written just now."""
+        there: set[tuple[PipelineKey, ObjectKey]] = set()
+        for body in bodies:
+            self.put(body)
+            if (owner := pipeline_of(body)) is not None:
+                there.add((owner, ObjectKey(body["kind"], body["metadata"]["name"])))
+        self._written_at = {k: at for k, at in self._written_at.items() if now - at < _WRITTEN_FOR}
+        listed = set(kinds)
+        for owner, mine in self._children.items():
+            for key in [k for k in mine if k.kind in listed]:
+                if (owner, key) not in there and (owner, key) not in self._written_at:
+                    del mine[key]
+
+    def exist(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
+        """Take in all Pipelines, or all TableSyncs: one that is not among them is gone, unless it was made just now."""
+        there: set[tuple[str, str]] = set()
+        for body in bodies:
+            self.put(body)
+            there.add((body["metadata"]["namespace"], body["metadata"]["name"]))
+        known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
+        for place in [place for place in known if tuple(place) not in there]:
+            if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _WRITTEN_FOR:
+                self.drop(kind, *place)
+
+    def reported(self, key: PipelineKey, progress: ProgressReport) -> None:
+        """Take in a driver's progress."""
+        before = self._progress.get(key)
+        if before is None or before.position != progress.position or before.epoch != progress.epoch:
+            self._moved_at[key] = progress.fetched_at
+        self._progress[key] = progress
+
+    def drivers(self) -> list[tuple[PipelineKey, str]]:
+        """Return where each driver that runs can be asked."""
+        found = []
+        for key in self.pipelines:
+            body = self._children.get(key, {}).get(ObjectKey("Pod", driver_pod(key.name)))
+            address = (body or {}).get("status", {}).get("podIP")
+            if address and not (body or {})["metadata"].get("deletionTimestamp"):
+                found.append((key, address))
+        return found
+
+    def observe(self, key: PipelineKey, now: datetime) -> Observed | None:
+        """Return all that is known of a Pipeline, None if there is none of that name."""
+        body = self.pipelines.get(key)
+        if body is None:
+            return None
+        pipeline = read_pipeline(body)
+        mine = self._children.get(key, {})
+        config = {k: b for k, b in mine.items() if k.kind not in ("Pod", "TableSync", "Pipeline")}
+        return Observed(
+            now=now,
+            surroundings=self._surroundings,
+            pipeline=pipeline,
+            table_syncs=tuple(
+                read_table_sync(b)
+                for (namespace, _), b in sorted(self.table_syncs.items())
+                if namespace == key.namespace and _refers(b) == key.name
+            ),
+            owned=OwnedObjects(config),
+            pods=tuple(read_pod(b) for k, b in sorted(mine.items()) if k.kind == "Pod"),
+            jobs=tuple(read_job(b) for k, b in sorted(mine.items()) if k.kind == "Job"),
+            progress=self._progress.get(key),
+            moved_at=self._moved_at.get(key),
+            rivals=self.rivals(pipeline),
+            refusals=self._refusals.get(key, ()),
+        )
+
+    def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
+        """Return the older Pipelines that read the same slot."""
+        slot = slot_of(pipeline.name, pipeline.spec)
+        found = []
+        for key, body in self.pipelines.items():
+            if key == pipeline.key or slot_of(key.name, body.get("spec") or {}) != slot:
+                continue
+            other = read_pipeline(body)
+            if (other.created, other.key) < (pipeline.created, pipeline.key):
+                found.append(f"{key.namespace}/{key.name}")
+        return tuple(sorted(found))
+
+
+def slot_of(name: str, spec: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells slots apart, of a spec that need not be right."""
+    source = spec.get("source") or {}
+    slot = (source.get("slot") or {}).get("name") or f"levada_{name.replace('-', '_')}"
+    return (source.get("host"), source.get("port", 5432), source.get("database"), slot)
+
+
+def utcnow() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+def _refers(body: Body) -> str:
+    name = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
+    return str(name)
+
+
+def _newer(known: Body | None, body: Body) -> Body:
+    if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
+        return body
+    return body if _version(body) >= _version(known) else known
+
+
+def _version(body: Body) -> int:
+    version = str(body["metadata"].get("resourceVersion", "0"))
+    return int(version) if version.isdigit() else 0

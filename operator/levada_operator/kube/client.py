@@ -1,0 +1,118 @@
+"""The requests, through the official client's connection pool and credentials, and none of its models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from levada_operator.kube.interface import RESOURCES, RequestFailed
+from levada_operator.names import FIELD_MANAGER
+from levada_operator.observe.objects import Body
+
+_TIMEOUT_S: Final = (3, 30)
+
+
+class ApiServer:
+    """A `levada_operator.kube.interface.Cluster`."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    @classmethod
+    def connect(cls) -> ApiServer:
+        """Use the pod's own service account, else the kubeconfig."""
+        try:
+            config.load_incluster_config()  # type: ignore[no-untyped-call]  # as the client has it
+        except config.ConfigException:
+            config.load_kube_config()  # type: ignore[no-untyped-call]  # as the client has it
+        return cls(client.ApiClient())
+
+    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        """Return the objects of a kind."""
+        resource = RESOURCES[kind]
+        where = f"/namespaces/{namespace}" if namespace else ""
+        query: list[tuple[str, Any]] = [("resourceVersion", "0")]
+        if labels:
+            query.append(("labelSelector", labels))
+        answer = self._request("GET", f"{resource.prefix}{where}/{resource.plural}", query=query)
+        group = resource.prefix.removeprefix("/apis/").removeprefix("/api/")
+        items: list[dict[str, Any]] = answer["items"]
+        return [{"apiVersion": group, "kind": kind, **item} for item in items]
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, None if there is none."""
+        try:
+            return self._request("GET", _path(kind, namespace, name))
+        except RequestFailed as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        """Make the object have these fields."""
+        metadata = body["metadata"]
+        return self._apply(_path(body["kind"], metadata["namespace"], metadata["name"]), body)
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        """Make the status this one."""
+        version = RESOURCES[kind].prefix.removeprefix("/apis/")
+        body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "status": status}
+        return self._apply(_path(kind, namespace, name) + "/status", body)
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object and what it owns."""
+        try:
+            self._request("DELETE", _path(kind, namespace, name), {"propagationPolicy": "Background"})
+        except RequestFailed as error:
+            if error.status != 404:
+                raise
+
+    def _apply(self, path: str, body: Body) -> dict[str, Any]:
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+        return self._request("PATCH", path, body, query=query, content_type="application/apply-patch+yaml")
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        *,
+        query: list[tuple[str, Any]] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})
+        # JSON is YAML; as bytes, the client leaves it as it is.
+        sent = body if content_type == "application/json" else json.dumps(body).encode()
+        request = self._api.param_serialize(
+            method, path, query_params=query or [], header_params=headers, body=sent, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self._api.call_api(*request, _request_timeout=_TIMEOUT_S)
+            data = response.read()  # type: ignore[no-untyped-call]  # as the client has it
+        except ApiException as error:
+            raise _failure(int(error.status or 0), str(error.body or error.reason or "")) from None
+        except urllib3.exceptions.HTTPError as error:
+            raise RequestFailed(0, f"no answer from the API server: {type(error).__name__}") from None
+        if not 200 <= response.status < 300:
+            raise _failure(response.status, data.decode(errors="replace"))
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+
+def _path(kind: str, namespace: str, name: str) -> str:
+    resource = RESOURCES[kind]
+    return f"{resource.prefix}/namespaces/{namespace}/{resource.plural}/{name}"
+
+
+def _failure(status: int, text: str) -> RequestFailed:
+    try:
+        answer = json.loads(text)
+        details = answer.get("details") or {}
+        causes = [str(c.get("reason", "")) for c in details.get("causes") or ()]
+        return RequestFailed(status, str(answer.get("message", text)), causes)
+    except (ValueError, AttributeError):
+        return RequestFailed(status, text[:200])

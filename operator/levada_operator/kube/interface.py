@@ -1,0 +1,67 @@
+"""What the operator asks of a cluster, and how a request fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from levada_operator.observe.objects import Body
+
+
+class Resource(NamedTuple):
+    """Where the API server has the objects of a kind."""
+
+    prefix: str
+    plural: str
+
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    "ConfigMap": Resource("/api/v1", "configmaps"),
+    "Event": Resource("/api/v1", "events"),
+    "Job": Resource("/apis/batch/v1", "jobs"),
+    "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PersistentVolumeClaim": Resource("/api/v1", "persistentvolumeclaims"),
+    "Pipeline": Resource("/apis/levada.dev/v1alpha1", "pipelines"),
+    "Pod": Resource("/api/v1", "pods"),
+    "Role": Resource("/apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Resource("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Service": Resource("/api/v1", "services"),
+    "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
+    "StatefulSet": Resource("/apis/apps/v1", "statefulsets"),
+    "TableSync": Resource("/apis/levada.dev/v1alpha1", "tablesyncs"),
+}
+"""Every kind that the operator reads or writes. Secrets are not among them."""
+
+
+class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as all our errors do
+    """The API server did not do what was asked. ``status`` 0: it did not answer."""
+
+    def __init__(self, status: int, message: str, causes: Sequence[str] = ()) -> None:
+        super().__init__(f"{message} ({status})" if status else message)
+        self.status = status
+        self.message = message
+        self.namespace_terminating = "NamespaceTerminating" in causes
+
+    @property
+    def refused(self) -> bool:
+        """Tell whether asking the same again would be refused again."""
+        return self.status in (400, 403, 409, 413, 422)
+
+
+class Cluster(Protocol):
+    """The requests; each blocks, and may be called from several threads. All raise RequestFailed."""
+
+    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        """Return the objects of a kind, in all namespaces unless one is given; they may be a moment old."""
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, None if there is none."""
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        """Make the object have these fields, by server-side apply, and return it."""
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        """Make the status this one, and return the object."""
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object and what it owns; no error if there is none."""
