@@ -84,6 +84,17 @@ class IndexMachine(RuleBasedStateMachine):
         for n in expected:
             del self.now.places[n]
 
+    @rule(snapshot=st.integers(1, 2**63 - 1))
+    def fill_and_commit(self, snapshot: int) -> None:
+        """Make a run that is large beside those of later commits, so that they are merged without it."""
+        self.add_file(list(range(DOMAIN)), 0)
+        self.commit(snapshot)
+
+    @rule(asked=st.integers(0, DOMAIN - 1), snapshot=st.integers(1, 2**63 - 1))
+    def forget_one_and_commit(self, asked: int, snapshot: int) -> None:
+        self.forget([asked])
+        self.commit(snapshot)
+
     @rule(data=st.data())
     def remove_files(self, data: st.DataObject) -> None:
         known = sorted({p for p, _ in self.now.places.values()})
@@ -195,7 +206,7 @@ def test_deleted_keys_leave_the_index(tmp_path: Path) -> None:
     index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
     kept = make_keys(KeyKind.INTEGER, range(1000))
     index.add_file("kept", kept)
-    for i in range(300):
+    for i in range(60):
         passing = make_keys(KeyKind.INTEGER, range(1000 + 100 * i, 1100 + 100 * i))
         index.add_file(f"passing-{i}", passing)
         index.commit(2 * i)

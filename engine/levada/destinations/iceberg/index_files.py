@@ -89,8 +89,7 @@ class FileNumbers:
             return
         data = "".join(f"{line}\n" for line in lines).encode()
         with (folder / self.log_name).open("r+b" if self._bytes else "wb") as f:
-            # Behind what counts there may be lines of a save that was never committed.
-            f.truncate(self._bytes)
+            # Over what a save that was never committed may have left there.
             f.seek(self._bytes)
             f.write(data)
             f.flush()
