@@ -1,0 +1,212 @@
+"""Objects as the API server hands them out, and what is observed of them, made by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import yaml
+
+from levada.spec import load_manifests
+from levada_operator.decide.comparing import marked
+from levada_operator.desired.objects import build_objects
+from levada_operator.desired.owner import Owner
+from levada_operator.observe.objects import ObjectKey, OwnedObjects, Surroundings, read_pipeline, read_table_sync
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import PodState, read_pod
+from levada_operator.observe.progress import ProgressReport, read_progress
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SURROUNDINGS = Surroundings(image="levada:1", operator_namespace="levada-system", metrics_namespace="monitoring")
+
+MANIFEST = """
+apiVersion: levada.dev/v1alpha1
+kind: Pipeline
+metadata: {name: shop, namespace: data}
+spec:
+  source:
+    host: shop-rw.pg.svc
+    database: shop
+    credentialsSecretRef: {name: shop-cdc}
+  tables: {include: [{schema: public}]}
+  destination:
+    iceberg:
+      catalog: {type: Rest, uri: "https://catalog.data.svc"}
+      credentialsSecretRef: {name: lake-s3}
+"""
+
+
+def at(seconds: float) -> datetime:
+    """Return a time that many seconds after noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def written(moment: datetime) -> str:
+    """Write a time as Kubernetes does."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the mapping with the changes; None removes."""
+    out = dict(base)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(out.get(key), dict):
+            out[key] = merge(out[key], value)
+        elif value is None:
+            out.pop(key, None)
+        else:
+            out[key] = value
+    return out
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """Return a Pipeline's spec with changes, by the YAML's names."""
+    return merge(yaml.safe_load(MANIFEST)["spec"], changes)
+
+
+def pipeline(**changes: Any) -> dict[str, Any]:
+    """Return a Pipeline; ``changes`` are of the whole object."""
+    body = yaml.safe_load(MANIFEST)
+    body["metadata"] |= {"uid": "uid-shop", "generation": 1, "creationTimestamp": written(at(-3600))}
+    return merge(body, changes)
+
+
+def table_sync(name: str = "orders", *, ours: bool = True, owned: bool = True, **changes: Any) -> dict[str, Any]:
+    """Return a TableSync; ``changes`` are of its spec."""
+    metadata: dict[str, Any] = {
+        "name": f"shop-public-{name}",
+        "namespace": "data",
+        "uid": f"uid-{name}",
+        "generation": 1,
+        "creationTimestamp": written(at(-1800)),
+        "labels": {"levada.dev/pipeline": "shop"} | ({"levada.dev/role": "table"} if ours else {}),
+    }
+    if owned:
+        metadata["ownerReferences"] = [{"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "name": "shop"}]
+    own = {"pipelineRef": {"name": "shop"}, "table": {"schema": "public", "name": name}} | changes
+    return {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": metadata, "spec": own}
+
+
+def owner(**changes: Any) -> Owner:
+    """Return the owner whose Pipeline's spec has the changes."""
+    body = yaml.safe_load(MANIFEST)
+    return owner_of(yaml.safe_dump({**body, "spec": spec(**changes)}))
+
+
+def owner_of(text: str) -> Owner:
+    """Return the owner of a manifest."""
+    return Owner(load_manifests(text), "data", "uid-shop", SURROUNDINGS)
+
+
+def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
+    """Return all that a Pipeline owns, as it was applied."""
+    bodies = [marked(body) for body in build_objects(owner, running=running)]
+    return OwnedObjects({ObjectKey(b["kind"], b["metadata"]["name"]): b for b in bodies})
+
+
+def pod(role: str = "driver", name: str = "shop-driver-0", **status: Any) -> PodState:
+    """Return a pod that is ready; ``status`` is its status."""
+    return read_pod(pod_body(role, name, **status))
+
+
+def pod_body(role: str = "driver", name: str = "shop-driver-0", **status: Any) -> dict[str, Any]:
+    """Return a pod as the API server has it."""
+    ready = {"phase": "Running", "podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"levada.dev/pipeline": "shop", "levada.dev/role": role}
+    metadata = {"name": name, "namespace": "data", "labels": labels, "creationTimestamp": written(at(-600))}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": merge(ready, status)}
+
+
+def waiting(container: str, reason: str, message: str = "", **ended: Any) -> dict[str, Any]:
+    """Return a pod's status in which a container waits for that reason, after it ended so."""
+    kind = "initContainerStatuses" if container == "preflight" else "containerStatuses"
+    state = {"name": container, "state": {"waiting": {"reason": reason, "message": message}}, "restartCount": 3}
+    if ended:
+        state["lastState"] = {"terminated": {"finishedAt": written(at(-10)), **ended}}
+    return {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}], kind: [state]}
+
+
+def table_document(name: str = "orders", phase: str = "Ready", **changes: Any) -> dict[str, Any]:
+    """Return a table of a progress document."""
+    plain = {
+        "id": 16384,
+        "schema": "public",
+        "name": name,
+        "phase": phase,
+        "mode": "Upsert",
+        "note": "",
+        "copy": {"rows": 12_640_000, "bytes": 1 << 30, "percent": 100.0, "secondsLeft": None},
+        "appliedLsn": "0/2000",
+        "lagSeconds": 3.2,
+        "error": None,
+    }
+    return plain | changes
+
+
+def error_document(**changes: Any) -> dict[str, Any]:
+    """Return an error of a progress document."""
+    plain = {
+        "code": "no_replica_identity",
+        "reason": "public.orders has no key",
+        "solution": "ALTER TABLE public.orders REPLICA IDENTITY FULL",
+        "retryPolicy": "ManualRetry",
+        "attempts": 3,
+        "nextRetry": None,
+    }
+    return plain | changes
+
+
+def document(*tables: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a progress document of a pipeline that runs."""
+    plain = {
+        "version": 1,
+        "pipeline": "shop",
+        "epoch": 3,
+        "state": "Running",
+        "startedAt": "2026-01-31T11:00:00.000+00:00",
+        "at": "2026-01-31T12:00:00.000+00:00",
+        "slot": {
+            "name": "levada_shop",
+            "lagBytes": 1_258_291,
+            "retainedBytes": 4_194_304,
+            "walStatus": "reserved",
+            "safeWalBytes": None,
+            "active": True,
+            "sampledAt": "2026-01-31T11:59:58.000+00:00",
+        },
+        "capture": {"connected": True, "receivedLsn": "0/2000", "stagedLsn": "0/2000", "acknowledgedLsn": "0/2000"},
+        "tables": list(tables) or [table_document()],
+        "error": None,
+    }
+    return merge(plain, {k: v for k, v in changes.items() if k != "error"}) | (
+        {"error": changes["error"]} if "error" in changes else {}
+    )
+
+
+def progress(*tables: dict[str, Any], fetched: float = 0.0, **changes: Any) -> ProgressReport:
+    """Return the progress, fetched so many seconds after noon."""
+    report = read_progress(document(*tables, **changes), at(fetched))
+    assert report is not None
+    return report
+
+
+def observed(body: dict[str, Any] | None = None, *table_syncs: dict[str, Any], **changes: Any) -> Observed:
+    """Return what is observed of a Pipeline at noon; ``changes`` are fields of Observed."""
+    fields: dict[str, Any] = {
+        "now": NOON,
+        "surroundings": SURROUNDINGS,
+        "pipeline": read_pipeline(body or pipeline()),
+        "table_syncs": tuple(read_table_sync(t) for t in table_syncs),
+    }
+    return Observed(**fields | changes)
+
+
+def running(*table_syncs: dict[str, Any], body: dict[str, Any] | None = None, **changes: Any) -> Observed:
+    """Return what is observed of a Pipeline that streams one table."""
+    fields: dict[str, Any] = {
+        "owned": owned(owner()),
+        "pods": (pod(),),
+        "progress": progress(),
+        "moved_at": NOON,
+    }
+    return observed(body, *(table_syncs or (table_sync(),)), **fields | changes)

@@ -1,0 +1,180 @@
+"""Every owned object is what its snapshot says: ``UPDATE_SNAPSHOTS=1 pytest tests/operator/test_desired.py``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from levada.spec import Change, PipelineManifest, structural
+from levada.spec.model import CHANGE
+from levada_operator.desired.jobs import build_cleanup_job, build_lag_job
+from levada_operator.desired.manifest import read_manifest, restart_digest
+from levada_operator.desired.objects import build_objects
+from levada_operator.desired.owner import Owner
+from levada_operator.desired.table_sync import build_table_sync, build_tie
+from levada_operator.desired.templates import merged
+from levada_operator.names import table_sync_name
+from tests.operator.samples import MANIFEST, owner, owner_of, spec
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "good"
+
+CASES: dict[str, Owner] = {
+    "local": owner(),
+    "cluster": owner(
+        driver={"mode": "Cluster", "podTemplate": {"spec": {"priorityClassName": "high"}}},
+        executor={"resources": {"requests": {"cpu": "2", "memory": "6Gi"}}},
+    ),
+    "config_map_store": owner(store={"configMap": {}}, deletionPolicy={"slot": "Retain", "state": "Retain"}),
+    "volume_and_tls": owner(
+        staging={"volumeClaim": {"size": "20Gi", "storageClassName": "fast"}},
+        source={"tls": {"caSecretRef": {"name": "shop-ca", "key": "ca.crt"}}},
+    ),
+    "everything": owner_of((CORPUS / "everything.yaml").read_text()),
+}
+
+
+def compare(name: str, bodies: list[dict[str, Any]]) -> None:
+    """Compare objects with a snapshot, or write it."""
+    path = SNAPSHOTS / f"{name}.yaml"
+    text = yaml.safe_dump_all(bodies, sort_keys=False, width=120)
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_objects(name: str) -> None:
+    """A running Pipeline owns these objects."""
+    compare(name, build_objects(CASES[name], running=True))
+
+
+def test_jobs_and_table_syncs() -> None:
+    """The short Jobs and the TableSyncs are these."""
+    one = CASES["local"]
+    compare(
+        "jobs_and_tables",
+        [
+            build_lag_job(one, 7),
+            build_cleanup_job(one),
+            build_table_sync(one, "public", "orders"),
+            build_tie(one, "written-by-hand"),
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pods_meet_the_restricted_standard(name: str) -> None:
+    """Every container of every pod: not root, no new privileges, no capability, seccomp, nothing written to its root."""
+    one = CASES[name]
+    bodies = [*build_objects(one, running=True), build_lag_job(one, 1), build_cleanup_job(one)]
+    pods = [b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("StatefulSet", "Job")]
+    pods += [yaml.safe_load(b["data"]["executor.yaml"])["spec"] for b in bodies if "executor.yaml" in b.get("data", {})]
+    assert len(pods) >= 3
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
+
+
+def test_user_template_cannot_loosen_the_pod() -> None:
+    """Where a template and we both say something, ours holds; what is only the template's stays."""
+    loose = {"spec": {"securityContext": {"runAsNonRoot": False}, "tolerations": [{"key": "spot"}], "containers": [
+        {"name": "driver", "securityContext": {"privileged": True, "readOnlyRootFilesystem": False},
+         "env": [{"name": "AWS_REGION", "value": "eu"}, {"name": "HOME", "value": "/root"}]},
+        {"name": "sidecar", "image": "proxy"},
+    ]}}  # fmt: skip
+    (template,) = (
+        b["spec"]["template"]
+        for b in build_objects(owner(driver={"podTemplate": loose}), running=True)
+        if b["kind"] == "StatefulSet"
+    )
+    pod = template["spec"]
+    driver, sidecar = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["tolerations"] == [{"key": "spot"}]
+    assert driver["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"name": "AWS_REGION", "value": "eu"} in driver["env"]
+    assert [e["value"] for e in driver["env"] if e["name"] == "HOME"] == ["/var/lib/levada"]
+    assert sidecar == {"name": "sidecar", "image": "proxy"}
+
+
+def test_merge_keeps_ours_first_and_whole() -> None:
+    """Merging into an empty template is no change."""
+    ours = {"a": [{"name": "x", "v": 1}], "b": {"c": [1, 2]}}
+    assert merged({}, ours) == ours
+    assert merged({"a": [{"name": "y"}, {"name": "x", "w": 2}], "b": {"c": [2, 3]}}, ours) == {
+        "a": [{"name": "x", "w": 2, "v": 1}, {"name": "y"}],
+        "b": {"c": [1, 2, 3]},
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_manifest_is_read_back(name: str) -> None:
+    """The ConfigMap says what was accepted, word for word, so that no other memory is needed."""
+    body = build_objects(CASES[name], running=True)[0]
+    read = read_manifest(body)
+    assert read is not None
+    assert read.pipeline == CASES[name].manifests.pipeline
+
+
+def test_manifest_has_only_table_syncs_that_say_something() -> None:
+    """Thousands of TableSyncs that change nothing do not fill the ConfigMap."""
+    plain = "---\napiVersion: levada.dev/v1alpha1\nkind: TableSync\nmetadata: {{name: t-{0}}}\nspec: {{pipelineRef: {{name: shop}}, table: {{name: t{0}}}{1}}}\n"  # noqa: E501 - one document
+    text = MANIFEST + "".join(plain.format(i, "") for i in range(50)) + plain.format("x", ", suspend: true")
+    read = read_manifest(build_objects(owner_of(text), running=True)[0])
+    assert read is not None
+    assert [t.metadata.name for t in read.table_syncs] == ["t-x"]
+
+
+def hot_paths() -> list[tuple[str, bool]]:
+    """Return each scalar field of a Pipeline's spec that has a range or a switch, and whether it is Hot."""
+    found = []
+
+    def walk(schema: dict[str, Any], path: tuple[str, ...]) -> None:
+        for name, field in schema.get("properties", {}).items():
+            if field.get("type") in ("integer", "boolean") and "default" in field:
+                found.append((".".join((*path, name)), field[CHANGE] == Change.HOT))
+            walk(field, (*path, name))
+
+    walk(structural(PipelineManifest)["properties"]["spec"], ())
+    return found
+
+
+@pytest.mark.parametrize(("path", "hot"), hot_paths())
+def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
+    """A change of a Hot field leaves the pod's template alone; any other changes it, and so rolls the pod."""
+    *above, last = path.split(".")
+    changed = spec()
+    at: Any = changed
+    for step in above:
+        at = at.setdefault(step, {"size": "1Gi"} if step == "volumeClaim" else {})
+    default: Any = structural(PipelineManifest)["properties"]["spec"]
+    for step in path.split("."):
+        default = default["properties"][step]
+    at[last] = not default["default"] if default["type"] == "boolean" else default["default"] + 1
+    if path == "executor.instances.min":
+        at[last] = 1
+    body = yaml.safe_load(MANIFEST) | {"spec": changed}
+    before, after = owner(), owner_of(yaml.safe_dump(body))
+    assert (restart_digest(before.manifests) == restart_digest(after.manifests)) is hot
+
+
+def test_table_sync_names_are_unique_and_valid() -> None:
+    """Names that differ in the source differ here, whatever their letters; long ones are cut, plain ones are plain."""
+    assert table_sync_name("shop", "public", "orders") == "shop-public-orders"
+    tricky = [("public", "Orders"), ("public", "order_s"), ("public", "order-s"), ("public-a", "b"), ("public", "a-b"),
+              ("ü", "ö"), ("a.b", "c"), ("a", "b.c"), ("x" * 63, "y" * 63)]  # fmt: skip
+    names = [table_sync_name("shop", *t) for t in tricky]
+    assert len(set(names)) == len(names)
+    assert all(len(n) <= 253 and n == n.lower() and n[-1].isalnum() for n in names)
