@@ -242,7 +242,7 @@ def test_work_due() -> None:
     """Many small files, many delete files and many deleted rows are worth a rewrite; a few are not."""
     mega = 1 << 20
     assert work_due(TableFacts(0, 0, 0, 0, 0)) == Work()
-    assert work_due(TableFacts(4, 3, 1000, 10, 4 * mega)) == Work(max_files=256)
+    assert work_due(TableFacts(4, 3, 1000, 10, 4 * mega)) == Work(max_files=1024)
     assert work_due(TableFacts(40, 3, 1000, 10, 40 * mega)).rewrite_data
     assert not work_due(TableFacts(40, 3, 1000, 10, 40 * 128 * mega)).rewrite_data
     assert work_due(TableFacts(4, 3, 1000, 300, 400 * mega)).rewrite_data
