@@ -31,10 +31,9 @@ def lake_table(warehouse: Path, namespace: str, table: str) -> pa.Table:
 def source_table(connection: psycopg.Connection[Any], table: str, schema: pa.Schema) -> pa.Table:
     """Read a table of the source into the types that the lake's has."""
     text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    columns = [
-        sql.SQL("{}::text").format(sql.Identifier(name)) if name in text else sql.Identifier(name)
-        for name in schema.names
-    ]
+    # A cast to text may print something else than the type itself does (inet); format() does not.
+    as_text = sql.SQL("CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END")
+    columns = [as_text.format(sql.Identifier(name)) if name in text else sql.Identifier(name) for name in schema.names]
     query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(columns), sql.Identifier(table))
     with connection.cursor(binary=True) as cursor:
         rows = cursor.execute(query).fetchall()

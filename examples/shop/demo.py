@@ -30,9 +30,9 @@ from levada.local.postgres import EmbeddedPostgres
 
 HERE = Path(__file__).parent
 TABLES = ("customers", "products", "orders", "order_items", "payments", "baskets")
-PATIENCE_S = 180
+PATIENCE_S = 300
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 class Engine:
@@ -57,9 +57,9 @@ class Engine:
 
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL, no clean-up."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def stop(self) -> int:
         """End it cleanly and return its exit code."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.runtime import samples
 
 from levada.cli.exits import Exit
-from levada.cli.run import RunOptions, caught_up_or_parked, closing_words, ended_by
+from levada.cli.report import LineReport
+from levada.cli.run import RunOptions, caught_up_or_parked, closing_words, ended_by, follow
 from levada.cli.signals import StopSignals
 from levada.runtime.progress import Progress
 from levada.values import QualifiedTable
@@ -40,8 +44,6 @@ def test_caught_up_is_success() -> None:
 
 def test_nothing_known_yet_is_no_success() -> None:
     """A pipeline that has not found its tables has reached nothing."""
-    from dataclasses import replace
-
     assert caught_up_or_parked(lambda _: True, frozenset())(replace(samples.progress(), tables=())) is None
 
 
@@ -85,6 +87,30 @@ def test_last_line() -> None:
     assert "public.orders" in closing_words(Exit.TABLE_ERRORED, progress, options(until=True))
     assert "after 1m 30s" in closing_words(Exit.TIMED_OUT, progress, options(until=True))
     assert closing_words(Exit.OK, progress, options(until=False)) == "shop: stopped"
+
+
+class Idle:
+    """A pipeline that runs and gets nowhere."""
+
+    def progress(self) -> Progress:
+        return samples.progress(samples.table(phase="DataSync"))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return False
+
+
+def followed(signals: StopSignals, deadline: float | None) -> Exit | None:
+    """Return how following an idle pipeline ends."""
+    shown = LineReport(Console(file=io.StringIO()))
+    return follow(Idle(), shown, signals, caught_up_or_parked(all_ready, frozenset()), deadline)  # type: ignore[arg-type]  # enough of one
+
+
+def test_time_and_signals_end_the_wait() -> None:
+    """A deadline that is over is 4, a signal is for the caller to judge."""
+    assert followed(StopSignals(), deadline=0.0) is Exit.TIMED_OUT
+    stopped = StopSignals()
+    stopped.received = signal.SIGTERM
+    assert followed(stopped, deadline=None) is None
 
 
 def test_first_signal_is_remembered_and_handlers_come_back() -> None:

@@ -1,0 +1,113 @@
+"""`levada run` as a process, with Spark: few and long."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import Database
+
+from levada.cli.engine import running_progress
+from levada.cli.exits import Exit
+
+
+@pytest.fixture
+def manifest(db: Database, tmp_path: Path) -> Path:
+    """A manifest of two tables, one of which has a date that Iceberg has not."""
+    db.execute(
+        "CREATE TABLE good (id int PRIMARY KEY, body text)",
+        "INSERT INTO good SELECT i, 'row ' || i FROM generate_series(1, 100) i",
+        "CREATE TABLE bad (id int PRIMARY KEY, day date)",
+        "INSERT INTO bad VALUES (1, 'infinity'), (2, '2026-01-31')",
+    )
+    secret = tmp_path / "secrets" / "cdc"
+    secret.mkdir(parents=True)
+    (secret / "username").write_text("postgres")
+    (secret / "password").write_text("hunter2")
+    source = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "levada.dev/v1alpha1",
+                "kind": "Pipeline",
+                "metadata": {"name": db.name.replace("_", "-")},
+                "spec": {
+                    "source": {**source, "credentialsSecretRef": {"name": "cdc"}},
+                    "tables": {"include": [{"schema": "public"}]},
+                    "freshnessSeconds": 1,
+                    "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": f"file://{tmp_path}/lake"}}},
+                    "staging": {"uri": f"file://{tmp_path}/staging"},
+                },
+            }
+        )
+    )
+    return path
+
+
+def command(manifest: Path, name: str, *options: str) -> list[str]:
+    """Return a command line with the manifest's Secrets."""
+    secrets = str(manifest.parent / "secrets")
+    return [sys.executable, "-m", "levada", name, str(manifest), *options, "--secrets", secrets]
+
+
+def levada(manifest: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    done = subprocess.run(command(manifest, name, *options), capture_output=True, text=True, check=False)
+    assert "hunter2" not in done.stdout + done.stderr
+    return done
+
+
+def until(what: Callable[[], bool], engine: subprocess.Popen[str]) -> None:
+    """Wait until it is so, as long as the engine lives."""
+    deadline = time.monotonic() + 300
+    while not what():
+        assert engine.poll() is None, engine.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> None:
+    """One table's error is exit code 5 with its way out; mended and retried, a later engine brings it to the end."""
+    first = levada(manifest, "run", "--until", "caught-up", "--timeout", "300")
+    assert first.returncode == Exit.TABLE_ERRORED, first.stdout + first.stderr
+    assert "public.good: Ready" in first.stdout
+    assert "public.bad: Errored" in first.stdout
+    assert "hint:" in first.stdout
+    assert "caught up but for public.bad" in first.stdout
+    status = levada(manifest, "status", "-o", "json")
+    phases = {t["name"]: t["phase"] for t in json.loads(status.stdout)["tables"]}
+    assert phases == {"good": "Ready", "bad": "Errored"}
+
+    db.execute("UPDATE bad SET day = '2026-02-01' WHERE id = 1", "INSERT INTO good VALUES (101, 'late')")
+    assert "public.bad: will be retried" in levada(manifest, "retry", "--all").stdout
+
+    work_dir = manifest.parent / ".levada" / db.name.replace("_", "-")
+    engine = subprocess.Popen(
+        command(manifest, "run"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+
+        def ready() -> bool:
+            document: dict[str, Any] | None = running_progress(work_dir)
+            return document is not None and document["ready"]
+
+        until(ready, engine)
+        assert "2/2 tables ready" in levada(manifest, "status").stdout
+        engine.send_signal(signal.SIGTERM)
+        output, _ = engine.communicate(timeout=120)
+    finally:
+        engine.kill()
+    assert engine.returncode == 0, output
+    assert "stopped" in output.splitlines()[-1]
+    assert "Traceback" not in output
+    assert not (work_dir / "engine.json").exists()
+    assert levada(manifest, "cleanup", "--yes").returncode == 0
