@@ -157,6 +157,7 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
     assert isinstance(capture.error, Transient)
     assert [f for m in capture.log.list() for f in m.files if f.table == capture.table("a")] == []
     assert {m.name for m in capture.log.list()} == {m.name for m in capture.landed}
+    capture.new_worker()
     with capture.running():
         capture.catch_up()
     assert capture.column("a", "id") == list(range(1, 80_001))
