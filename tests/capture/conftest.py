@@ -64,7 +64,10 @@ class Capture:
             ddl_messages=self.ddl_messages,
         )
         told = CaptureSettings(
-            self.db.connection, self.slot, PUBLICATION, **{"fill_s": 0.05, "heartbeat_s": 0.0, **settings}
+            self.db.connection,
+            self.slot,
+            PUBLICATION,
+            **{"fill_s": 0.05, "heartbeat_s": 0.0, "idle_s": 0.0, **settings},
         )
         self.worker = CaptureWorker(told, self.log, resolver, epoch=self.epoch, landed=self.landed.append)
         return self.worker

@@ -135,7 +135,7 @@ class Engine:
 
     def wait_caught_up(self, timeout: float = TIMEOUT_S) -> dict[str, Any]:
         """Wait until every table is Ready and has applied all that is committed now."""
-        [(target,)] = self.db.query("SELECT pg_current_wal_lsn()::text")
+        [(target,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
         return self.wait_for(
             lambda p: (
                 bool(p["tables"])

@@ -35,7 +35,7 @@ def test_one_table_fails_and_comes_back(engine: Engine, db: Database) -> None:
     assert error["reason"]
     assert error["solution"]
     db.execute("INSERT INTO good SELECT i, i FROM generate_series(101, 200) i")
-    [(target,)] = db.query("SELECT pg_current_wal_lsn()::text")
+    [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
     engine.wait_for(
         lambda p: (
             lsn(table(p, "good")["appliedLsn"]) >= lsn(target) and lsn(p["capture"]["acknowledgedLsn"]) >= lsn(target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn
@@ -11,11 +13,24 @@ from levada.values import Lsn
 class Acknowledger:
     """Tells the open stream what is safe. Durable staging: what is staged; scratch: what every table has applied.
 
-    Methods may be called from any thread.
+    ``remember`` keeps a position before the slot is told of it where no segment shows it: so a slot that is further
+    than anything that was staged or remembered was moved by somebody else. It is asked every ``remember_s`` seconds at
+    most. Methods may be called from any thread.
     """
 
-    def __init__(self, *, durable: bool) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool,
+        remember: Callable[[Lsn], object],
+        remember_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._durable = durable
+        self._remember = remember
+        self._remember_s = remember_s
+        self._clock = clock
+        self._next_remember = clock()
         self._lock = threading.Lock()
         self._stream: ReplicationStream | None = None
         self._staged = Lsn(0)
@@ -33,7 +48,10 @@ class Acknowledger:
             self._stream = stream
             self._staged = max(self._staged, staged)
             self._told = max(self._told or Lsn(0), confirmed)
-            self._tell(self._staged if self._durable else self._applied)
+            safe = self._staged if self._durable else self._applied
+            if safe > self._told:
+                self._remember(safe)
+                self._tell(safe)
 
     def detach(self) -> None:
         """Forget the stream."""
@@ -48,13 +66,17 @@ class Acknowledger:
                 self._tell(lsn)
 
     def idle(self, lsn: Lsn) -> None:
-        """Between the last segment and ``lsn`` there is nothing."""
+        """Between the last segment and ``lsn`` there is nothing; asked again and again, for what had to wait."""
         with self._lock:
-            if self._durable or self._applied >= self._staged:
-                self._tell(lsn)
+            safe = self._durable or self._applied >= self._staged
+            if not safe or lsn <= (self._told or 0) or self._clock() < self._next_remember:
+                return
+            self._next_remember = self._clock() + self._remember_s
+            self._remember(lsn)
+            self._tell(lsn)
 
     def applied(self, lsn: Lsn) -> None:
-        """Every table has applied all that commits below ``lsn``."""
+        """Every table has applied all that commits below ``lsn``, and the caller remembers it."""
         with self._lock:
             self._applied = max(self._applied, lsn)
             if not self._durable:

@@ -35,7 +35,7 @@ class CaptureSettings:
     """What to read, and when to close a segment.
 
     A segment is closed at the first commit at which it has ``batch_bytes`` in memory's terms, or is ``fill_s`` seconds
-    old. ``heartbeat_s`` is in seconds; 0 is off.
+    old. ``heartbeat_s`` is in seconds; 0 is off. Of WAL without changes the slot is told every ``idle_s`` seconds.
     """
 
     connection: PostgresConnection
@@ -44,6 +44,7 @@ class CaptureSettings:
     batch_bytes: int = 64 << 20
     fill_s: float = 1.0
     heartbeat_s: float = 60.0
+    idle_s: float = 10.0
 
 
 class CaptureSession:
@@ -167,7 +168,7 @@ class CaptureSession:
         if lsn > self._position.staged_lsn:
             self._writer = None
             self._position = replace(self._position, staged_lsn=lsn)
-            self._acknowledger.idle(lsn)
+        self._acknowledger.idle(self._position.staged_lsn)
 
     def _beat(self) -> None:
         if not self._settings.heartbeat_s or self._clock() < self._next_beat:

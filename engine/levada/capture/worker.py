@@ -22,8 +22,8 @@ from levada.values import Lsn
 class CaptureWorker:
     """`run` belongs to one thread; `applied`, `reopen` and `position` may be used from any.
 
-    ``landed`` is handed each manifest once it is durable, before `position` tells of it. ``clock`` is monotonic, in
-    seconds.
+    ``landed`` is handed each manifest once it is durable, before `position` tells of it. ``remember`` is handed each
+    position that the slot is about to be told of without a segment. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class CaptureWorker:
         *,
         epoch: int,
         landed: Callable[[Manifest], None],
+        remember: Callable[[Lsn], object] = lambda lsn: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -43,7 +44,9 @@ class CaptureWorker:
         self._landed = landed
         self._clock = clock
         self._position = CapturePosition()
-        self._acknowledger = Acknowledger(durable=log.staging.durable)
+        self._acknowledger = Acknowledger(
+            durable=log.staging.durable, remember=remember, remember_s=settings.idle_s, clock=clock
+        )
         self._reopen = threading.Event()
 
     @property

@@ -23,7 +23,7 @@ from levada.runtime.copying import TableCopy
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.sampling import LagSampler
-from levada.runtime.source import SourceState, discover, prepare_source
+from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
 from levada.runtime.spark import spark_session
 from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
 from levada.segments.log import SegmentLog
@@ -150,9 +150,9 @@ class Pipeline:
         store.load_table_replication_states()
         store.load_destination_tables_metadata()
         self._take_resyncs()
-        source = prepare_source(config, store)
         staging = self._staging = Staging.open(config.staging.uri, durable=config.staging.durable)
         log = SegmentLog(staging, config.name)
+        source = prepare_source(config, store, log.end())
         log.collect_garbage()
         manifests = () if source.resync else log.list()
         if source.resync:
@@ -222,7 +222,12 @@ class Pipeline:
             heartbeat_s=config.heartbeat_s,
         )
         return CaptureWorker(
-            settings, log, resolver, epoch=self._epoch, landed=lambda manifest: inbox.put(Landed(manifest))
+            settings,
+            log,
+            resolver,
+            epoch=self._epoch,
+            landed=lambda manifest: inbox.put(Landed(manifest)),
+            remember=lambda lsn: self._store.upsert_replication_progress(SLOT_WORKER, lsn),
         )
 
     def _discover(self) -> tuple[PublishedTable, ...]:

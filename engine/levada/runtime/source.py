@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -21,10 +20,13 @@ from levada.postgres.publications import ensure_coverage
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import Init, TableReplicationPhase
-from levada.values import TableId
+from levada.stores.phases import Init
+from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
+
+SLOT_WORKER: Final = "slot"
+"""The worker whose progress in the store no acknowledgement passes, but for what a staged segment shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,11 @@ def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
     return preflight(config.source, _preflight_request(config))
 
 
-def prepare_source(config: PipelineConfig, store: PipelineStore) -> SourceState:
+def prepare_source(config: PipelineConfig, store: PipelineStore, staged: Lsn) -> SourceState:
     """Check the source, and make the publication and the slot where they are missing.
 
-    Raise NeedsOperator ``preflight_failed`` with every problem at once; SlotLost when the slot is gone while tables
-    depend on it and the policy is to hold.
+    ``staged`` is the end of the newest segment. Raise NeedsOperator ``preflight_failed`` with every problem at once;
+    SlotLost when the slot is gone, or was moved by somebody else, while tables depend on it and the policy is to hold.
     """
     problems = check_source(config)
     for problem in problems:
@@ -59,7 +61,7 @@ def prepare_source(config: PipelineConfig, store: PipelineStore) -> SourceState:
     with config.source.connect(application="start") as connection:
         tables = discover(config, connection)
         announced = install_ddl_trigger(connection)
-        resync = _ensure_slot(config, connection, store.get_table_replication_states())
+        resync = _ensure_slot(config, connection, store, staged)
         return SourceState(tables, resync, announced)
 
 
@@ -103,26 +105,33 @@ def discover(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tup
 
 
 def _ensure_slot(
-    config: PipelineConfig, connection: psycopg.Connection[Any], phases: Mapping[TableId, TableReplicationPhase]
+    config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, staged: Lsn
 ) -> bool:
     """Make the slot if it is not there; return whether what was copied before it is void."""
+    begun = sum(not isinstance(phase, Init) for phase in store.get_table_replication_states().values())
     status = inspect_slot(connection, config.slot.name)
-    begun = sorted(t for t, phase in phases.items() if not isinstance(phase, Init))
+    known = store.get_replication_progress(SLOT_WORKER)
     if status is not None and not status.lost:
         validate_slot(status, config.source.database)
-        return False
+        confirmed = status.confirmed_flush_lsn or Lsn(0)
+        if not begun or known is None or confirmed <= max(known, staged):
+            return False
+        trouble = f"is at {confirmed}, though it was never told more than {max(known, staged)}: somebody moved it"
+    else:
+        trouble = "is missing" if status is None else "is invalidated"
     if begun and not config.slot.resync_when_lost:
         raise SlotLost(
             "slot_lost",
-            f"slot {config.slot.name} is {'missing' if status is None else 'invalidated'}, but {len(begun)} tables"
-            " depend on it: changes are gone",
-            hint="set spec.source.slot.onLost: Resync, or run: levada resync MANIFEST --all",
+            f"slot {config.slot.name} {trouble}; {begun} tables depend on it, and changes are gone",
+            hint="copy them again: levada resync MANIFEST --all (or set spec.source.slot.onLost: Resync)",
         )
     if status is not None:
         with contextlib.suppress(SlotLost):
             validate_slot(status, config.source.database)
         drop_slot(connection, config.slot.name)
     lsn = create_slot(connection, config.slot.name, failover=config.slot.failover)
+    store.delete_replication_progress(SLOT_WORKER)
+    store.upsert_replication_progress(SLOT_WORKER, lsn)
     _log.info("created slot %s at %s", config.slot.name, lsn)
     return bool(begun)
 

@@ -7,6 +7,7 @@ through the inbox. So no state is shared but the inbox, the store, and the publi
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -26,6 +27,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.phases import STREAMING, at_restart, check_transition
 from levada.runtime.retries import as_levada_error, park
+from levada.runtime.source import SLOT_WORKER
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
@@ -54,6 +56,7 @@ _log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
 _ACTIONS_EVERY_S: Final = 2.0
+_REMOVE_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class MaintainEnded:
 
 @dataclass(frozen=True, slots=True)
 class TableFailed:
-    """Capture leaves this one table out from here on; it waits until ``recorded`` is set, so that no restart forgets."""
+    """Capture leaves this one table out from here on; it waits for ``recorded``, so that no restart forgets."""
 
     table: TableId
     error: LevadaError
@@ -159,7 +162,8 @@ class Supervisor:
         together = destination.capabilities.ordering is Ordering.PIPELINE
         self._applies = ThreadPoolExecutor(1 if together else config.apply_threads, "levada-apply")
         self._together = together
-        self._next_actions = self._next_discovery = 0.0
+        self._next_actions = self._next_discovery = self._next_removal = 0.0
+        self._remembered = Lsn(0)
 
     # ---- before the thread runs -----------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class Supervisor:
         self._applies.shutdown(cancel_futures=True)
         try:
             self._take_reports(0)
-            self._remove_segments()
+            self._remove_segments(math.inf)
         except LevadaError as error:
             self.fatal = self.fatal or error
         self._publish(self)
@@ -303,7 +307,7 @@ class Supervisor:
         self._start_copies()
         self._start_applies(now)
         self._start_maintenance(now)
-        self._remove_segments()
+        self._remove_segments(now)
 
     def _decide_table(self, record: TableRecord) -> None:
         """Step a table that waits for nothing but a condition."""
@@ -531,7 +535,16 @@ class Supervisor:
             error = caught
         self.inbox.put(MaintainEnded(table, error))
 
-    def _remove_segments(self) -> None:
-        for manifest in self.backlog.take_removable():
+    def _remove_segments(self, now: float) -> None:
+        """Give up what nobody needs; before nothing shows it any more, remember how far the slot may have been told."""
+        if now < self._next_removal:
+            return
+        self._next_removal = now + _REMOVE_EVERY_S
+        gone = self.backlog.take_removable()
+        everywhere = self.backlog.everywhere(self.staged_lsn)
+        position = everywhere if not self._log.staging.durable else max((m.end_lsn for m in gone), default=Lsn(0))
+        if position > self._remembered:
+            self._remembered = self._store.upsert_replication_progress(SLOT_WORKER, position)
+        for manifest in gone:
             self._log.remove(manifest)
-        self._release(self.backlog.everywhere(self.staged_lsn))
+        self._release(everywhere)
