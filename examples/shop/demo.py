@@ -78,7 +78,7 @@ class Engine:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="1 is about 250,000 rows")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of traffic before and after the crash")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of traffic before the crash")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the lake")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="levada-demo-"))
@@ -113,8 +113,7 @@ def demonstrate(folder: Path, server: EmbeddedPostgres, scale: float, seconds: f
         step("Kill the engine without warning, and start it again")
         engine.kill()
         engine.start()
-        follow(engine, ready)
-        follow(engine, after(seconds / 2))
+        follow(engine, applied(position(server)))
         step("Close the shop and let the lake catch up")
         traffic.stop()
         say(", ".join(f"{n:,} x {name}" for name, n in traffic.transactions.most_common()))

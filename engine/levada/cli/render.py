@@ -128,8 +128,9 @@ def _table_news(table: Document, before: Document | None) -> str:
     done = 0.0 if before["copy"] is None else before["copy"]["percent"]
     if int(copy["percent"]) // 10 == int(done) // 10:
         return ""
-    left = "" if copy["secondsLeft"] is None else f", {duration(copy['secondsLeft'])} left"
-    return f"{phase} {percent(copy['percent'])}, {number(copy['rows'])} rows at {rate(copy['rowsPerSecond'])}{left}"
+    speed = f" at {rate(copy['rowsPerSecond'])}" if copy["rowsPerSecond"] else ""
+    left = f", {duration(copy['secondsLeft'])} left" if copy["secondsLeft"] else ""
+    return f"{phase} {percent(copy['percent'])}, {number(copy['rows'])} rows{speed}{left}"
 
 
 def summary(now: Document) -> str:
