@@ -117,10 +117,10 @@ def pod_body(role: str = "driver", name: str = "shop-driver-0", **status: Any) -
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": merge(ready, status)}
 
 
-def waiting(container: str, reason: str, message: str = "", **ended: Any) -> dict[str, Any]:
+def waiting(container: str, why: str, told: str = "", **ended: Any) -> dict[str, Any]:
     """Return a pod's status in which a container waits for that reason, after it ended so."""
     kind = "initContainerStatuses" if container == "preflight" else "containerStatuses"
-    state = {"name": container, "state": {"waiting": {"reason": reason, "message": message}}, "restartCount": 3}
+    state = {"name": container, "state": {"waiting": {"reason": why, "message": told}}, "restartCount": 3}
     if ended:
         state["lastState"] = {"terminated": {"finishedAt": written(at(-10)), **ended}}
     return {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}], kind: [state]}

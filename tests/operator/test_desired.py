@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.operator.samples import MANIFEST, owner, owner_of, spec
 
 from levada.spec import Change, PipelineManifest, structural
 from levada.spec.model import CHANGE
@@ -18,7 +19,6 @@ from levada_operator.desired.owner import Owner
 from levada_operator.desired.table_sync import build_table_sync, build_tie
 from levada_operator.desired.templates import merged
 from levada_operator.names import table_sync_name
-from tests.operator.samples import MANIFEST, owner, owner_of, spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "good"
@@ -70,7 +70,7 @@ def test_jobs_and_table_syncs() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_pods_meet_the_restricted_standard(name: str) -> None:
-    """Every container of every pod: not root, no new privileges, no capability, seccomp, nothing written to its root."""
+    """Every container of every pod: not root, no new privileges, no capability, seccomp, its root read-only."""
     one = CASES[name]
     bodies = [*build_objects(one, running=True), build_lag_job(one, 1), build_cleanup_job(one)]
     pods = [b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("StatefulSet", "Job")]

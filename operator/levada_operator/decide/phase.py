@@ -79,10 +79,10 @@ def pipeline_phase(conditions: Mapping[str, Condition], *, deleting: bool) -> Pi
         return PipelinePhase.PENDING
     if conditions["Replicating"].reason == "ProgressStale":
         return PipelinePhase.STALE
-    if conditions["Replicating"].reason == "NotStarted":
-        return PipelinePhase.STARTING
     if conditions["Replicating"].reason == "NoProgress" or conditions["SourceReachable"].status is False:
         return PipelinePhase.DEGRADED
+    if conditions["Replicating"].reason == "NotStarted":
+        return PipelinePhase.STARTING
     if conditions["TablesHealthy"].status is False:
         return PipelinePhase.DEGRADED
     return PipelinePhase.COPYING if ready.reason == "InitialCopy" else PipelinePhase.STREAMING

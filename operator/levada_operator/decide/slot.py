@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from levada.spec import Manifests
 from levada_operator.desired.jobs import LAG_ROLE
-from levada_operator.names import lag_name
+from levada_operator.names import driver_name, lag_name
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import output_document
 from levada_operator.observe.progress import SlotReport, read_slot
@@ -56,5 +56,6 @@ def _down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool
     if manifests.pipeline.spec.suspend:
         return pod is None
     if pod is None:
-        return observed.now - observed.pipeline.created > patience
+        made = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
+        return made and observed.now - observed.pipeline.created > patience
     return pod.trouble is not None or (not pod.ready and observed.now - pod.created > patience)

@@ -1,0 +1,285 @@
+"""What surrounds the decisions: the budget of writes, the queue, the world, the watchdog, Events, the runner."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.operator.samples import (
+    NOON,
+    SURROUNDINGS,
+    at,
+    merge,
+    observed,
+    pipeline,
+    pod_body,
+    progress,
+    running,
+    table_document,
+    table_sync,
+)
+
+from levada_operator.act.budget import BURST, WRITES_PER_S, WriteBudget
+from levada_operator.act.events import AGAIN_AFTER, About, EventBook, namespace_event
+from levada_operator.act.runner import Outcome, Runner
+from levada_operator.app.queue import KeyedQueue
+from levada_operator.app.settings import NoDiffBase, settings
+from levada_operator.app.watchdog import MISSED_FOR_S, SWEEP_DEADLINE_S, Watchdog
+from levada_operator.app.world import World
+from levada_operator.decide.events import Note
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.kube.interface import RESOURCES, RequestFailed
+from levada_operator.names import FINALIZER
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey
+from levada_operator.observe.observed import Observed
+
+SHOP = PipelineKey("data", "shop")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Requests:
+    """A `Cluster` that notes what is asked of it; ``failures`` by kind."""
+
+    def __init__(self, **failures: RequestFailed) -> None:
+        self.failures = failures
+        self.writes: list[tuple[str, str, str]] = []
+        self.there: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        return [body for (k, _), body in self.there.items() if k == kind]
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        return self.there.get((kind, name))
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        return self._write("apply", body["kind"], body["metadata"]["name"], body)
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        return self._write("status", kind, name, {"kind": kind, "metadata": {"name": name}, "status": status})
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        self._write("delete", kind, name, {})
+
+    def _write(self, verb: str, kind: str, name: str, body: Body) -> dict[str, Any]:
+        if kind in self.failures:
+            raise self.failures[kind]
+        self.writes.append((verb, kind, name))
+        return dict(body)
+
+
+async def carry_out(cluster: Requests, seen: Observed, *, runner: Runner | None = None) -> Outcome:
+    """Plan, and carry the plan out."""
+    with ThreadPoolExecutor(1) as executor:
+        runner = runner or Runner(cluster, WriteBudget(Clock(), burst=1000), executor)
+        runner._executor = executor
+        return await runner.carry_out(reconcile(seen), seen)
+
+
+def test_budget_gives_a_burst_and_then_its_rate() -> None:
+    """Never more than the burst and the rate together; what can wait leaves half of the burst to what cannot."""
+
+    async def script() -> None:
+        clock = Clock()
+        budget = WriteBudget(clock)
+        spare = 0
+        while budget.take_spare():
+            spare += 1
+        assert spare == BURST // 2 + 1
+        for _ in range(BURST - spare):
+            await budget.take()
+        taken = asyncio.create_task(budget.take())
+        await asyncio.sleep(0)
+        assert not taken.done()
+        assert not budget.take_spare()
+        clock.now += 1 / WRITES_PER_S
+        await taken
+
+    asyncio.run(script())
+
+
+def test_queue_hands_a_key_out_once_at_a_time() -> None:
+    """A key that is woken while it is busy comes again, after; many wakes are one."""
+
+    async def script() -> None:
+        queue: KeyedQueue[str] = KeyedQueue()
+        for key in ("a", "b", "a", "a"):
+            await queue.wake(key)
+        assert queue.length == 2
+        assert [await queue.take(), await queue.take()] == ["a", "b"]
+        await queue.wake("a")
+        second = asyncio.create_task(queue.take())
+        await asyncio.sleep(0)
+        assert not second.done()
+        await queue.done("a")
+        assert await second == "a"
+        held = asyncio.create_task(queue.hold("a"))
+        await asyncio.sleep(0)
+        assert not held.done()
+        await queue.done("a")
+        await held
+
+    asyncio.run(script())
+
+
+def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
+    """A change that a list has and the watch has not told of for long, or no sweep for long, is a reason to restart."""
+    clock = Clock()
+    dog = Watchdog(clock)
+    dog.swept()
+    dog.compare({SHOP: "7"}, {SHOP: "7"})
+    assert dog.trouble() == ""
+    dog.compare({SHOP: "9"}, {SHOP: "7"})
+    clock.now += MISSED_FOR_S + 1
+    dog.compare({SHOP: "11"}, {SHOP: "7"})
+    assert "data/shop" in dog.trouble()
+    dog.compare({SHOP: "11"}, {SHOP: "12"})
+    assert dog.trouble() == ""
+    clock.now += SWEEP_DEADLINE_S
+    assert "sweep" in dog.trouble()
+
+
+def test_world_keeps_the_newest_and_forgets_what_is_gone() -> None:
+    """An older state of an object, or a list from before a write, takes nothing back."""
+    world = World(SURROUNDINGS)
+    new, old = (merge(pipeline(), {"metadata": {"resourceVersion": v, "generation": int(v)}}) for v in ("10", "9"))
+    world.put(new)
+    world.put(old)
+    world.put(table_sync())
+    seen = world.observe(SHOP, NOON)
+    assert seen is not None
+    assert seen.pipeline.generation == 10
+    assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
+    job = merge(pod_body("lag", "shop-lag-1"), {"kind": "Job"})
+    world.listed(["Pod", "Job"], [pod_body()], NOON)
+    world.wrote(SHOP, [job], [], NOON)
+    world.listed(["Pod", "Job"], [pod_body()], at(5))
+    seen = world.observe(SHOP, at(5))
+    assert seen is not None
+    assert (len(seen.jobs), len(seen.pods)) == (1, 1)
+    assert world.drivers() == [(SHOP, "10.0.0.7")]
+    world.listed(["Pod", "Job"], [], at(60))
+    seen = world.observe(SHOP, at(60))
+    assert seen is not None
+    assert (seen.jobs, seen.pods) == ((), ())
+    world.exist("Pipeline", [], at(60))
+    assert world.observe(SHOP, at(60)) is None
+
+
+def test_world_sees_movement_and_rivals() -> None:
+    """Only a position that changes counts as movement; of two Pipelines with one slot the older is a rival."""
+    world = World(SURROUNDINGS)
+    world.put(pipeline())
+    world.reported(SHOP, progress(fetched=0))
+    world.reported(SHOP, progress(fetched=30))
+    seen = world.observe(SHOP, at(30))
+    assert seen is not None
+    assert seen.moved_at == NOON
+    younger = merge(pipeline(), {"metadata": {"name": "copy", "uid": "u2", "creationTimestamp": "2026-01-31T11:59:00Z"},
+                                 "spec": {"source": {"slot": {"name": "levada_shop"}}}})  # fmt: skip
+    world.put(younger)
+    other = world.observe(PipelineKey("data", "copy"), at(30))
+    assert other is not None
+    assert other.rivals == ("data/shop",)
+    seen = world.observe(SHOP, at(30))
+    assert seen is not None
+    assert seen.rivals == ()
+
+
+def test_event_is_counted_and_not_repeated_at_once() -> None:
+    """The same is one object; it is written again only after five minutes, with its count."""
+    book = EventBook()
+    about = About("data", "uid-shop", Note(ObjectKey("Pipeline", "shop"), "SlotUnhealthy", "lost"))
+    first = book.event(about, NOON)
+    assert first is not None
+    assert book.event(about, NOON + AGAIN_AFTER / 2) is None
+    again = book.event(about, NOON + AGAIN_AFTER)
+    assert again is not None
+    assert (again["metadata"], again["count"]) == (first["metadata"], 2)
+    elsewhere = namespace_event(about, NOON)
+    assert elsewhere["metadata"]["namespace"] == "default"
+    assert elsewhere["involvedObject"] == {"apiVersion": "v1", "kind": "Namespace", "name": "data"}
+
+
+def test_runner_writes_in_order() -> None:
+    """Objects, then statuses, then Events."""
+    cluster = Requests()
+    asyncio.run(carry_out(cluster, observed()))
+    kinds = [(verb, kind) for verb, kind, _ in cluster.writes]
+    assert kinds[:5] == [
+        ("apply", k) for k in ("ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet")
+    ]
+    assert kinds[5] == ("status", "Pipeline")
+
+
+def test_runner_stops_at_a_refusal_and_tells_it() -> None:
+    """What the API server refuses keeps the driver from being made, and is in the next status; other errors are not."""
+    cluster = Requests(NetworkPolicy=RequestFailed(403, "quota"))
+    outcome = asyncio.run(carry_out(cluster, observed()))
+    assert [r.message for r in outcome.refusals] == ["quota"]
+    assert "StatefulSet" not in {kind for _, kind, _ in cluster.writes}
+    assert reconcile(observed(refusals=outcome.refusals)).notes[0].reason == "RefusedByCluster"
+    with pytest.raises(RequestFailed):
+        asyncio.run(carry_out(Requests(Service=RequestFailed(500, "later")), observed()))
+
+
+def test_runner_takes_over_no_foreign_object() -> None:
+    """A ConfigMap of that name that is not the Pipeline's stays as it is."""
+    cluster = Requests()
+    cluster.there["ConfigMap", "shop-manifest"] = {"metadata": {"name": "shop-manifest"}}
+    outcome = asyncio.run(carry_out(cluster, observed()))
+    assert "not this Pipeline's" in outcome.refusals[0].message
+    assert ("apply", "ConfigMap", "shop-manifest") not in cluster.writes
+
+
+def test_runner_writes_counters_seldom() -> None:
+    """Counters of a Pipeline wait ten seconds, those of a table a minute; what is urgent waits for nothing."""
+    from tests.operator.cluster import PlanStore
+
+    async def script() -> list[tuple[float, str]]:
+        cluster, written = Requests(), []
+        store = PlanStore(running(), pipeline(), [table_sync()])
+        store.carry_out(reconcile(store.observe()))
+        with ThreadPoolExecutor(1) as executor:
+            runner = Runner(cluster, WriteBudget(Clock(), burst=1000), executor)
+            for second in range(0, 130, 5):
+                busy = progress(
+                    table_document(lagSeconds=float(second * 7 % 90)), fetched=second, slot={"lagBytes": second << 22}
+                )
+                now = NOON + timedelta(seconds=second)
+                seen = store.observe(progress=busy, now=now, moved_at=now)
+                before = len(cluster.writes)
+                await runner.carry_out(reconcile(seen), seen)
+                written += [(second, kind) for _, kind, _ in cluster.writes[before:]]
+        return written
+
+    told = asyncio.run(script())
+    for kind, most in (("Pipeline", 13), ("TableSync", 3)):
+        assert 1 <= sum(k == kind for _, k in told) <= most
+
+
+def test_kopf_is_set_against_its_pitfalls() -> None:
+    """No peer, no Events of kopf's, no copy of a spec in an annotation, a finalizer of our own."""
+    ours = settings(namespaced=True)
+    assert ours.peering.standalone
+    assert not ours.posting.enabled
+    assert ours.persistence.finalizer == FINALIZER
+    assert isinstance(ours.persistence.diffbase_storage, NoDiffBase)
+    assert ours.watching.server_timeout
+    assert ours.scanning.disabled
+
+
+def test_operator_knows_no_secrets() -> None:
+    """Of the kinds that it can name at all, none is a Secret."""
+    assert "Secret" not in RESOURCES

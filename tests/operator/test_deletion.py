@@ -1,0 +1,104 @@
+"""Deletion stops the driver, cleans up, lets go, and always ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.samples import NOON, at, merge, owned, owner, pipeline, pod, running, written
+
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
+from levada_operator.observe.observed import Observed
+
+SQL = "SELECT pg_drop_replication_slot('levada_shop')"
+
+
+def deleting(since: float = -5, *, body: dict[str, Any] | None = None, **changes: Any) -> Observed:
+    """Return what is observed of a Pipeline that is deleted since so many seconds after noon."""
+    gone = merge(body or pipeline(), {"metadata": {"deletionTimestamp": written(at(since))}})
+    return running(body=gone, **changes)
+
+
+def job(*, succeeded: bool = False, failed: bool = False) -> JobState:
+    """Return the clean-up Job."""
+    return JobState("shop-cleanup", "cleanup", NOON, succeeded, failed)
+
+
+def test_first_the_driver_is_stopped() -> None:
+    """The StatefulSet goes to 0; nothing else is done while the pod is there."""
+    plan = reconcile(deleting())
+    assert [(b["kind"], b["spec"]["replicas"]) for b in plan.apply] == [("StatefulSet", 0)]
+    assert not plan.release
+    stopped = owned(owner(), running=False)
+    waits = reconcile(deleting(owned=stopped))
+    assert (waits.apply, waits.release) == ((), False)
+
+
+def test_then_the_cleanup_runs_and_lets_go() -> None:
+    """With the pod gone, the Job is made once; when it has succeeded, the Pipeline goes."""
+    stopped = owned(owner(), running=False)
+    plan = reconcile(deleting(owned=stopped, pods=()))
+    assert [b["kind"] for b in plan.apply] == ["Job"]
+    there = OwnedObjects({**stopped.bodies, ObjectKey("Job", "shop-cleanup"): plan.apply[0]})
+    waits = reconcile(deleting(owned=there, pods=(), jobs=(job(),)))
+    assert (waits.apply, waits.release) == ((), False)
+    done = reconcile(deleting(owned=there, pods=(), jobs=(job(succeeded=True),)))
+    assert done.release
+    assert [n.reason for n in done.notes if n.reason.startswith("Cleanup")] == ["CleanupFinished"]
+
+
+STOPPED = owned(owner(), running=False)
+ENDED = {
+    "phase": "Failed",
+    "containerStatuses": [
+        {"name": "cleanup", "state": {"terminated": {"exitCode": 1, "message": "error: no user [secret_missing]"}}}
+    ],
+}
+WAYS_OUT: dict[str, Observed] = {
+    "time is over": deleting(-601, owned=STOPPED, pods=(), jobs=(job(),)),
+    "time is over while the pod does not end": deleting(-601),
+    "the namespace goes": deleting(
+        owned=STOPPED, pods=(), refusals=(Refusal(ObjectKey("Job", "shop-cleanup"), "no", namespace_terminating=True),)
+    ),
+    "the Job has failed": deleting(owned=STOPPED, pods=(), jobs=(job(failed=True),)),
+    "the Secret is gone": deleting(owned=STOPPED, pods=(pod("cleanup", "shop-cleanup-x", **ENDED),), jobs=(job(),)),
+    "it is skipped": deleting(body=pipeline(metadata={"annotations": {"levada.dev/skip-cleanup": "true"}})),
+    "the namespace has lost the manifest": deleting(
+        -601, body=pipeline(status={"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}), owned=OwnedObjects(), pods=()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS_OUT)
+def test_always_ends_and_names_what_is_left(name: str) -> None:
+    """Whatever is in the way, the Pipeline goes, and an Event names the slot and the SQL that drops it."""
+    plan = reconcile(WAYS_OUT[name])
+    assert plan.release
+    (note,) = (n for n in plan.notes if n.reason == "CleanupAbandoned")
+    assert SQL in note.message
+    assert "levada_shop" in note.message
+    assert note.type == "Warning"
+
+
+def test_nothing_to_clean() -> None:
+    """A Pipeline that never ran, that lost to an older one, or whose policy is to retain everything goes at once."""
+    all_stay = {"slot": "Retain", "state": "Retain"}
+    for seen in (
+        deleting(owned=OwnedObjects(), pods=(), progress=None),
+        deleting(owned=OwnedObjects(), pods=(), progress=None, rivals=("data/older",)),
+        deleting(body=pipeline(spec={"deletionPolicy": all_stay}), owned=owned(owner(deletionPolicy=all_stay))),
+        deleting(body=pipeline(spec={"store": {}}), owned=OwnedObjects(), pods=()),
+    ):
+        plan = reconcile(seen)
+        assert plan.release
+        assert plan.apply == ()
+        assert not any(n.reason == "CleanupAbandoned" for n in plan.notes)
+
+
+def test_policy_changed_last_is_the_one_that_holds() -> None:
+    """The Job reads the policy as it is when the Pipeline is deleted, not as it was when the driver started."""
+    body = pipeline(spec={"deletionPolicy": {"publication": "Delete"}})
+    plan = reconcile(deleting(body=body, owned=STOPPED, pods=()))
+    assert [b["kind"] for b in plan.apply] == ["ConfigMap", "Job"]
+    assert "publication: Delete" in plan.apply[0]["data"]["pipeline.yaml"]

@@ -1,0 +1,242 @@
+"""`reconcile` is level-triggered: from any state it comes to rest, does nothing twice, and touches only its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.operator.cluster import PlanStore
+from tests.operator.samples import (
+    document,
+    error_document,
+    observed,
+    owned,
+    owner,
+    pipeline,
+    pod,
+    progress,
+    running,
+    table_document,
+    table_sync,
+    waiting,
+)
+
+from levada_operator.decide.comparing import differs, marked, says_more, urgent
+from levada_operator.decide.reconcile import MAX_CREATIONS, reconcile
+from levada_operator.names import PIPELINE_LABEL
+from levada_operator.observe.objects import ObjectKey, OwnedObjects
+
+SPECS: list[dict[str, Any]] = [
+    {},
+    {"suspend": True},
+    {"freshnessSeconds": 0},
+    {"source": {"database": "other"}},
+    {"driver": {"mode": "Cluster"}},
+    {"staging": {"volumeClaim": {"size": "1Gi"}}},
+    {"store": {"configMap": {}}},
+    {"driver": {"podTemplate": {"spec": {"tolerations": [{"key": "a"}]}}}},
+    {"destination": {}},
+]
+PODS = [(), (pod(),), (pod(**waiting("driver", "CrashLoopBackOff", exitCode=1)),)]
+TABLES = [
+    None,
+    progress(),
+    progress(table_document(), table_document("events", "DataSync")),
+    progress(table_document(phase="Errored", error=error_document())),
+    progress(fetched=-600),
+    progress(*(table_document(f"t{i}") for i in range(45))),
+]
+SYNCS = [
+    [],
+    [table_sync()],
+    [table_sync(ours=False, owned=False, suspend=True)],
+    [table_sync("gone"), table_sync("mine", ours=False, resyncNonce=2)],
+    [table_sync(resyncNonce=-3)],
+]
+
+worlds = st.builds(
+    lambda before, now, pods, told, syncs: (
+        observed(
+            pipeline(spec=now),
+            *syncs,
+            owned=owned(owner(**before)) if before is not None else OwnedObjects(),
+            pods=pods,
+            progress=told,
+        ),
+        pipeline(spec=now),
+        list(syncs),
+    ),
+    st.sampled_from([None, {}, {"suspend": True}, {"driver": {"mode": "Cluster"}}]),
+    st.sampled_from(SPECS),
+    st.sampled_from(PODS),
+    st.sampled_from(TABLES),
+    st.sampled_from(SYNCS),
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds)
+def test_comes_to_rest(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
+    """Carried out a few times, the plan is empty, and it stays so: nothing is written for ever."""
+    seen, body, syncs = world
+    store = PlanStore(seen, body, syncs)
+    for _ in range(6):
+        store.carry_out(reconcile(store.observe()))
+    at_rest = reconcile(store.observe())
+    assert (at_rest.apply, at_rest.delete, at_rest.statuses, at_rest.notes) == ((), (), (), ())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds)
+def test_is_the_same_for_the_same(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
+    """Two operators that see the same plan the same: a restart changes nothing by itself."""
+    seen = world[0]
+    assert reconcile(seen) == reconcile(seen)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds)
+def test_touches_only_its_own(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
+    """All that is applied carries the Pipeline's label, in its namespace; no user's TableSync is deleted or rewritten;
+    nothing is deleted that was not seen with the label."""
+    seen = world[0]
+    plan = reconcile(seen)
+    users = {t.name for t in seen.table_syncs if not t.ours}
+    for body in plan.apply:
+        assert body["metadata"]["labels"][PIPELINE_LABEL] == "shop"
+        assert body["metadata"]["namespace"] == "data"
+        assert not (body["kind"] == "TableSync" and body["metadata"]["name"] in users and "spec" in body)
+        assert body["kind"] not in ("Secret", "Pod", "Namespace")
+    for key in plan.delete:
+        assert key in seen.owned.bodies or key.kind == "TableSync"
+        assert key.name not in users
+
+
+def test_objects_are_applied_in_order() -> None:
+    """What the driver needs is there before the driver."""
+    kinds = [b["kind"] for b in reconcile(observed()).apply]
+    assert kinds == ["ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet"]
+
+
+def test_operator_restart_changes_nothing() -> None:
+    """From the objects as they were applied, nothing is applied again."""
+    assert reconcile(running()).apply == ()
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Service", "StatefulSet", "NetworkPolicy"])
+def test_drift_is_mended(kind: str) -> None:
+    """What somebody changed by hand is put back, and nothing else is touched."""
+    there = owned(owner())
+    bodies = dict(there.bodies)
+    key = next(k for k in bodies if k.kind == kind)
+    damaged: dict[str, Any] = {k: v for k, v in bodies[key].items() if k not in ("spec", "data")}
+    bodies[key] = damaged | {"spec": {}, "data": {}} if kind != "ConfigMap" else damaged | {"data": bodies[key]["data"]}
+    if kind == "ConfigMap":
+        bodies[key] = {**bodies[key], "metadata": {**bodies[key]["metadata"], "labels": {}}}
+    plan = reconcile(running(owned=OwnedObjects(bodies)))
+    assert [b["kind"] for b in plan.apply] == [kind]
+
+
+def test_superfluous_objects_go() -> None:
+    """Back from Cluster to Local mode, the executors' account and the driver's role are deleted."""
+    plan = reconcile(running(owned=owned(owner(driver={"mode": "Cluster"}))))
+    assert set(plan.delete) == {
+        ObjectKey("ServiceAccount", "shop-executor"),
+        ObjectKey("Role", "shop-driver"),
+        ObjectKey("RoleBinding", "shop-driver"),
+    }
+
+
+def test_table_syncs_are_made_in_portions() -> None:
+    """Thousands of tables do not keep other Pipelines waiting."""
+    many = progress(*(table_document(f"t{i}") for i in range(100)))
+    plan = reconcile(running(progress=many))
+    made = [b for b in plan.apply if b["kind"] == "TableSync"]
+    assert len(made) == MAX_CREATIONS
+
+
+def test_table_sync_of_a_table_that_is_gone() -> None:
+    """The operator's own goes, unless somebody changed it; a driver that starts has no tables yet, and that is no
+    reason."""
+    plain, changed = table_sync("gone"), table_sync("parked", suspend=True)
+    users = table_sync("mine", ours=False)
+    plan = reconcile(running(plain, changed, users))
+    assert plan.delete == (ObjectKey("TableSync", "shop-public-gone"),)
+    assert "TableSyncRemoved" in {n.reason for n in plan.notes}
+    starting = progress(table_document("x"), capture={"connected": False})
+    assert reconcile(running(plain, changed, progress=starting)).delete == ()
+    phases = {w.key.name: w.status["phase"] for w in plan.statuses if w.key.kind == "TableSync"}
+    assert (phases["shop-public-mine"], phases["shop-public-parked"]) == ("Removed", "Suspended")
+
+
+def test_users_table_sync_is_tied_to_its_pipeline() -> None:
+    """It is given the label and the owner; its spec is not written."""
+    plan = reconcile(running(table_sync(ours=False, owned=False)))
+    (tie,) = plan.apply
+    assert tie["kind"] == "TableSync"
+    assert "spec" not in tie
+
+
+def test_counters_are_not_urgent_and_times_are_nothing() -> None:
+    """A position or a time alone is not written; counters may wait; a condition may not."""
+    store = PlanStore(running(), pipeline(), [table_sync()])
+    store.carry_out(reconcile(store.observe()))
+    assert reconcile(store.observe(progress=progress(fetched=0.5), moved_at=store.seen.now)).statuses == ()
+    later = progress(table_document(appliedLsn="0/9999"), fetched=1, slot={"sampledAt": "2026-01-31T12:00:09+00:00"})
+    assert reconcile(store.observe(progress=later)).statuses == ()
+    more = progress(table_document(lagSeconds=55), slot={"lagBytes": 900 << 20})
+    writes = reconcile(store.observe(progress=more)).statuses
+    assert [w.urgent for w in writes] == [False, False]
+    worse = progress(table_document(phase="Errored", error=error_document()))
+    writes = reconcile(store.observe(progress=worse)).statuses
+    assert [w.urgent for w in writes] == [True, True]
+
+
+def test_status_of_ten_thousand_failed_tables_is_small() -> None:
+    """A Pipeline's status names at most 20 tables: far from what etcd takes, however many fail."""
+    import json
+
+    long = error_document(reason="x" * 5000)
+    tables = [table_document(f"t{i}", "Errored", error=long) for i in range(10_000)]
+    plan = reconcile(running(progress=progress(*tables)))
+    status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    assert len(status["tables"]["attention"]) == 20
+    assert len(json.dumps(status)) < 16_384
+    assert status["tables"]["total"] == 10_000
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+    )
+)
+@settings(deadline=None)
+def test_an_object_does_not_differ_from_itself(value: Any) -> None:
+    """Whatever is applied is found again, with the API server's defaults beside it."""
+    body = marked({"metadata": {}, "spec": value})
+    assert not differs(body, {**body, "status": {}, "extra": 1})
+    assert differs(body, None)
+
+
+def test_quantities_and_defaults_are_no_drift() -> None:
+    """The API server writes quantities its own way, and leaves out what is empty."""
+    wanted = {"a": {"cpu": "1000m", "memory": "1024Mi"}, "e": {}, "f": False, "l": [], "s": ""}
+    assert not differs(wanted, {"a": {"cpu": "1", "memory": "1Gi"}})
+    assert differs(wanted, {"a": {"cpu": "2", "memory": "1Gi"}})
+    assert differs({"l": [1]}, {"l": [1, 2]})
+
+
+def test_dropped_field_is_seen() -> None:
+    """A field that we no longer set is given up too: the digest of what was applied tells."""
+    before, after = marked({"metadata": {}, "spec": {"a": 1, "b": 2}}), marked({"metadata": {}, "spec": {"a": 1}})
+    assert differs(after, before)
+
+
+def test_says_more() -> None:
+    """Times and positions say nothing new."""
+    assert not says_more({"phase": "x", "progressAt": "1"}, {"phase": "x", "progressAt": "2"})
+    assert says_more({"phase": "x"}, {"phase": "y"})
+    assert not urgent({"display": {"lag": "1"}}, {"display": {"lag": "2"}})
+    assert document()["version"] == 1
