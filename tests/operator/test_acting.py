@@ -283,3 +283,15 @@ def test_kopf_is_set_against_its_pitfalls() -> None:
 def test_operator_knows_no_secrets() -> None:
     """Of the kinds that it can name at all, none is a Secret."""
     assert "Secret" not in RESOURCES
+
+
+def test_page_has_every_reason() -> None:
+    """docs/operator.md names every reason of a condition and of an Event."""
+    from pathlib import Path
+
+    from levada_operator.decide.conditions import PIPELINE_REASONS, TABLE_SYNC_REASONS
+    from levada_operator.decide.events import EVENT_REASONS
+
+    page = (Path(__file__).parents[2] / "docs" / "operator.md").read_text()
+    reasons = {r for lists in (PIPELINE_REASONS, TABLE_SYNC_REASONS) for each in lists.values() for r in each}
+    assert sorted(r for r in reasons | EVENT_REASONS.keys() if r not in page) == []

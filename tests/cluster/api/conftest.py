@@ -1,0 +1,228 @@
+"""Fixtures: an API server that $KUBECONFIG names, a namespace for each test, an operator as a process of its own.
+
+There need be no node: where a test needs a pod, it is made by hand, and its status is written as a kubelet would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from levada_operator.desired.pod import HTTP_PORT
+
+ROOT = Path(__file__).parents[3]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """The real kubectl, in one namespace."""
+
+    namespace: str = "default"
+
+    def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = ["kubectl", "-n", self.namespace, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)}: {done.stderr}")
+        return done
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.run(*arguments, stdin=stdin).stdout
+
+    def apply(self, *bodies: dict[str, Any], options: tuple[str, ...] = ()) -> None:
+        for body in bodies:
+            self("apply", *options, "-f", "-", stdin=json.dumps(body))
+
+    def get(self, kind: str, name: str = "", *options: str) -> Any:
+        """Return an object, or the list of all; None if it is not there."""
+        done = self.run("get", kind, *([name] if name else []), *options, "-o", "json", check=False)
+        if done.returncode:
+            if "NotFound" in done.stderr:
+                return None
+            raise AssertionError(done.stderr)
+        found = json.loads(done.stdout)
+        return found if name else found["items"]
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any], *options: str) -> None:
+        self("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
+
+
+def eventually(check: Callable[[], _T], seconds: float = 90.0) -> _T:
+    """Return the first true answer; fail with the last one otherwise."""
+    deadline = time.monotonic() + seconds
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
+        time.sleep(0.3)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Kubectl:
+    """The API server, with the CRDs."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("no cluster: KUBECONFIG is not set")
+    kubectl = Kubectl()
+    answer = kubectl.run("get", "--raw=/readyz", check=False)
+    if answer.returncode:
+        pytest.skip(f"no cluster: {os.environ['KUBECONFIG']} does not answer: {answer.stderr.strip()[:200]}")
+    kubectl("apply", "-f", str(ROOT / "crds"))
+    kubectl("wait", "--for=condition=Established", "crd", "pipelines.levada.dev", "tablesyncs.levada.dev")
+    eventually(lambda: not kubectl.run("get", "pipelines,tablesyncs", check=False).returncode)
+    return kubectl
+
+
+@pytest.fixture
+def kubectl(cluster: Kubectl) -> Iterator[Kubectl]:
+    """A namespace of the test's own that enforces the restricted Pod Security Standard."""
+    name = f"levada-{uuid.uuid4().hex[:8]}"
+    cluster("create", "namespace", name)
+    cluster("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield Kubectl(name)
+    mine = Kubectl(name)
+    for pipeline in mine.get("pipelines"):
+        mine.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
+    cluster("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def controllers(kubectl: Kubectl) -> None:
+    """A controller-manager: it gives every namespace an account."""
+    deadline = time.monotonic() + 10
+    while kubectl.get("serviceaccount", "default") is None:
+        if time.monotonic() > deadline:
+            pytest.skip("the cluster has no controller-manager")
+        time.sleep(0.3)
+
+
+@dataclass
+class Operator:
+    """The operator as a process, for one namespace."""
+
+    namespace: str
+    log: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.port = free_port()
+        environment = os.environ | {
+            "LEVADA_NAMESPACES": self.namespace,
+            "LEVADA_IMAGE": "levada:test",
+            "LEVADA_ADDRESS": "127.0.0.1",
+            "LEVADA_PORT": str(self.port),
+            "LEVADA_SWEEP_SECONDS": "1",
+            "POD_NAMESPACE": self.namespace,
+        }
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out
+            )
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(30)
+            self.process = None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics that have a value, by their line's beginning; empty if it does not answer yet."""
+        import urllib.request
+
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+    def swept_twice(self) -> None:
+        """Wait until the operator has looked at everything twice from now on."""
+        for _ in range(2):
+            before = self._swept()
+            eventually(lambda before=before: self._swept() > before)  # type: ignore[misc]  # bound on purpose
+
+    def _swept(self) -> float:
+        return self.metrics().get("levada_operator_last_sweep_timestamp_seconds", 0.0)
+
+
+@pytest.fixture
+def operator(kubectl: Kubectl, tmp_path: Path) -> Iterator[Operator]:
+    """A running operator; its log is in the test's folder."""
+    one = Operator(kubectl.namespace, tmp_path / "operator.log")
+    one.start()
+    yield one
+    one.stop()
+    text = one.log.read_text()
+    print(text)
+    assert "Traceback" not in text
+
+
+@dataclass
+class FakeDriver:
+    """An endpoint that tells of progress, and does nothing else."""
+
+    address: str
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    """A driver's HTTP port on an address of its own."""
+    fake = FakeDriver(f"127.77.{uuid.uuid4().int % 250}.{uuid.uuid4().int % 250 + 1}")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(fake.document or {"state": "Starting"}).encode()
+            self.send_response(200 if fake.document else 503)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer((fake.address, HTTP_PORT), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield fake
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def make_pod(kubectl: Kubectl, address: str, name: str = "shop-driver-0") -> None:
+    """Make the driver's pod as its StatefulSet would, if no controller has, and let it be ready at that address."""
+    stateful_set = eventually(lambda: kubectl.get("statefulset", "shop-driver"))
+    deadline = time.monotonic() + 3
+    while kubectl.get("pod", name) is None and time.monotonic() < deadline:
+        time.sleep(0.3)
+    if kubectl.get("pod", name) is None:
+        template = stateful_set["spec"]["template"]
+        metadata = {"name": name, "labels": template["metadata"]["labels"]}
+        kubectl("create", "-f", "-", stdin=json.dumps(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}))  # fmt: skip
+    ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": [
+        {"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]}  # fmt: skip
+    kubectl.patch("pod", name, {"status": ready}, "--subresource=status")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port

@@ -1,0 +1,204 @@
+"""The API server takes and refuses what the models do, and fills in the same defaults; kubectl prints what is meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.api.conftest import Kubectl
+from tests.operator.samples import (
+    error_document,
+    observed,
+    pod,
+    progress,
+    spec,
+    table_document,
+    table_sync,
+)
+
+from levada.spec import PipelineManifest, TableSyncManifest, parse_manifest
+from levada_operator.decide.reconcile import reconcile
+
+CORPUS = Path(__file__).parents[2] / "spec" / "corpus"
+GOLDEN = Path(__file__).parent / "golden"
+
+FILE_ONLY = {
+    "cycle": "YAML that no JSON can say",
+    "kinds": "kubectl itself refuses it",
+    "no_pipeline": "documents of one file",
+    "not_yaml": "kubectl itself refuses it",
+    "strangers": "documents of one file",
+    "twice": "kubectl itself refuses it",
+    "two_pipelines": "documents of one file",
+    "unhashable": "YAML that no JSON can say",
+}
+"""Bad manifests that are wrong as files; as objects they are right, or cannot be."""
+
+
+def documents(folder: str) -> list[Any]:
+    """Return every document of a folder of the corpus."""
+    found = []
+    for path in sorted((CORPUS / folder).glob("*.yaml")):
+        if path.stem not in FILE_ONLY:
+            found += [
+                pytest.param(d, id=f"{path.stem}-{i}") for i, d in enumerate(yaml.safe_load_all(path.read_text())) if d
+            ]
+    return found
+
+
+def placed(body: dict[str, Any], kubectl: Kubectl) -> dict[str, Any]:
+    """Return the object in the test's namespace."""
+    return {**body, "metadata": {**body.get("metadata", {}), "namespace": kubectl.namespace}}
+
+
+@pytest.mark.parametrize("body", documents("good"))
+def test_good_manifest_is_taken_with_the_same_defaults(kubectl: Kubectl, body: dict[str, Any]) -> None:
+    """What the API server stores means to the models what the file does, and lacks no default."""
+    body = placed({k: v for k, v in body.items() if k != "status"}, kubectl)
+    for own in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+        body["metadata"].pop(own, None)
+    model: Any = PipelineManifest if body["kind"] == "Pipeline" else TableSyncManifest
+    stored = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body)))
+    here, there = parse_manifest(model, body, "file"), parse_manifest(model, stored, "stored")
+    assert here.spec == there.spec
+    missing = list(absent(here.spec.model_dump(mode="json", by_alias=True, exclude_none=True), stored["spec"]))
+    assert missing == []
+
+
+def absent(wanted: Any, there: Any, path: str = "spec") -> list[str]:
+    """Return the paths of fields that the models fill in and the API server does not."""
+    if not isinstance(wanted, dict):
+        return []
+    if not isinstance(there, dict):
+        return [path]
+    return [
+        p
+        for key, value in wanted.items()
+        for p in ([f"{path}.{key}"] if key not in there else absent(value, there[key], f"{path}.{key}"))
+    ]
+
+
+@pytest.mark.parametrize("body", documents("bad"))
+def test_bad_manifest_is_refused(kubectl: Kubectl, body: dict[str, Any]) -> None:
+    """What the models refuse, the API server refuses too."""
+    model: Any = PipelineManifest if body.get("kind") == "Pipeline" else TableSyncManifest
+    try:
+        parse_manifest(model, body, "file")
+    except Exception:
+        done = kubectl.run(
+            "create", "--dry-run=server", "-f", "-", stdin=json.dumps(placed(body, kubectl)), check=False
+        )
+        assert done.returncode, "taken by the API server, and refused by the models"
+
+
+@pytest.mark.parametrize("name", ["rules", "catalogs"])
+def test_every_rule_says_what_the_models_say(kubectl: Kubectl, name: str) -> None:
+    """Each rule over several fields is broken by the corpus, and told in the same words."""
+    text = (CORPUS / "bad" / f"{name}.yaml").read_text()
+    told = [line.split(": ", 2)[2] for line in text.splitlines() if line.startswith("# ")]
+    answers = ""
+    for body in yaml.safe_load_all(text):
+        manifest = json.dumps(placed(body, kubectl))
+        answers += kubectl.run("create", "--dry-run=server", "-f", "-", stdin=manifest, check=False).stderr
+    assert [t for t in told if t not in answers] == []
+
+
+IMMUTABLE: list[tuple[dict[str, Any], str]] = [
+    ({"source": {"database": "other"}}, "spec.source.database"),
+    ({"source": {"slot": {"name": "other"}}}, "spec.source.slot.name"),
+    ({"destination": {"iceberg": None, "custom": {"type": "x"}}}, "spec.destination.iceberg"),
+    ({"destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "/x"}}}}, "catalog.type"),
+    ({"staging": {"uri": "s3://other"}}, "spec.staging.uri"),
+    ({"staging": {"volumeClaim": {"size": "1Gi"}}}, "spec.staging.volumeClaim"),
+    ({"store": {"postgres": None, "memory": {}}}, "spec.store.postgres"),
+    ({"store": {"postgres": {"schema": "other"}}}, "spec.store.postgres.schema"),
+]
+
+
+def shop(kubectl: Kubectl, **changes: Any) -> dict[str, Any]:
+    """Return a small Pipeline for the test's namespace."""
+    metadata = {"name": "shop", "namespace": kubectl.namespace}
+    return {"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "metadata": metadata, "spec": spec(**changes)}
+
+
+def test_immutable_fields_stay(kubectl: Kubectl) -> None:
+    """A change of an Immutable field is refused, by its path; any other is taken."""
+    kubectl.apply(shop(kubectl))
+    for change, path in IMMUTABLE:
+        done = kubectl.run("patch", "pipeline", "shop", "--type=merge", "-p", json.dumps({"spec": change}), check=False)
+        assert "is Immutable: make a new Pipeline" in done.stderr, path
+        assert path in done.stderr
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30, "source": {"host": "elsewhere"}}})
+    tsync = placed(table_sync(), kubectl)
+    tsync["metadata"] = {"name": "one", "namespace": kubectl.namespace}
+    kubectl.apply(tsync)
+    done = kubectl.run(
+        "patch", "tsync", "one", "--type=merge", "-p", '{"spec":{"table":{"name":"other"}}}', check=False
+    )
+    assert "spec.table.name is Immutable: make a new TableSync" in done.stderr
+
+
+def test_unknown_field_is_refused(kubectl: Kubectl) -> None:
+    """A misspelt field is an error to kubectl, not silence."""
+    body = shop(kubectl, freshnessSecond=30)
+    done = kubectl.run("apply", "-f", "-", stdin=json.dumps(body), check=False)
+    assert "freshnessSecond" in done.stderr
+
+
+def test_columns(kubectl: Kubectl) -> None:
+    """kubectl get prints what the operator writes, as the golden files have it, normal and wide."""
+    kubectl.apply(shop(kubectl))
+    syncs = {name: placed(table_sync(name), kubectl) for name in ("orders", "events", "broken")}
+    for body in syncs.values():
+        body["metadata"] = {"name": body["metadata"]["name"], "namespace": kubectl.namespace}
+        kubectl.apply(body)
+    copying = {"rows": 88_000_000, "bytes": 5 << 30, "percent": 37.4, "secondsLeft": 3500.0}
+    told = progress(
+        table_document("broken", "Errored", error=error_document()),
+        table_document("events", "DataSync", copy=copying, lagSeconds=None, appliedLsn=None),
+        table_document(),
+    )
+    seen = observed(None, *(table_sync(n) for n in syncs), pods=(pod(),), progress=told, moved_at=None)
+    for write in reconcile(seen).statuses:
+        kubectl.patch(write.key.kind.lower(), write.key.name, {"status": write.status}, "--subresource=status")
+    for kind in ("pipelines", "tablesyncs"):
+        for options in ((), ("-o", "wide")):
+            printed = without_age(kubectl("get", kind, *options))
+            golden = GOLDEN / f"{kind}{'_wide' if options else ''}.txt"
+            assert printed == golden.read_text(), f"{golden}:\n{printed}"
+    selected = kubectl("get", "tsync", "--field-selector", "status.phase=Errored", "-o", "name")
+    assert selected.split() == ["tablesync.levada.dev/shop-public-broken"]
+    assert "shop-public-orders" in kubectl("get", "levada")
+    assert kubectl("get", "pl", "-o", "name").split() == ["pipeline.levada.dev/shop"]
+
+
+def without_age(printed: str) -> str:
+    """Return what kubectl printed with every age of the same text, and no blanks at the ends."""
+    header, *lines = printed.splitlines()
+    at = header.index("AGE")
+    lines = [(line[:at] + "0s ".ljust(3) + line[at + 3 :]).rstrip() for line in lines]
+    return "\n".join([header.rstrip(), *lines]) + "\n"
+
+
+def test_wrong_reason_is_refused(kubectl: Kubectl) -> None:
+    """A reason that is not of the closed lists cannot be written at all."""
+    kubectl.apply(shop(kubectl))
+    condition = {"type": "Ready", "status": "True", "reason": "Whatever", "message": "",
+                 "lastTransitionTime": "2026-01-31T12:00:00Z"}  # fmt: skip
+    patch = json.dumps({"status": {"conditions": [condition]}})
+    done = kubectl.run("patch", "pl", "shop", "--subresource=status", "--type=merge", "-p", patch, check=False)
+    assert "Unsupported value" in done.stderr
+
+
+def test_status_is_a_subresource(kubectl: Kubectl) -> None:
+    """Who writes the spec cannot write the status by it."""
+    kubectl.apply({**shop(kubectl), "status": {"phase": "Streaming"}})
+    assert "status" not in kubectl.get("pipeline", "shop")
+
+
+def test_explain_has_a_word_on_a_field(kubectl: Kubectl) -> None:
+    """kubectl explain tells meaning and unit."""
+    assert "in seconds" in kubectl("explain", "pipeline.spec.freshnessSeconds")

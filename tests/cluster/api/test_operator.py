@@ -1,0 +1,249 @@
+"""The operator as a process, against a real API server. The driver is an endpoint that only tells of progress."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import Any
+
+from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually, make_pod
+from tests.operator.samples import document, error_document, spec, table_document
+
+SQL = "SELECT pg_drop_replication_slot('levada_shop')"
+
+
+def shop(name: str = "shop", **changes: Any) -> dict[str, Any]:
+    """Return a Pipeline."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": name},
+        "spec": spec(**changes),
+    }
+
+
+def condition(kubectl: Kubectl, type_: str, name: str = "shop") -> tuple[str, str]:
+    """Return a condition's status and reason."""
+    status = (kubectl.get("pipeline", name) or {}).get("status", {})
+    return next(((c["status"], c["reason"]) for c in status.get("conditions", ()) if c["type"] == type_), ("", ""))
+
+
+def events(kubectl: Kubectl, reason: str) -> list[str]:
+    """Return the messages of the Events of that reason."""
+    return [e["message"] for e in kubectl.get("events") if e["reason"] == reason]
+
+
+def streaming(kubectl: Kubectl, driver: FakeDriver, *tables: dict[str, Any], **changes: Any) -> None:
+    """Bring a Pipeline to where it streams."""
+    kubectl.apply(shop(**changes))
+    driver.document = document(*(tables or (table_document(), table_document("events"))))
+    make_pod(kubectl, driver.address)
+    kubectl("wait", "--for=condition=Ready", "pipeline/shop", "--timeout=90s")
+
+
+def test_pipeline_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """From apply to Ready: the driver's objects, a TableSync for each table, and statuses that kubectl prints."""
+    streaming(kubectl, driver)
+    assert kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 1
+    eventually(lambda: len(kubectl.get("tablesyncs")) == 2)
+    eventually(lambda: all(t.get("status", {}).get("phase") == "Ready" for t in kubectl.get("tablesyncs")))
+    printed = kubectl("get", "pipelines").splitlines()[1].split()
+    assert printed[:5] == ["shop", "True", "Streaming", "2/2", "1.2Mi"]
+    one = kubectl.get("pipeline", "shop")
+    assert one["status"]["observedGeneration"] == one["metadata"]["generation"]
+    assert one["metadata"]["finalizers"] == ["levada.dev/cleanup"]
+    tsync = kubectl.get("tablesyncs")[0]
+    assert "finalizers" not in tsync["metadata"]
+    assert tsync["metadata"]["ownerReferences"][0]["uid"] == one["metadata"]["uid"]
+
+
+def test_no_spec_is_copied_into_an_annotation(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """kopf keeps nothing of what it saw; only kubectl's own annotation is there."""
+    streaming(kubectl, driver)
+    operator.swept_twice()
+    annotations = kubectl.get("pipeline", "shop")["metadata"].get("annotations", {})
+    assert set(annotations) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+    for tsync in kubectl.get("tablesyncs"):
+        assert not tsync["metadata"].get("annotations", {}).keys() - {"levada.dev/applied"}
+
+
+def test_operator_restart_changes_nothing(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A new operator, after a clean end or a kill, leaves every object as it is."""
+    streaming(kubectl, driver)
+    operator.swept_twice()
+
+    def versions() -> dict[str, str]:
+        kinds = "statefulset,service,configmap,networkpolicy,serviceaccount"
+        found = kubectl.get(kinds, "", "-l", "levada.dev/pipeline=shop")
+        return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
+
+    before = versions()
+    assert len(before) == 5
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        operator.stop(number)
+        operator.start()
+        operator.swept_twice()
+        assert versions() == before
+
+
+def test_rests_without_writes(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A Pipeline in which only positions and times move costs no write at all."""
+    streaming(kubectl, driver)
+    eventually(lambda: len(kubectl.get("tablesyncs")) == 2)
+    operator.swept_twice()
+    operator.swept_twice()
+
+    def writes() -> float:
+        return sum(v for k, v in operator.metrics().items() if k.startswith("levada_operator_writes_total"))
+
+    before = writes()
+    for lsn in range(3):
+        driver.document = document(table_document(appliedLsn=f"0/{lsn + 5}"), table_document("events"))
+        operator.swept_twice()
+    assert writes() == before
+
+
+def test_two_managers_do_not_fight(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """What others add stays; what others change of ours is put back; a user's settings on a TableSync are his."""
+    streaming(kubectl, driver)
+    theirs = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "shop-driver", "labels": {"x": "y"}}}
+    kubectl.apply(theirs, options=("--server-side", "--field-manager=somebody"))
+    kubectl.patch("statefulset", "shop-driver", {"spec": {"replicas": 3}})
+    eventually(lambda: kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 1)
+    assert kubectl.get("statefulset", "shop-driver")["metadata"]["labels"]["x"] == "y"
+    name = "shop-public-orders"
+    eventually(lambda: kubectl.get("tablesync", name))
+    own = {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": name}, "spec": {
+        "suspend": True, "pipelineRef": {"name": "shop"}, "table": {"schema": "public", "name": "orders"}}}  # fmt: skip
+    kubectl.apply(own, options=("--server-side", "--field-manager=gitops"))
+    eventually(lambda: "suspend: true" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
+    operator.swept_twice()
+    assert kubectl.get("tablesync", name)["spec"]["suspend"] is True
+
+
+def test_hot_change_leaves_the_pod_alone(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A Hot field reaches the mounted manifest alone, a Restart field rolls the pod; Events name class and field."""
+    streaming(kubectl, driver)
+    before = kubectl.get("statefulset", "shop-driver")["spec"]["template"]
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
+    eventually(lambda: "freshnessSeconds: 30" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
+    eventually(lambda: events(kubectl, "SpecChanged") == ["Hot: spec.freshnessSeconds"])
+    operator.swept_twice()
+    assert kubectl.get("statefulset", "shop-driver")["spec"]["template"] == before
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"image": "levada:other"}}})
+    eventually(lambda: "Restart: spec.driver.image" in events(kubectl, "SpecChanged"))
+    eventually(lambda: kubectl.get("statefulset", "shop-driver")["spec"]["template"] != before)
+
+
+def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A failed preflight and a failed table are conditions and Events, with what mends them."""
+    streaming(kubectl, driver)
+    driver.document = document(table_document(phase="Errored", error=error_document()), table_document("events"))
+    eventually(lambda: condition(kubectl, "TablesHealthy") == ("False", "SomeErrored"))
+    assert condition(kubectl, "Ready") == ("False", "TablesErrored")
+    eventually(lambda: any("REPLICA IDENTITY FULL" in m for m in events(kubectl, "TableErrored")))
+    message = "error: no login [source_auth_failed]\n  hint: check the password\n"
+    status = {"conditions": [{"type": "Ready", "status": "False"}], "initContainerStatuses": [{
+        "name": "preflight", "image": "levada:test", "imageID": "", "ready": False, "restartCount": 2,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 3, "reason": "Error", "message": message}}}]}  # fmt: skip
+    driver.document = {}
+    kubectl.patch("pod", "shop-driver-0", {"status": status}, "--subresource=status")
+    eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PreflightFailed"))
+    eventually(lambda: events(kubectl, "PreflightFailed") == ["no login; check the password [source_auth_failed]"])
+
+
+def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """Suspended, the driver goes to 0 and a short Job samples the slot; what it leaves is in status."""
+    streaming(kubectl, driver, health={"lagProbeSeconds": 3600})
+    kubectl.patch("pipeline", "shop", {"spec": {"suspend": True}})
+    eventually(lambda: kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 0)
+    kubectl.run("delete", "pod", "shop-driver-0", "--force", "--grace-period=0", check=False)
+    driver.document = {}
+    eventually(lambda: condition(kubectl, "Suspended") == ("True", "Drained"))
+    assert condition(kubectl, "Ready") == ("False", "Suspended")
+    job = eventually(lambda: next(iter(kubectl.get("jobs", "", "-l", "levada.dev/role=lag")), None), 120)
+    sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended",
+              "safeWalBytes": None, "active": False, "sampledAt": "2030-01-31T11:59:00+00:00"}  # fmt: skip
+    template = job["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+           "metadata": {"name": "probe", "labels": template["metadata"]["labels"]}}  # fmt: skip
+    kubectl.apply(pod)
+    ended = {"phase": "Succeeded", "containerStatuses": [{
+        "name": "lag", "image": "levada:test", "imageID": "", "ready": False, "restartCount": 0,
+        "state": {"terminated": {"exitCode": 0, "message": json.dumps(sample)}}}]}  # fmt: skip
+    kubectl.patch("pod", "probe", {"status": ended}, "--subresource=status")
+    eventually(lambda: kubectl.get("pipeline", "shop")["status"]["display"]["lag"] == "5Gi")
+    assert condition(kubectl, "SlotHealthy") == ("True", "Extended")
+
+
+def test_second_pipeline_on_a_slot_never_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """The younger of two says which is the older, has no finalizer, and its deletion harms nothing."""
+    streaming(kubectl, driver)
+    kubectl.apply(shop("copy", source={"slot": {"name": "levada_shop"}}))
+    eventually(lambda: condition(kubectl, "Accepted", "copy") == ("False", "ConflictingPipeline"))
+    assert kubectl.get("statefulset", "copy-driver") is None
+    kubectl("delete", "pipeline", "copy", "--timeout=60s")
+    assert kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 1
+
+
+def deleted(kubectl: Kubectl) -> None:
+    """Delete the Pipeline without waiting, and its pod, as its controller would."""
+    kubectl("delete", "pipeline", "shop", "--wait=false")
+    eventually(
+        lambda: (kubectl.get("statefulset", "shop-driver") or {"spec": {"replicas": 0}})["spec"]["replicas"] == 0
+    )
+    kubectl.run("delete", "pod", "shop-driver-0", "--force", "--grace-period=0", check=False)
+
+
+def test_deletion_cleans_up(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """The driver is stopped, the clean-up Job runs, the Pipeline goes; an operator that dies meanwhile goes on."""
+    streaming(kubectl, driver)
+    deleted(kubectl)
+    eventually(lambda: kubectl.get("job", "shop-cleanup"))
+    operator.stop(signal.SIGKILL)
+    operator.start()
+    assert kubectl.get("pipeline", "shop")["status"]["phase"] == "Deleting"
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = [{"type": t, "status": "True", "lastTransitionTime": now} for t in ("SuccessCriteriaMet", "Complete")]
+    done = {"conditions": conditions, "succeeded": 1, "startTime": now, "completionTime": now, "active": 0, "ready": 0}
+    kubectl.patch("job", "shop-cleanup", {"status": done}, "--subresource=status")
+    eventually(lambda: kubectl.get("pipeline", "shop") is None)
+    assert len(events(kubectl, "CleanupFinished")) == 1
+
+
+def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A clean-up that never ends is given up, and an Event names the slot and the SQL that drops it."""
+    streaming(kubectl, driver, deletionPolicy={"cleanupTimeoutSeconds": 30})
+    deleted(kubectl)
+    eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
+    assert SQL in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+
+
+def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """An annotation lets the Pipeline go at once."""
+    streaming(kubectl, driver)
+    kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
+    kubectl("delete", "pipeline", "shop", "--timeout=60s")
+    assert SQL in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+
+
+def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None) -> None:
+    """A Pipeline does not keep its namespace from going; the Event is then at the namespace itself."""
+    streaming(kubectl, driver)
+    kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
+    eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
+    found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={kubectl.namespace}")
+    assert any(SQL in e["message"] for e in found)
+
+
+def test_everything_goes_with_its_pipeline(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None
+) -> None:
+    """What the Pipeline owned is removed by Kubernetes, the TableSyncs too."""
+    streaming(kubectl, driver, deletionPolicy={"slot": "Retain", "state": "Retain"})
+    eventually(lambda: len(kubectl.get("tablesyncs")) == 2)
+    assert "finalizers" not in kubectl.get("pipeline", "shop")["metadata"]
+    kubectl("delete", "pipeline", "shop", "--timeout=60s")
+    eventually(lambda: kubectl.get("tablesyncs,statefulset,configmap", "", "-l", "levada.dev/pipeline=shop") == [])
