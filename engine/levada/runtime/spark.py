@@ -33,10 +33,16 @@ _START_NOISE: Final = re.compile(r"WARNING: Using incubator modules|Picked up |\
 _JVM_OPTIONS: Final = (
     # Of the collectors it needs the least memory beside the heap, and gives the heap back.
     "-XX:+UseSerialGC",
+    # By itself the heap begins with a 64th of the machine's memory, and never goes below.
+    "-Xms64m",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
     "-XX:-UsePerfData",
 )
+
+
+_JOINED: Final = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")
+"""Settings of which ours and the user's go together."""
 
 
 def spark_session(
@@ -44,7 +50,7 @@ def spark_session(
 ) -> SparkSession:
     """Return the process's Spark session, started if there is none yet.
 
-    ``cores``: task slots of ``local[…]``, ``*`` for all; ``memory``: the JVM's heap as the JVM writes it (``2g``).
+    ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap as the JVM writes it (``2g``).
     ``conf`` goes before everything set here, ``spark.master`` included. Raise NeedsOperator if this machine has no
     Java or jars and cannot get them. What the JVM prints goes to the logger ``levada.spark``.
     """
@@ -53,6 +59,7 @@ def spark_session(
 
     with _starting:
         if SparkContext._active_spark_context is None:
+            logging.getLogger("py4j").setLevel(logging.WARNING)
             settings = _settings(name, str(cores), memory, conf or {})
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
@@ -62,12 +69,11 @@ def spark_session(
 
 
 def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:
-    slots = str(len(os.sched_getaffinity(0))) if cores == "*" else cores
+    slots = str(available_cores()) if cores == "*" else cores
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{slots}]",
         "spark.driver.memory": memory or "1g",
-        "spark.jars": ",".join(map(str, ensure_jars())),
         "spark.python.daemon.module": "levada.runtime.worker_daemon",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -79,12 +85,30 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    jars = list(map(str, ensure_jars()))
     if conf.get("spark.master", "local").startswith("local"):
+        # spark.jars would have them copied, 50 MB, at each start.
+        settings["spark.driver.extraClassPath"] = os.pathsep.join(
+            [*jars, *filter(None, [conf.get("spark.driver.extraClassPath")])]
+        )
         # The machine's own name need not resolve, nor be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        settings["spark.jars"] = ",".join(jars)
     log4j = resources.files("levada.runtime") / "log4j2.properties"
     options = (*_JVM_OPTIONS, f'"-Dlog4j2.configurationFile={log4j}"', conf.get("spark.driver.extraJavaOptions", ""))
-    return settings | dict(conf) | {"spark.driver.extraJavaOptions": " ".join(options).strip()}
+    settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
+    return {**conf, **{k: v for k, v in settings.items() if k not in conf or k in _JOINED}}
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use, rounded up: those it may run on, or fewer by its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
 def _launch_jvm(conf: Any) -> Any:

@@ -1,0 +1,81 @@
+"""The Spark session as it is started on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from logging.handlers import QueueHandler
+from pathlib import Path
+from queue import Queue
+
+from pyspark.sql import SparkSession
+
+from levada.runtime.spark import spark_session
+
+
+def test_settings(spark: SparkSession) -> None:
+    """The session is local, in UTC, without a UI, and shuffles into as many parts as it has slots."""
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.master") == "local[2]"
+    assert conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_second_call_returns_the_session(spark: SparkSession) -> None:
+    """A process has one session: asking again, from any thread, starts nothing."""
+    found: list[SparkSession] = []
+    thread = threading.Thread(target=lambda: found.append(spark_session("other", cores=1)))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+
+
+def test_iceberg_works(spark: SparkSession, tmp_path: Path) -> None:
+    """Iceberg's catalog, its SQL extensions and its procedures are there."""
+    spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
+    spark.conf.set("spark.sql.catalog.lake.warehouse", str(tmp_path))
+    spark.sql("CREATE TABLE lake.db.t (id bigint) USING iceberg")
+    spark.sql("INSERT INTO lake.db.t VALUES (1), (2)")
+    spark.sql("ALTER TABLE lake.db.t CREATE BRANCH b")
+    spark.sql("CALL lake.system.expire_snapshots(table => 'db.t')")
+    assert spark.table("lake.db.t").count() == 2
+
+
+def test_postgres_driver_is_there(spark: SparkSession) -> None:
+    """The JDBC driver's class can be loaded."""
+    assert spark.sparkContext._jvm.org.postgresql.Driver().getMajorVersion() == 42
+
+
+def test_workers_run_this_python_with_our_modules_loaded(spark: SparkSession) -> None:
+    """A Python worker is this interpreter, and finds what copies need imported already."""
+
+    def look(_: int) -> tuple[str, bool]:
+        return sys.executable, {"pyarrow.parquet", "psycopg", "numpy"} <= sys.modules.keys()
+
+    assert spark.sparkContext.parallelize([0], 1).map(look).collect() == [(sys.executable, True)]
+
+
+def test_nothing_of_the_process_is_changed(spark: SparkSession) -> None:
+    """Starting Spark leaves the environment, the handler of SIGINT and the current folder as they were."""
+    assert "SPARK_HOME" not in os.environ
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    spark.sql("SELECT 1").collect()
+    assert not [name for name in ("metastore_db", "derby.log", "spark-warehouse") if Path(name).exists()]
+
+
+def test_output_of_the_jvm_is_logged(spark: SparkSession) -> None:
+    """What the JVM prints goes to the logger ``levada.spark`` with its level, and not to the console."""
+    heard: Queue[logging.LogRecord] = Queue()
+    handler = QueueHandler(heard)
+    logging.getLogger("levada.spark").addHandler(handler)
+    try:
+        spark.sparkContext._jvm.java.lang.System.err.println("ERROR Test: hello from the JVM")
+        record = heard.get(timeout=60)
+    finally:
+        logging.getLogger("levada.spark").removeHandler(handler)
+    assert (record.levelname, record.getMessage()) == ("ERROR", "Test: hello from the JVM")
