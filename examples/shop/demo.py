@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ HERE = Path(__file__).parent
 TABLES = ("customers", "products", "orders", "order_items", "payments", "baskets")
 PATIENCE_S = 300
 
+warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")  # of the embedded PostgreSQL's package
 console = Console(highlight=False, soft_wrap=True)
 
 

@@ -148,6 +148,14 @@ def test_run_of_a_source_that_is_not_ready_starts_nothing(manifest: Path, db: Da
     assert not (manifest.parent / ".levada" / db.name.replace("_", "-") / "engine.json").exists()
 
 
+def test_a_suspended_pipeline_rests(manifest: Path, db: Database) -> None:
+    """Running it is no error, and does nothing."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, suspend=True)))
+    result = on(manifest, "run")
+    assert result.exit_code == 0
+    assert "it rests" in result.stdout
+
+
 def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
     """No slot is an answer, not an error; with one, bytes come as bytes in JSON."""
     slot = f"levada_{db.name}"

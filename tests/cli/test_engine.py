@@ -45,6 +45,7 @@ def manifest(db: Database, tmp_path: Path) -> Path:
                     "tables": {"include": [{"schema": "public"}]},
                     "freshnessSeconds": 1,
                     "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": f"file://{tmp_path}/lake"}}},
+                    "deletionPolicy": {"publication": "Delete", "destinationTables": "Delete"},
                     "staging": {"uri": f"file://{tmp_path}/staging"},
                 },
             }
@@ -110,4 +111,12 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     assert "stopped" in output.splitlines()[-1]
     assert "Traceback" not in output
     assert not (work_dir / "engine.json").exists()
-    assert levada(manifest, "cleanup", "--yes").returncode == 0
+
+    assert (manifest.parent / "lake" / "public" / "good").exists()
+    cleaned = levada(manifest, "cleanup", "--yes")
+    assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
+    assert "2 tables dropped" in cleaned.stdout
+    assert not list((manifest.parent / "lake").rglob("*.parquet"))
+    assert not [file for file in (manifest.parent / "staging").rglob("*") if file.is_file()]
+    assert db.query("SELECT slot_name FROM pg_replication_slots WHERE database = %s", db.name) == []
+    assert db.query("SELECT pubname FROM pg_publication") == db.query("SELECT evtname FROM pg_event_trigger") == []

@@ -51,6 +51,9 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
     deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
     current: list[Pipeline] = []
     spec = manifests.pipeline.spec
+    if spec.suspend:
+        console().print(f"{manifests.pipeline.metadata.name}: spec.suspend is true, so it rests", markup=False)
+        return Exit.OK
     server = ProgressServer(
         lambda: current[0].progress() if current else None,
         host=options.host,
