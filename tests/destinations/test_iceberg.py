@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,11 @@ from levada.destinations import TableMode, TableSettings
 from levada.destinations.iceberg import maintenance
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, Work, oldest_kept, work_due
-from levada.destinations.iceberg.table import IcebergTable, Snapshot, TableFacts
+from levada.destinations.iceberg.metadata import Snapshot, TableFacts
+from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import InvalidManifest, NeedsOperator
-from levada.schema import IdentityKind, Kind
+from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId
 
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
 
@@ -51,6 +54,29 @@ def test_a_batch_without_changes_is_no_commit(hadoop: Lake) -> None:
     apply(hadoop, destination, stream)
     assert len(hadoop.iceberg().metadata.snapshots) == 1
     assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    stream.insert(id=4, item="d", note=None)
+    apply(hadoop, destination, stream)
+    assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
+
+
+def test_tables_are_written_side_by_side(hadoop: Lake) -> None:
+    """Several threads write a table each, and none sees anything of the others."""
+    destination = hadoop.destination()
+    tables = [replace(ORDERS, id=TableId(100 + i), name=QualifiedTable("public", f"t{i}")) for i in range(4)]
+
+    def run(schema: ReplicatedTableSchema) -> None:
+        stream = copy(hadoop, destination, schema, n=3)
+        for i in range(3):
+            stream.update(id=1, item=f"{schema.name} {i}", note=None, unchanged=[3])
+            stream.insert(id=10 + i, item="new", note=None)
+            apply(hadoop, destination, stream)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, tables))
+    for schema in tables:
+        seen = {r["id"]: r["item"] for r in hadoop.rows(schema.name.name)}
+        new = dict.fromkeys((10, 11, 12), "new")
+        assert seen == {1: f"{schema.name} 2", 2: "item 2", 3: "item 3"} | new
 
 
 @pytest.mark.parametrize("index", ["lost", "stale", "broken"])
@@ -84,8 +110,8 @@ def test_a_foreign_writer_is_followed(lake: Lake) -> None:
     """Rows that somebody else changed, moved or wrote in between are found where they are now."""
     destination = lake.destination()
     stream = copy(lake, destination, n=6)
+    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.update.mode'='merge-on-read')")
     lake.sql("UPDATE {t} SET item = 'theirs' WHERE id IN (1, 2)")
-    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.mode'='copy-on-write')")
     lake.sql("DELETE FROM {t} WHERE id = 3")
     lake.sql("INSERT INTO {t} VALUES (100, 'foreign', NULL)")
     stream.update(id=1, item="ours", note=None, unchanged=[3])
@@ -238,6 +264,19 @@ def test_compaction_by_somebody_else_is_followed(hadoop: Lake) -> None:
     assert items(hadoop) == {1: "AA", 2: "item 2", 3: "item 3", 4: "item 4", 5: "E"}
 
 
+def test_files_of_another_format_are_rewritten(hadoop: Lake) -> None:
+    """What somebody else wrote as ORC is found as well, and then no longer ORC."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.format.default'='orc')")
+    hadoop.sql("INSERT INTO {t} VALUES (100, 'foreign', 'long')")
+    stream.update(id=100, item="ours", note=None, unchanged=[3])
+    stream.delete(id=1)
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {2: "item 2", 3: "item 3", 100: "ours"}
+    assert all(f.endswith(".parquet") for f in _files(hadoop))
+
+
 def test_work_due() -> None:
     """Many small files, many delete files and many deleted rows are worth a rewrite; a few are not."""
     mega = 1 << 20
@@ -251,7 +290,7 @@ def test_work_due() -> None:
 
 def test_what_expires() -> None:
     """The current state always stays, older ones by age and by number."""
-    history = [Snapshot(i, i - 1, "append", i * 1000, None) for i in range(2000, 0, -1)]
+    history = [Snapshot(i, "append", i * 1000, None, TableFacts(0, 0, 0, 0, 0)) for i in range(2000, 0, -1)]
     now = 2_000_000
     assert oldest_kept(history[:5], MaintenanceSettings(600, 0), now) is None
     kept = oldest_kept(history[:5], MaintenanceSettings(600, 2), now)

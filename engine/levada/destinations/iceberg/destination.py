@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
@@ -19,13 +19,14 @@ from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.layout import Layout, resync_hint
 from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
+from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.state import TableState
-from levada.destinations.iceberg.table import IcebergTable, Property
+from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.tables import Tables, check_same_table
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.keys import KeyEncoder
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -33,7 +34,9 @@ from levada.values import Durability, Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
-_ATTEMPTS = 3
+_ATTEMPTS: Final = 3
+_RELOAD_S: Final = 600
+"""A catalog may lend credentials with a table that it loads; they are asked for anew before they end."""
 
 
 class IcebergDestination(Destination):
@@ -125,9 +128,9 @@ class IcebergDestination(Destination):
             return None
         with state.lock:
             opened = self._open(state)
-            if opened is None or opened.properties.get(Property.TABLE_ID) != str(int(table)):
+            if opened is None or opened.metadata.properties.get(Property.TABLE_ID) != str(int(table)):
                 return None
-            state.mark = opened.mark()
+            state.mark = opened.metadata.mark
             return state.mark
 
     def maintain(self, table: TableId) -> None:
@@ -148,7 +151,7 @@ class IcebergDestination(Destination):
         rewritten = compact(table, self._tables.jvm)
         if rewritten and state.index is not None and state.schema is not None:
             # Before old snapshots go: then the index can no longer follow from its own to the current one.
-            self._index(state, table, state.schema, table.layout())
+            self._index(state, table, state.schema, table.metadata.layout)
         expire(table, settings, int(time.time() * 1000))
 
     # -- finding tables
@@ -167,7 +170,7 @@ class IcebergDestination(Destination):
             if table not in self._states and not self._searched:
                 for found, opened in self._tables.ours():
                     state = self._states.setdefault(found, self._new_state(found, opened.name))
-                    state.table = opened
+                    state.table, state.loaded_at = opened, time.monotonic()
                 self._searched = True
             return self._states.get(table)
 
@@ -176,10 +179,16 @@ class IcebergDestination(Destination):
 
     def _open(self, state: TableState) -> IcebergTable | None:
         """Return the table as it is now, None if there is none."""
-        if state.table is not None and self._tables.exists(state.name):
+        now = time.monotonic()
+        if state.table is None or now - state.loaded_at >= _RELOAD_S:
+            state.table, state.loaded_at = self._tables.load(state.name), now
+            return state.table
+        try:
             state.table.refresh()
-        else:
-            state.table = self._tables.load(state.name)
+        except LevadaError:
+            if self._tables.exists(state.name):
+                raise
+            state.table = None
         return state.table
 
     # -- one batch
@@ -211,11 +220,11 @@ class IcebergDestination(Destination):
             self._upsert(state, table, layout, events, after, mark)
         else:
             self._append(table, layout, events, after, mark)
-        state.schema, state.mark = schema, mark
+        state.schema, state.mark = schema, table.metadata.mark
 
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
         table.check_epoch(mark)
-        held = table.mark()
+        held = table.metadata.mark
         if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
             # What the engine hands on begins where the table was before: the changes in between would be lost.
             raise NeedsOperator(
@@ -296,7 +305,7 @@ def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Waterm
         try:
             # The rows have every value: what was to be filled in before is so no longer.
             done = {Property.FILL.value: None}
-            return table.write(files, mark=mark, replacing=not table.is_empty, properties=done)
+            return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
         except CommitConflict:
             if attempt == _ATTEMPTS:
                 raise

@@ -16,7 +16,8 @@ from levada.copy.jobs import SparkTasks
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, cast_columns
 from levada.destinations.iceberg.layout import Layout, reconcile, unsupported
 from levada.destinations.iceberg.live import LiveFile, live_files
-from levada.destinations.iceberg.table import IcebergTable, Property
+from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.pgoutput.text import parse_text
 from levada.schema import ReplicatedTableSchema
@@ -33,8 +34,8 @@ def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode
     Added columns whose constant the rows that are there must get are noted in a property by the same commit; `fill`
     does it. Raise NeedsOperator for what Iceberg cannot take, before anything is written.
     """
-    current = table.layout()
-    step = reconcile(current, table.last_field_id, schema, mode, policy)
+    current = table.metadata.layout
+    step = reconcile(current, table.metadata.last_field_id, schema, mode, policy)
     if not step.changes:
         return current
     _log.info("%s: %s", table.name, "; ".join(step.changes))
@@ -47,7 +48,7 @@ def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode
             Property.FILL.value: json.dumps(sorted(pending)) if pending else None,
         },
     )
-    return table.layout()
+    return table.metadata.layout
 
 
 def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spark: SparkSession) -> bool:
@@ -69,7 +70,7 @@ def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spa
         if not constants[field.name].is_valid:
             raise unsupported(schema, f"the default of column {column.name} has no place in {column.type.arrow}")
     done = {Property.FILL.value: None}
-    if not constants or table.is_empty:
+    if not constants or not table.metadata.facts.data_files:
         table.set_properties(done)
         return False
     files = _rewrite(table, layout, constants, spark)
@@ -78,7 +79,7 @@ def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spa
 
 
 def _pending(table: IcebergTable) -> set[int]:
-    return set(json.loads(table.properties.get(Property.FILL.value, "[]")))
+    return set(json.loads(table.metadata.properties.get(Property.FILL.value, "[]")))
 
 
 def _rewrite(

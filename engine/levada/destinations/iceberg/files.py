@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -62,9 +63,7 @@ class Storage:
 
     def io(self) -> FileIO:
         """Return PyIceberg's way to the files."""
-        from pyiceberg.io import load_file_io
-
-        return load_file_io(dict(self.properties), self.folder)
+        return _file_io(self.folder, tuple(sorted(self.properties.items())))
 
     def remove(self, files: Iterable[WrittenFile]) -> None:
         """Remove files that no commit names; one that cannot be removed stays as garbage."""
@@ -74,6 +73,14 @@ class Storage:
                 io.delete(written.path)
             except Exception as error:
                 _log.warning("%s stays behind as garbage: %s", written.path, type(error).__name__)
+
+
+@lru_cache(maxsize=64)
+def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
+    # Kept, because it keeps connections to an object store.
+    from pyiceberg.io import load_file_io
+
+    return load_file_io(dict(properties), folder)
 
 
 @contextmanager
@@ -185,7 +192,7 @@ def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema
             raise NeedsOperator(
                 "value_out_of_range",
                 f"{table}: a value of column {wanted.name} does not fit {wanted.type}",
-                hint=f"levada resync {table}",
+                hint=f"copy the table again: levada resync MANIFEST {table}",
             ) from None
     return pa.Table.from_arrays(typed, schema=target)
 

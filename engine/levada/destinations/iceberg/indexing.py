@@ -16,7 +16,8 @@ from levada.destinations.iceberg.files import Positions
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.layout import Field, Layout, unsupported
 from levada.destinations.iceberg.live import READERS, LiveFile, live_files, whole
-from levada.destinations.iceberg.table import IcebergTable, Snapshot
+from levada.destinations.iceberg.metadata import Snapshot
+from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.keys import KeyEncoder, Keys
 from levada.schema import ReplicatedTableSchema
 
@@ -71,7 +72,7 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
     What this pipeline committed, and compaction by anybody, is read from the files that they added; after any other
     commit, or if the index' snapshot is none of the table's history, every data file is read.
     """
-    current = table.snapshot_id
+    current = table.metadata.snapshot_id
     if current is None:
         index.clear()
         return
@@ -99,7 +100,7 @@ def _gap(index: KeyIndex, table: IcebergTable, pipeline: str) -> list[Snapshot] 
     if index.snapshot_id is None:
         return None
     gap: list[Snapshot] = []
-    for snapshot in table.ancestors():
+    for snapshot in table.metadata.history:
         if snapshot.id == index.snapshot_id:
             return gap[::-1]
         ours = snapshot.mark is not None and snapshot.mark.pipeline == pipeline
@@ -114,7 +115,7 @@ def rebuild(index: KeyIndex, table: IcebergTable, reader: KeyReader) -> None:
     _log.info("%s: building the key index anew", table.name)
     index.clear()
     files = live_files(table)
-    current = table.snapshot_id
+    current = table.metadata.snapshot_id
     assert current is not None
     add_files(index, reader, table.storage().io(), files)
     index.commit(current)

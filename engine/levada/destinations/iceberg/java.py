@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,11 @@ class Jvm:
         for key, value in values.items():
             result.put(key, value)
         return result
+
+    def read_map(self, values: JavaObject) -> dict[str, str]:
+        """Return a Java map of strings by one call; entries without a value are left out."""
+        text = self.iceberg.util.JsonUtil.mapper().writeValueAsString(values)
+        return {k: v for k, v in json.loads(text).items() if v is not None}
 
     def set(self, values: Sequence[str]) -> JavaObject:
         """Return a ``java.util.HashSet``."""

@@ -93,10 +93,10 @@ class Layout:
     attnums: Mapping[int, int]
 
     @classmethod
-    def from_json(cls, schema: str, columns: str) -> Layout:
-        """Read a table's schema and the property that `columns_json` made."""
-        fields = tuple(Field(f["id"], f["name"], f["type"]) for f in json.loads(schema)["fields"])
-        return cls(fields, {int(a): i for a, i in json.loads(columns).items()})
+    def of(cls, fields: Sequence[Mapping[str, Any]], columns: Mapping[str, int]) -> Layout:
+        """Read the fields of a schema in Iceberg's JSON, and the property that `columns_json` made."""
+        made = tuple(Field(f["id"], f["name"], f["type"]) for f in fields)
+        return cls(made, {int(a): i for a, i in columns.items()})
 
     def to_json(self) -> str:
         """Return the schema as Iceberg reads it; every column is optional."""
@@ -181,7 +181,7 @@ def reconcile(
         raise NeedsOperator(
             "schema_change_refused",
             f"{wanted.name}: {'; '.join(step.changes)}; the pipeline's onSchemaChange is Fail",
-            hint="set onSchemaChange to Propagate or Ignore, or copy the table again: " + resync_hint(wanted),
+            hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
         )
     return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
 
@@ -201,7 +201,7 @@ def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
 
 def resync_hint(schema: ReplicatedTableSchema) -> str:
     """Return the line that copies the table again."""
-    return f"levada resync {schema.name}"
+    return f"copy the table again: levada resync MANIFEST {schema.name}"
 
 
 def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from levada.destinations.iceberg.files import TARGET_BYTES
 from levada.destinations.iceberg.java import Jvm, java_errors
-from levada.destinations.iceberg.table import IcebergTable, Snapshot, TableFacts
+from levada.destinations.iceberg.metadata import Snapshot, TableFacts, kept_mark
+from levada.destinations.iceberg.table import IcebergTable
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
     )
 
 
-def oldest_kept(history: list[Snapshot], settings: MaintenanceSettings, now_ms: int) -> Snapshot | None:
+def oldest_kept(history: Sequence[Snapshot], settings: MaintenanceSettings, now_ms: int) -> Snapshot | None:
     """Return the oldest snapshot that stays, of a history from the newest on; None if all of it does. Pure."""
     keep = len(history)
     if settings.expire_after_s:
@@ -78,10 +79,10 @@ def oldest_kept(history: list[Snapshot], settings: MaintenanceSettings, now_ms: 
 
 def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) -> bool:
     """Merge small files and deletes where it is worth it; tell whether anything was rewritten."""
-    work = work_due(table.facts(), target_bytes=target_bytes)
+    work = work_due(table.metadata.facts, target_bytes=target_bytes)
     if not (work.rewrite_data or work.rewrite_deletes):
         return False
-    before, started = table.snapshot_id, time.monotonic()
+    before, started = table.metadata.snapshot_id, time.monotonic()
     with java_errors(f"compact {table.name}"):
         actions = jvm.iceberg.spark.actions.SparkActions.get(jvm.session)
         if work.rewrite_data:
@@ -96,11 +97,11 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
                 rewrite = rewrite.option(key, str(value))
             rewrite.execute()
         table.refresh()
-        if work.rewrite_deletes and table.facts().delete_files >= DELETE_FILES:
+        if work.rewrite_deletes and table.metadata.facts.delete_files >= DELETE_FILES:
             actions.rewritePositionDeletes(table.java).execute()
     table.refresh()
     _log.info("compacted %s in %.1f s", table.name, time.monotonic() - started)
-    return table.snapshot_id != before
+    return table.metadata.snapshot_id != before
 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
@@ -108,14 +109,14 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
 
     The mark of the oldest state that stays is kept as a table property first: it may be one without a stamp of its own.
     """
-    history = list(table.ancestors())
+    history = table.metadata.history
     oldest = oldest_kept(history, settings, now_ms)
     if oldest is None:
         return
     place = history.index(oldest)
     mark = next((s.mark for s in history[place:] if s.mark is not None), None)
     if mark is not None:
-        table.keep_mark(mark)
+        table.set_properties(kept_mark(mark))
     with java_errors(f"expire snapshots of {table.name}"):
         table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
     table.refresh()

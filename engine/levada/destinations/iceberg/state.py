@@ -23,6 +23,8 @@ class TableState:
     index_folder: Path
     lock: threading.RLock = field(default_factory=threading.RLock)
     table: IcebergTable | None = None
+    loaded_at: float = 0.0
+    """`time.monotonic` of when ``table`` was loaded from the catalog."""
     index: KeyIndex | None = None
     schema: ReplicatedTableSchema | None = None
     """The version that was written last."""

@@ -8,78 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
 from levada.destinations.iceberg.files import Storage, WrittenFile
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, Jvm, each, java_errors
 from levada.destinations.iceberg.layout import Layout
+from levada.destinations.iceberg.metadata import TableMetadata, stamp
 from levada.errors import NeedsOperator, StaleEpoch
-from levada.values import Lsn, Watermark
+from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
-
-PIPELINE: Final = "levada.pipeline"
-EPOCH: Final = "levada.epoch"
-LSN: Final = "levada.lsn"
-"""These three stamp a snapshot's summary."""
-
-MARK_PIPELINE: Final = "levada.mark.pipeline"
-MARK_EPOCH: Final = "levada.mark.epoch"
-MARK_LSN: Final = "levada.mark.lsn"
-"""These, as table properties, hold the mark once no stamped snapshot is left in the table's history."""
-
-
-class Property(StrEnum):
-    """What a table's properties tell of the source."""
-
-    PIPELINE = PIPELINE
-    TABLE_ID = "levada.table-id"
-    SOURCE = "levada.source"
-    """The source's schema and name when the table was made, in JSON."""
-    MODE = "levada.mode"
-    KEY = "levada.key"
-    """The key's attnums, ascending."""
-    COLUMNS = "levada.columns"
-    """attnum -> field id, in JSON."""
-    FILL = "levada.fill"
-    """attnums of added columns whose constant the rows that were there have not got yet, in JSON."""
-
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "format-version": "2",
     # One commit a second must not leave a metadata file a second behind.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    "write.parquet.compression-codec": "zstd",
-    "write.delete.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.merge.mode": "merge-on-read",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TableFacts:
-    """What a table's metadata tells of its shape."""
-
-    data_files: int
-    delete_files: int
-    rows: int
-    deleted_rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot of the table; ``mark`` if it carries a stamp."""
-
-    id: int
-    parent: int | None
-    operation: str
-    timestamp_ms: int
-    mark: Watermark | None
 
 
 class IcebergTable:
@@ -89,78 +35,21 @@ class IcebergTable:
         self.name = name
         self._jvm = jvm
         self.java = java
-        self._ops = java.operations()
-
-    # -- what it holds
+        with java_errors(f"read {name}"):
+            self._ops = java.operations()
+            self._read()
 
     def refresh(self) -> None:
         """Read the table's newest metadata."""
         with java_errors(f"read {self.name}"):
             self.java.refresh()
+            if self._ops.current().metadataFileLocation() != self._read_from:
+                self._read()
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
-        with java_errors(f"read {self.name}"):
-            return dict(self.java.properties())
-
-    def layout(self) -> Layout:
-        """Return the table's columns."""
-        with java_errors(f"read {self.name}"):
-            schema = self._jvm.iceberg.SchemaParser.toJson(self.java.schema())
-            return Layout.from_json(schema, self.java.properties().get(Property.COLUMNS.value) or "{}")
-
-    @property
-    def last_field_id(self) -> int:
-        """The highest field id that the table ever had."""
-        with java_errors(f"read {self.name}"):
-            return int(self._ops.current().lastColumnId())
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The current snapshot's id, None in a table without any."""
-        with java_errors(f"read {self.name}"):
-            current = self.java.currentSnapshot()
-            return None if current is None else int(current.snapshotId())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no data files."""
-        return not self.facts().data_files
-
-    def facts(self) -> TableFacts:
-        """Return the shape of the current snapshot."""
-        with java_errors(f"read {self.name}"):
-            current = self.java.currentSnapshot()
-            summary = {} if current is None else dict(current.summary())
-        totals = (
-            int(summary.get(f"total-{name}", 0))
-            for name in ("data-files", "delete-files", "records", "position-deletes", "files-size")
-        )
-        return TableFacts(*totals)
-
-    def ancestors(self) -> Iterator[Snapshot]:
-        """Yield the current snapshot and those before it, newest first, as far as they are kept."""
-        with java_errors(f"read {self.name}"):
-            java = self.java.currentSnapshot()
-        while java is not None:
-            with java_errors(f"read {self.name}"):
-                snapshot = _snapshot(java)
-            yield snapshot
-            with java_errors(f"read {self.name}"):
-                java = None if snapshot.parent is None else self.java.snapshot(snapshot.parent)
-
-    def mark(self) -> Watermark | None:
-        """Return what the table holds: the newest stamped ancestor's mark, else the one that maintenance kept."""
-        for snapshot in self.ancestors():
-            if snapshot.mark is not None:
-                return snapshot.mark
-        if self.snapshot_id is None:
-            return None
-        kept = self.properties
-        if MARK_LSN not in kept:
-            return None
-        return Watermark(kept[MARK_PIPELINE], int(kept[MARK_EPOCH]), Lsn.parse(kept[MARK_LSN]))
+    def _read(self) -> None:
+        current = self._ops.current()
+        self._read_from = current.metadataFileLocation()
+        self.metadata = TableMetadata.parse(self._jvm.iceberg.TableMetadataParser.toJson(current))
 
     def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]]:
         """Return the paths of the data files that a snapshot added, and of those that it removed."""
@@ -184,19 +73,18 @@ class IcebergTable:
         return planned
 
     def rewrite_all(self) -> None:
-        """Write every row anew as Spark does, without deletes."""
+        """Write every row anew as Spark does, to Parquet files without deletes."""
+        self.set_properties({"write.format.default": "parquet"})
         with java_errors(f"rewrite {self.name}"):
             actions = self._jvm.iceberg.spark.actions.SparkActions.get(self._jvm.session)
             actions.rewriteDataFiles(self.java).option("rewrite-all", "true").execute()
-            self.java.refresh()
+        self.refresh()
 
     def storage(self) -> Storage:
         """Return where new files go, and how they are reached."""
         with java_errors(f"read {self.name}"):
             folder = self.java.locationProvider().newDataLocation("")
-            return Storage(folder, {k: v for k, v in dict(self.java.io().properties()).items() if v is not None})
-
-    # -- commits
+            return Storage(folder, self._jvm.read_map(self.java.io().properties()))
 
     def write(
         self,
@@ -256,13 +144,9 @@ class IcebergTable:
             base = self._ops.current()
             self._commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
-    def keep_mark(self, mark: Watermark) -> None:
-        """Note a mark for when its snapshot is gone."""
-        self.set_properties({MARK_PIPELINE: mark.pipeline, MARK_EPOCH: str(mark.epoch), MARK_LSN: str(mark.lsn)})
-
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver stamped the table, NeedsOperator if it belongs to another pipeline."""
-        current = self.mark()
+        current = self.metadata.mark
         if current is None:
             return
         if current.pipeline != mark.pipeline:
@@ -274,18 +158,14 @@ class IcebergTable:
         if current.epoch > mark.epoch:
             raise StaleEpoch(mark.epoch, current.epoch)
 
-    # -- the way of a commit
-
     def _commit(self, update: JavaObject, mark: Watermark | None, properties: Mapping[str, str | None]) -> int:
-        parent = self.snapshot_id
         with java_errors(f"commit to {self.name}"):
-            if mark is not None:
-                for key, value in ((PIPELINE, mark.pipeline), (EPOCH, str(mark.epoch)), (LSN, str(mark.lsn))):
-                    update.set(key, value)
-            # apply() writes the manifests on top of the newest metadata, commit() would do so again and again.
+            for key, value in stamp(mark).items() if mark is not None else ():
+                update.set(key, value)
+            # apply() writes the manifests on top of the newest metadata; commit() would do so again and again.
             snapshot = update.apply()
             base = self._ops.current()
-            if snapshot.parentId() != parent:
+            if snapshot.parentId() != self.metadata.snapshot_id:
                 raise CommitConflict("commit_conflict", f"{self.name} was changed by somebody else")
             builder = self._builder(base).setBranchSnapshot(snapshot, "main")
             changed = self._with_properties(builder, properties).build()
@@ -295,7 +175,7 @@ class IcebergTable:
                 self._commit_metadata(base, changed)
         except CommitUnknown:
             self.refresh()
-            if all(s.id != snapshot_id for s in self.ancestors()):
+            if all(s.id != snapshot_id for s in self.metadata.history):
                 raise
             _log.warning("%s: the commit of snapshot %s was not confirmed, but happened", self.name, snapshot_id)
         return snapshot_id
@@ -313,6 +193,7 @@ class IcebergTable:
     def _commit_metadata(self, base: JavaObject, changed: JavaObject) -> None:
         self._ops.commit(base, changed)
         self.java.refresh()
+        self._read()
 
     def _data_file(self, written: WrittenFile) -> JavaObject:
         i = self._jvm.iceberg
@@ -329,20 +210,6 @@ class IcebergTable:
         )
         builder = i.FileMetadata.deleteFileBuilder(self.java.spec()).ofPositionDeletes().withPath(written.path)
         return builder.withFormat("parquet").withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
-
-
-def _snapshot(java: JavaObject) -> Snapshot:
-    summary = java.summary()
-    lsn = summary.get(LSN)
-    mark = None if lsn is None else Watermark(summary.get(PIPELINE), int(summary.get(EPOCH)), Lsn.parse(lsn))
-    parent = java.parentId()
-    return Snapshot(
-        int(java.snapshotId()),
-        None if parent is None else int(parent),
-        java.operation(),
-        int(java.timestampMillis()),
-        mark,
-    )
 
 
 def _paths(files: JavaObject) -> list[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, java_errors
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
-from levada.destinations.iceberg.table import DEFAULTS, IcebergTable, Property
+from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.interface import DestinationContext, TableMode
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
@@ -48,7 +49,7 @@ class Tables:
             if not self._catalog.tableExists(identifier):
                 return None
             table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
-        owner = table.properties.get(Property.PIPELINE)
+        owner = table.metadata.properties.get(Property.PIPELINE)
         if owner != self._context.pipeline:
             raise NeedsOperator(
                 "table_not_ours",
@@ -75,7 +76,7 @@ class Tables:
             java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
             builder = self._catalog.buildTable(self._identifier(name), java_schema)
             table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
-        made = table.layout()
+        made = table.metadata.layout
         if made.fields != layout.fields:
             ids = {c.attnum: f.id for c, f in zip(schema.columns, made.fields, strict=False)}
             table.set_properties({Property.COLUMNS.value: Layout(made.fields, ids).columns_json()})
@@ -105,7 +106,7 @@ class Tables:
                 except (Missing, NeedsOperator) as error:
                     _log.warning("%s is left out: %s", name, error.message)
                     continue
-                kept = table.properties
+                kept = table.metadata.properties
                 if kept.get(Property.PIPELINE) != self._context.pipeline:
                     continue
                 if self.place(QualifiedTable(*json.loads(kept[Property.SOURCE]))) == name:
@@ -156,7 +157,7 @@ def key_property(schema: ReplicatedTableSchema) -> str:
 
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
     """Raise NeedsOperator if the Iceberg table was made for another table, mode or key than this."""
-    kept = table.properties
+    kept = table.metadata.properties
     if kept.get(Property.TABLE_ID) != str(int(schema.id)):
         raise NeedsOperator(
             "table_replaced",

@@ -28,7 +28,7 @@ from levada.segments.batch import TableEvents
 from levada.values import Lsn
 
 PIECE_ROWS: Final = 500_000
-PIECE_BYTES: Final = 128 << 20
+PIECE_BYTES: Final = 48 << 20
 """What is folded at once: whichever of the two is reached first bounds the memory of a batch of any size."""
 
 
