@@ -98,7 +98,8 @@ class Engine:
         return done
 
     def options(self) -> list[str]:
-        return [str(self.manifest), "--secrets", str(self.folder / "secrets"), "--work-dir", str(self.folder / "work")]
+        """Return what every command is told."""
+        return [str(self.manifest), "--secrets", str(self.folder / "secrets")]
 
     def start(self, **environment: str) -> None:
         """Start ``levada run`` in the background."""
