@@ -40,7 +40,6 @@ _JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",
 )
 
-
 _JOINED: Final = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")
 """Settings of which ours and the user's go together."""
 
@@ -50,9 +49,9 @@ def spark_session(
 ) -> SparkSession:
     """Return the process's Spark session, started if there is none yet.
 
-    ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap as the JVM writes it (``2g``).
-    ``conf`` goes before everything set here, ``spark.master`` included. Raise NeedsOperator if this machine has no
-    Java or jars and cannot get them. What the JVM prints goes to the logger ``levada.spark``.
+    ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap, as the
+    JVM writes it (``2g``). ``conf`` goes before everything set here, ``spark.master`` included. What the JVM prints
+    goes to the logger ``levada.spark``. Raise NeedsOperator if this machine has no Java or jars and cannot get them.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -77,6 +76,8 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.python.daemon.module": "levada.runtime.worker_daemon",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Compaction looks its tables up here; Iceberg sets it in the session that happens to be active, not in ours.
+        "spark.sql.catalog.default_rewrite_catalog": "org.apache.iceberg.spark.SparkRewriteTableCatalog",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": slots,
