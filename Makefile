@@ -30,10 +30,12 @@ format: setup ## Let ruff format and mend what it can
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
 
-bench-copy bench-capture bench-decode bench-apply: bench-%: setup
+bench-capture bench-decode bench-apply: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
-bench-copy: ## Measure the initial copy, side by side with psql and Spark JDBC
+bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
+	$(BIN)/python -m benchmarks.initial_copy
+
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE

@@ -1,17 +1,19 @@
 """The process that Spark's Python workers are forked from, with what our tasks import already loaded.
 
 Spark starts it in place of ``pyspark.daemon`` (``spark.python.daemon.module``). A worker then begins in milliseconds,
-and shares the memory of these modules, where it would import them for 2 seconds of CPU.
+and shares the memory of these modules, where it would import them for seconds of CPU, again after each idle minute.
 """
 
 from __future__ import annotations
 
-import psycopg
-import pyarrow.compute
 import pyarrow.parquet
+import pyiceberg.io.pyarrow
 from pyspark import daemon
 
-__all__ = ["psycopg", "pyarrow"]
+import levada.copy.snapshot
+import levada.destinations.iceberg.files
+
+__all__ = ["levada", "pyarrow", "pyiceberg"]
 
 if __name__ == "__main__":
     daemon.manager()  # type: ignore[no-untyped-call]  # as pyspark has it
