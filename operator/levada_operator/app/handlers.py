@@ -23,6 +23,10 @@ _REMAINS: Final = {
 def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
     """Register the handlers of one operator."""
 
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> Any:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:
         shell.start()
