@@ -43,15 +43,15 @@ def _rebuild(kind: type[LevadaError], code: str, message: str, hint: str) -> Lev
     return error
 
 
-class Transient(LevadaError):
+class Transient(LevadaError):  # noqa: N818 - named for the policy that it is
     """Mends itself: retried after a growing delay."""
 
 
-class NeedsOperator(LevadaError):
+class NeedsOperator(LevadaError):  # noqa: N818 - named for the policy that it is
     """Mended by a person: parked until a retry is asked for."""
 
 
-class Permanent(LevadaError):
+class Permanent(LevadaError):  # noqa: N818 - named for the policy that it is
     """Mended by nothing in this process: it ends."""
 
 

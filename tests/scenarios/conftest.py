@@ -12,6 +12,7 @@ from tests.scenarios.engine import Engine
 
 @pytest.fixture
 def engine(db: Database, tmp_path: Path) -> Iterator[Engine]:
+    """An engine over the test's database, ended with it."""
     made = Engine(db, tmp_path)
     try:
         yield made

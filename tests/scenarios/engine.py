@@ -166,6 +166,7 @@ class Engine:
 
 
 def lsn(text: str | None) -> int:
+    """Return an LSN of the progress as a number, -1 for none."""
     if text is None:
         return -1
     high, low = text.split("/")

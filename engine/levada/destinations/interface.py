@@ -88,7 +88,7 @@ class Destination(ABC):
     """A place that keeps tables. Methods are called from several threads, for one table never from two at once.
 
     Every method is idempotent: after a crash it is called again with the same, or with more of the same.
-    Errors: raise `Transient` for what mends itself, `NeedsOperator` for what does not; either concerns that table alone.
+    Errors: raise `Transient` for what mends itself, `NeedsOperator` for what does not; it concerns that table alone.
     """
 
     name: ClassVar[str]

