@@ -12,7 +12,6 @@ import pyarrow as pa
 from levada.schema.types import ColumnType
 from levada.values import QualifiedTable, SnapshotId, TableId
 
-
 COPY_VERSION: Final = SnapshotId(0)
 """The version that a copy has, whatever the LSN of its snapshot."""
 
