@@ -110,6 +110,11 @@ def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     eventually(lambda: phase(server) == "Streaming")
 
 
+def _with_finalizer(server: StandInApiServer) -> dict[str, Any]:
+    one = server.get("Pipeline", "shop") or {"metadata": {}}
+    return one if one["metadata"].get("finalizers") else {}
+
+
 def events(server: StandInApiServer, reason: str) -> list[str]:
     """Return the messages of the Events of that reason."""
     return [b["message"] for (kind, _, _), b in server.objects.items() if kind == "Event" and b["reason"] == reason]
@@ -124,7 +129,7 @@ def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, opera
         tsync = server.get("TableSync", f"shop-public-{name}") or {}
         assert tsync["status"]["phase"] == "Ready"
         assert "finalizers" not in tsync["metadata"]
-    one = server.get("Pipeline", "shop") or {}
+    one = eventually(lambda: _with_finalizer(server))
     assert one["metadata"]["finalizers"] == ["levada.dev/cleanup"]
     assert not one["metadata"].get("annotations")
     assert not any("secrets" in path for _, path, _ in server.requests)
@@ -162,6 +167,7 @@ def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operat
     """Stop, clean up, let go; killed in the middle, the next operator goes on."""
     operator()
     bring_up(server, driver)
+    eventually(lambda: _with_finalizer(server))
     server.delete("Pipeline", "shop")
     eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
     assert server.get("Job", "shop-cleanup") is None
@@ -174,12 +180,29 @@ def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operat
     assert len(events(server, "CleanupFinished")) == 1
 
 
+def test_deletion_while_the_operator_is_away(
+    server: StandInApiServer, driver: str, operator: Callable[[], None]
+) -> None:
+    """An operator that comes back to a Pipeline that is being deleted stops the driver first, and cleans up then."""
+    operator()
+    bring_up(server, driver)
+    eventually(lambda: _with_finalizer(server))
+    operator()
+    server.delete("Pipeline", "shop")
+    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    assert server.get("Job", "shop-cleanup") is None
+    assert server.get("Pipeline", "shop") is not None
+    server.delete("Pod", "shop-driver-0")
+    eventually(lambda: server.get("Job", "shop-cleanup"))
+
+
 def test_deletion_ends_in_a_namespace_that_goes(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
     """No Job can be made there; the Pipeline goes, and what is left is told."""
     operator()
     bring_up(server, driver)
+    eventually(lambda: _with_finalizer(server))
     server.delete("Pod", "shop-driver-0")
     server.refused = {"Job"}
     server.delete("Pipeline", "shop")

@@ -40,6 +40,7 @@ class Shell:
             cluster, self.world, self.watchdog, self._executor, namespaces=config.namespaces, fetch=fetch
         )
         self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
+        self._swept = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -72,6 +73,8 @@ class Shell:
 
     async def released(self, key: PipelineKey) -> bool:
         """Take the next step of a deletion; tell whether it was the last."""
+        # Before the first sweep a driver that runs would look like one that is gone.
+        await self._swept.wait()
         await self._queue.hold(key)
         try:
             return await self._reconcile(key)
@@ -90,7 +93,8 @@ class Shell:
             except Exception:
                 _log.exception("cannot look at the cluster")
             else:
-                if len(self._tasks) == 1:
+                if not self._swept.is_set():
+                    self._swept.set()
                     self._tasks += [asyncio.create_task(self._working(), name=f"work-{i}") for i in range(_WORKERS)]
                 for key in list(self.world.pipelines):
                     await self._queue.wake(key)
