@@ -355,3 +355,10 @@ def test_documents_of_samples_are_the_engines() -> None:
     assert theirs["slot"].keys() == ours["slot"].keys()
     assert theirs["tables"][0].keys() >= ours["tables"][0].keys()
     assert owner(**spec()).name == "shop"
+
+
+def test_dedicated_copy_is_not_pretended() -> None:
+    """What is not built yet is said, not passed over."""
+    told = accept(running(table_sync(copy={"driver": "Dedicated"}))).table_conditions["shop-public-orders"]
+    assert told.status is True
+    assert "not built yet" in told.message
