@@ -6,6 +6,7 @@ import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,19 @@ def test_a_batch_without_changes_is_no_commit(hadoop: Lake) -> None:
     stream.insert(id=4, item="d", note=None)
     apply(hadoop, destination, stream)
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
+
+
+def test_a_drop_that_did_not_end_is_ended(hadoop: Lake) -> None:
+    """A table whose metadata files a crash removed half of the way makes room for the next copy."""
+    destination = hadoop.destination()
+    copy(hadoop, destination)
+    metadata = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public" / "orders" / "metadata"
+    for file in metadata.glob("*.metadata.json"):
+        file.unlink()
+    destination = hadoop.destination(work="next")
+    destination.drop_table_for_copy(ORDERS)
+    copy(hadoop, destination)
+    assert len(hadoop.rows()) == 3
 
 
 def test_tables_are_written_side_by_side(hadoop: Lake) -> None:

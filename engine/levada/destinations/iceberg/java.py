@@ -46,6 +46,8 @@ class Jvm:
         self._gateway: JavaObject = spark.sparkContext._gateway
         jvm: JavaObject = spark._jvm
         self.iceberg: JavaObject = jvm.org.apache.iceberg
+        self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
+        self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
         self._java: JavaObject = jvm.java
 
     def strings(self, values: Sequence[str]) -> JavaObject:

@@ -85,9 +85,29 @@ class Tables:
 
     def drop(self, name: TableName) -> None:
         """Remove the table with its files; not an error if there is none, NeedsOperator if it is not ours."""
-        if self.load(name) is not None:
+        if self._remove_remains(name):
+            _log.warning("removed what was left of %s by a drop that did not end", name)
+        elif self.load(name) is not None:
             with java_errors(f"drop {name}"):
                 self._catalog.dropTable(self._identifier(name), True)
+
+    def _remove_remains(self, name: TableName) -> bool:
+        """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
+
+        A drop removes them before it removes the folder, and from then on the catalog can neither load nor drop it.
+        """
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] != "hadoop" or warehouse is None:
+            return False
+        with java_errors(f"look for {name}"):
+            path = self.jvm.path("/".join((warehouse.rstrip("/"), *name.namespace, name.name)))
+            files, metadata = path.getFileSystem(self.jvm.hadoop_conf), self.jvm.path(path, "metadata")
+            if not files.exists(metadata):
+                return False
+            left = [entry.getPath().getName() for entry in files.listStatus(metadata)]
+            if "version-hint.text" not in left or any(name.endswith(".metadata.json") for name in left):
+                return False
+            return bool(files.delete(path, True))
 
     def place(self, source: QualifiedTable) -> TableName:
         """Return where the source's table goes, as configured."""
