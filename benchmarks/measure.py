@@ -110,11 +110,13 @@ class Meter:
         wall = time.perf_counter() - self._start
         self._done.set()
         self._thread.join()
-        self.usage = Usage(wall, (self._sample() - self._cpu) / _TICKS, self._peak)
+        self.usage = Usage(wall, (self._sample() - self._cpu) / _TICKS - self._watching, self._peak)
 
     def _watch(self) -> None:
         while not self._done.wait(_EVERY_S):
             self._sample()
+        # What it costs to measure is no cost of what is measured.
+        self._watching = time.thread_time()
 
     def _sample(self) -> int:
         """Take a sample; return the ticks of the tree so far."""

@@ -124,7 +124,9 @@ class SparkTasks(Generic[T]):
         from py4j.protocol import Py4JError
 
         try:
-            outcome: Any = self._context.runJob(self._context.parallelize([0], 1), lambda _: [_attempt(task)])[0]
+            one = self._context.parallelize([0], 1)
+            # The input must be read to its end, or Spark throws the worker away.
+            outcome: Any = self._context.runJob(one, lambda items: [_attempt(task) for _ in items])[0]
         except Py4JError as error:
             # The task's own errors come as results, so this is an executor lost, memory run out, or a cancelled job.
             cause = str(getattr(error, "java_exception", error)).partition("\n")[0]
