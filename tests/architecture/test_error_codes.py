@@ -12,11 +12,15 @@ from levada import errors
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "errors.md"
 
-ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+SOURCES = sorted(path for root in ("engine", "operator") for path in (ROOT / root).rglob("*.py"))
+CLASSES = [node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+BASES = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+# A package may have narrower kinds of its own.
+ERRORS = BASES | {c.name for c in CLASSES if any(isinstance(b, ast.Name) and b.id in BASES for b in c.bases)}
 # Rows of tables that errors are made from, with the code as the first argument or by name.
 TABLES = {"Failure"}
-# The problems of a preflight and the like: their code is given by name.
-BY_NAME = {"Problem"}
+# The problems of a preflight: the code comes after the severity.
+PROBLEMS = {"Problem"}
 
 
 def codes_in(source: str) -> Iterator[str]:
@@ -27,7 +31,9 @@ def codes_in(source: str) -> Iterator[str]:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if called in ERRORS | TABLES and node.args:
             yield from literals(node.args[0])
-        if called in ERRORS | TABLES | BY_NAME:
+        if called in PROBLEMS and len(node.args) > 1:
+            yield from literals(node.args[1])
+        if called in ERRORS | TABLES | PROBLEMS:
             for keyword in node.keywords:
                 if keyword.arg == "code":
                     yield from literals(keyword.value)
@@ -45,10 +51,9 @@ def literals(node: ast.expr) -> Iterator[str]:
 def codes_of_tree() -> dict[str, set[str]]:
     """Each code, and the files that have it."""
     found: dict[str, set[str]] = {"stale_epoch": {"engine/levada/errors.py"}}
-    for root in ("engine", "operator"):
-        for path in (ROOT / root).rglob("*.py"):
-            for code in codes_in(path.read_text()):
-                found.setdefault(code, set()).add(str(path.relative_to(ROOT)))
+    for path in SOURCES:
+        for code in codes_in(path.read_text()):
+            found.setdefault(code, set()).add(str(path.relative_to(ROOT)))
     return found
 
 
