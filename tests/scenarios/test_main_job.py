@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 from tests.conftest import Database
 from tests.scenarios import shop
 from tests.scenarios.engine import Engine
+
+Moment = Callable[[dict[str, Any]], bool]
 
 
 def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
@@ -25,17 +29,25 @@ def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
 
 
 def test_killed_again_and_again(engine: Engine, db: Database) -> None:
-    """kill -9 at any moment, with writers running, loses nothing, doubles nothing, and repeats no finished copy."""
+    """kill -9 in copies, segments, batches and commits, with writers running: nothing lost, nothing twice.
+
+    No finished copy is repeated.
+    """
     shop.create(db, 60_000)
     engine.write_manifest()
     r = random.Random(7)
     copied: dict[str, str] = {}
+    moments: list[tuple[Moment, float]] = [
+        (lambda p: any(t["phase"] == "DataSync" for t in p["tables"]), 1.0),
+        (lambda p: any(t["phase"] not in ("Init", "DataSync") for t in p["tables"]), 1.0),
+        *[(lambda p: p["ready"] and any(t["rowsApplied"] for t in p["tables"]), 3.0)] * 3,
+    ]
     with shop.Writers(db, pause_s=0.02):
-        for _ in range(5):
+        for moment, longest_s in moments:
             engine.start()
-            engine.wait_for(lambda p: p["state"] == "Running")
-            # Long enough to be inside a copy, a segment, a batch or a commit; which one, chance decides.
-            time.sleep(r.uniform(0.2, 6.0))
+            engine.wait_for(moment)
+            # Then somewhere inside of a copy, a segment, a batch or a commit: chance decides where.
+            time.sleep(r.uniform(0, longest_s))
             engine.kill()
             for table, copy in finished_copies(db).items():
                 assert copied.setdefault(table, copy) == copy, f"table {table} was copied again"
