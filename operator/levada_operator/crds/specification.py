@@ -35,6 +35,8 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
                 out["enum"] = [value]
             case "x-levada-change":
                 pass
+            case "default":
+                out[key] = _filled(value, schema)
             case _:
                 out[key] = value
     if rules := [*out.pop(_RULES, []), *_transitions(schema, path, kind)]:
@@ -43,6 +45,17 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
         out.setdefault("format", "int64")
         out.setdefault("maximum", _INT64)
     return out
+
+
+def _filled(default: Any, schema: dict[str, Any]) -> Any:
+    """Return a default with those of its own fields: the API server checks it against the rules as it stands."""
+    if not isinstance(default, dict) or "properties" not in schema:
+        return default
+    filled = dict(default)
+    for name, field in schema["properties"].items():
+        if name in filled or "default" in field:
+            filled[name] = _filled(filled.get(name, field.get("default")), field)
+    return filled
 
 
 def _transitions(schema: dict[str, Any], path: str, kind: str) -> list[dict[str, str]]:
