@@ -22,10 +22,11 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import TableCopy
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
+from levada.runtime.reports import Fatal, Landed, Report, TableFailed
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
 from levada.runtime.spark import spark_session
-from levada.runtime.supervisor import Fatal, Landed, Report, Supervisor, TableFailed
+from levada.runtime.supervisor import Supervisor
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore, TableAction

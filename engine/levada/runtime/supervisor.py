@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,17 @@ from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.phases import STREAMING, at_restart, check_transition
+from levada.runtime.reports import (
+    ApplyEnded,
+    CopyEnded,
+    CopyStarted,
+    Discovered,
+    Fatal,
+    Landed,
+    MaintainEnded,
+    Report,
+    TableFailed,
+)
 from levada.runtime.retries import as_levada_error, park
 from levada.runtime.source import SLOT_WORKER
 from levada.runtime.tables import TableRecord
@@ -49,7 +59,6 @@ from levada.stores.storage import table_worker
 from levada.values import Lsn, TableId
 
 if TYPE_CHECKING:
-    from levada.copy.snapshot import SnapshotRows
     from levada.postgres.catalog import PublishedTable
 
 _log = logging.getLogger(__name__)
@@ -57,71 +66,6 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _ACTIONS_EVERY_S: Final = 2.0
 _REMOVE_EVERY_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """A segment is durable."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class CopyStarted:
-    """A copy has its snapshot and begins to read."""
-
-    table: TableId
-    rows: SnapshotRows
-
-
-@dataclass(frozen=True, slots=True)
-class CopyEnded:
-    """A copy is durable at the destination, or failed."""
-
-    table: TableId
-    outcome: Copied | BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyEnded:
-    """A batch is durable at the destination, or failed."""
-
-    tables: tuple[TableId, ...]
-    outcome: Applied | BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class MaintainEnded:
-    """Maintenance of a table is done, or failed."""
-
-    table: TableId
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class TableFailed:
-    """Capture leaves this one table out from here on; it waits for ``recorded``, so that no restart forgets."""
-
-    table: TableId
-    error: LevadaError
-    recorded: threading.Event
-
-
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """The selected tables of the publication, as of now."""
-
-    tables: tuple[PublishedTable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fatal:
-    """Nothing can go on."""
-
-    error: LevadaError
-
-
-Report = Landed | CopyStarted | CopyEnded | ApplyEnded | MaintainEnded | TableFailed | Discovered | Fatal
 
 
 class Supervisor:

@@ -1,0 +1,82 @@
+"""What the stages tell the supervisor, from whichever thread."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.apply.table import Applied
+from levada.errors import LevadaError
+from levada.runtime.copying import Copied
+from levada.segments.manifest import Manifest
+from levada.values import TableId
+
+if TYPE_CHECKING:
+    from levada.copy.snapshot import SnapshotRows
+    from levada.postgres.catalog import PublishedTable
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A segment is durable."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStarted:
+    """A copy has its snapshot and begins to read."""
+
+    table: TableId
+    rows: SnapshotRows
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnded:
+    """A copy is durable at the destination, or failed."""
+
+    table: TableId
+    outcome: Copied | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyEnded:
+    """A batch is durable at the destination, or failed."""
+
+    tables: tuple[TableId, ...]
+    outcome: Applied | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainEnded:
+    """Maintenance of a table is done, or failed."""
+
+    table: TableId
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFailed:
+    """Capture leaves this one table out from here on; it waits for ``recorded``, so that no restart forgets."""
+
+    table: TableId
+    error: LevadaError
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The selected tables of the publication, as of now."""
+
+    tables: tuple[PublishedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Nothing can go on."""
+
+    error: LevadaError
+
+
+Report = Landed | CopyStarted | CopyEnded | ApplyEnded | MaintainEnded | TableFailed | Discovered | Fatal
