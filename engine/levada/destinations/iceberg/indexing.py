@@ -87,6 +87,10 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
     added: dict[str, None] = {}
     for snapshot in gap:
         plus, minus = table.changed_files(snapshot.id)
+        if len(plus) > 1 and snapshot.operation == "overwrite":
+            # A large batch may have one key in several of its files; which was written last, the snapshot does not tell.
+            rebuild(index, table, reader)
+            return
         added |= dict.fromkeys(plus)
         for path in minus:
             added.pop(path, None)
