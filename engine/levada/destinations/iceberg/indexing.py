@@ -88,7 +88,7 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
     for snapshot in gap:
         plus, minus = table.changed_files(snapshot.id)
         if len(plus) > 1 and snapshot.operation == "overwrite":
-            # A large batch may have one key in several of its files; which was written last, the snapshot does not tell.
+            # One key may be in several files of a large batch; which was written last the snapshot does not tell.
             rebuild(index, table, reader)
             return
         added |= dict.fromkeys(plus)
