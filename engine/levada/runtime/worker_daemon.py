@@ -6,6 +6,8 @@ and shares the memory of these modules, where it would import them for seconds o
 
 from __future__ import annotations
 
+import gc
+
 import pyarrow.parquet
 import pyiceberg.io.pyarrow
 from pyspark import daemon
@@ -16,4 +18,6 @@ import levada.destinations.iceberg.files
 __all__ = ["levada", "pyarrow", "pyiceberg"]
 
 if __name__ == "__main__":
+    # The workers' collections need not walk what was loaded here, nor copy its pages by doing so.
+    gc.freeze()
     daemon.manager()  # type: ignore[no-untyped-call]  # as pyspark has it
