@@ -1,0 +1,121 @@
+"""What keeps a pipeline from running, as ``levada check`` tells it: one clear error each, with what to do."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from tests.cli.test_commands import levada, manifest_of
+from tests.conftest import Database
+from typer.testing import Result
+
+from levada.cli.exits import Exit
+from levada.local.postgres import EmbeddedPostgres
+
+PASSWORD = "not-to-be-printed"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for the manifest, with a Secret of the superuser."""
+    log_in_as(tmp_path, "postgres")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def replica_level() -> Iterator[Database]:
+    """A database on a server whose WAL has nothing for logical decoding."""
+    with (
+        tempfile.TemporaryDirectory(prefix="levada-postgres-") as place,
+        EmbeddedPostgres(Path(place) / "data", settings={"wal_level": "replica"}) as server,
+    ):
+        database = Database(server, "postgres")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        yield database
+
+
+def log_in_as(folder: Path, role: str, password: str = PASSWORD) -> None:
+    """Write the Secret that the manifest names."""
+    secret = folder / "secrets" / "shop-cdc"
+    secret.mkdir(parents=True, exist_ok=True)
+    (secret / "username").write_text(role)
+    (secret / "password").write_text(password)
+
+
+def check(folder: Path, db: Database, **source: object) -> Result:
+    """Run the command on a manifest of the database; no output has the password."""
+    manifest = manifest_of(db)
+    manifest["spec"]["source"] |= source
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    result = levada("check", path, "--secrets", folder / "secrets")
+    assert PASSWORD not in result.output
+    return result
+
+
+def assert_told(result: Result, exit_code: Exit, code: str, *words: str) -> None:
+    """The exit code, the error's code, and what to do."""
+    assert result.exit_code == exit_code, result.output
+    assert f"[{code}]" in result.output, result.output
+    for word in words:
+        assert word in " ".join(result.output.split()), result.output
+
+
+def test_a_bad_manifest_is_told_by_field(folder: Path, db: Database) -> None:
+    """A wrong key and a wrong value are both told, with the path of each."""
+    result = check(folder, db, prt=5432, heartbeatSeconds="often")
+    assert_told(
+        result, Exit.USAGE, "invalid_manifest", "spec.source.prt", "did you mean port", "spec.source.heartbeatSeconds"
+    )
+
+
+def test_a_wrong_password(folder: Path, db: Database) -> None:
+    """The login is refused; the hint leads to the credentials."""
+    with psycopg.connect(db.uri, autocommit=True) as c:
+        c.execute("CREATE ROLE secret_wrong LOGIN PASSWORD 'right' REPLICATION")
+    try:
+        log_in_as(folder, "secret_wrong")
+        assert_told(check(folder, db), Exit.PREFLIGHT, "source_auth_failed", "username and password")
+    finally:
+        db.execute("DROP ROLE secret_wrong")
+
+
+def test_a_role_without_replication(folder: Path, db: Database) -> None:
+    """The hint is the statement that grants it."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE ROLE plain_reader LOGIN", "GRANT SELECT ON t TO plain_reader"
+    )
+    try:
+        log_in_as(folder, "plain_reader")
+        assert_told(check(folder, db), Exit.PREFLIGHT, "replication_privilege_missing", "ALTER ROLE", "REPLICATION")
+    finally:
+        db.execute("DROP OWNED BY plain_reader", "DROP ROLE plain_reader")
+
+
+def test_a_server_without_logical_wal(folder: Path, replica_level: Database) -> None:
+    """The hint names the setting and the restart."""
+    result = check(folder, replica_level)
+    assert_told(result, Exit.PREFLIGHT, "wal_level_not_logical", "wal_level", "restart")
+
+
+def test_a_publication_without_updates(folder: Path, db: Database) -> None:
+    """What the publication leaves out would be lost in silence: it is an error that names the statement."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION half FOR TABLE t WITH (publish = 'insert, delete')"
+    )
+    result = check(folder, db, publication={"name": "half", "management": "External"})
+    assert_told(result, Exit.PREFLIGHT, "publication_operations", "update", "ALTER PUBLICATION")
+
+
+def test_an_unreachable_host(folder: Path, db: Database) -> None:
+    """Where nothing listens, host and port are named."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    result = check(folder, db, port=port)
+    assert_told(result, Exit.PREFLIGHT, "source_unreachable", f"127.0.0.1:{port}")
