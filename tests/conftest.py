@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
 
-from levada.local.postgres import EmbeddedPostgres
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
@@ -56,10 +54,7 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 
     Not in pytest's own folder: that is closed to others, and the server runs as another user where root tests.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
-        EmbeddedPostgres(Path(folder) / "data") as server,
-    ):
+    with temporary_postgres() as server:
         yield server
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.conftest import Database
 from typer.testing import Result
 
 from levada.cli.exits import Exit
-from levada.local.postgres import EmbeddedPostgres
+from levada.local.postgres import temporary_postgres
 
 PASSWORD = "not-to-be-printed"
 
@@ -30,10 +29,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def replica_level() -> Iterator[Database]:
     """A database on a server whose WAL has nothing for logical decoding."""
-    with (
-        tempfile.TemporaryDirectory(prefix="levada-postgres-") as place,
-        EmbeddedPostgres(Path(place) / "data", settings={"wal_level": "replica"}) as server,
-    ):
+    with temporary_postgres(settings={"wal_level": "replica"}) as server:
         database = Database(server, "postgres")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         yield database

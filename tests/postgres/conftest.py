@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.conftest import Database
 
-from levada.local.postgres import EmbeddedPostgres
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import drop_slot
 
@@ -19,24 +19,23 @@ def connection_to(server: EmbeddedPostgres, user: str = "postgres") -> PostgresC
 
 
 @pytest.fixture(scope="module")
-def physical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def physical() -> Iterator[EmbeddedPostgres]:
     """A server with wal_level=replica."""
-    data = tmp_path_factory.mktemp("physical") / "data"
-    with EmbeddedPostgres(data, settings={"wal_level": "replica"}) as server:
+    with temporary_postgres(settings={"wal_level": "replica"}) as server:
         yield server
 
 
 @pytest.fixture
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def own_server() -> Iterator[EmbeddedPostgres]:
     """A server that the test may stop."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("own") / "data") as server:
+    with temporary_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def older() -> Iterator[EmbeddedPostgres]:
     """A server of the oldest version at hand."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("older") / "data", version=16) as server:
+    with temporary_postgres(version=16) as server:
         yield server
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from tests.conftest import Database
 from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare
 
-from levada.local.postgres import EmbeddedPostgres
+from levada.local.postgres import temporary_postgres
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
 from levada.postgres.slots import create_slot
 
@@ -131,13 +130,13 @@ def test_room_for_the_stream_and_the_copies_is_counted(db: Database) -> None:
     assert few == {"no_free_slot": Severity.WARNING, "no_free_wal_sender": Severity.WARNING}
 
 
-def test_server_that_cannot_replicate_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_server_that_cannot_replicate_is_told() -> None:
     """The server's own settings are checked: WAL, room, retention and encoding."""
     settings = {
         "wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1", "max_slot_wal_keep_size": "100MB",
         "idle_replication_slot_timeout": "60s",
     }  # fmt: skip
-    with EmbeddedPostgres(tmp_path_factory.mktemp("poor") / "data", settings=settings) as server:
+    with temporary_postgres(settings=settings) as server:
         db = Database(server, "ascii")
         Database(server, "postgres").execute(
             "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'",
@@ -154,10 +153,10 @@ def test_server_that_cannot_replicate_is_told(tmp_path_factory: pytest.TempPathF
     }
 
 
-def test_lost_slot_is_a_warning_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_lost_slot_is_a_warning_here() -> None:
     """What becomes of a lost slot is the pipeline's own policy, so preflight does not forbid the start."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with EmbeddedPostgres(tmp_path_factory.mktemp("lost") / "data", settings=settings) as server:
+    with temporary_postgres(settings=settings) as server:
         connection = connection_to(server)
         with connection.connect() as c:
             c.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -13,7 +13,7 @@ from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare, receive_until
 
 from levada.errors import NeedsOperator, SlotLost, Transient
-from levada.local.postgres import EmbeddedPostgres
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.failures import source_errors
 from levada.postgres.lag import sample_lag
 from levada.postgres.slots import (
@@ -107,10 +107,10 @@ def test_foreign_slots_are_refused_and_left_alone(db: Database) -> None:
         assert inspect_slot(c, "s") == status
 
 
-def test_lost_slot_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_lost_slot_is_told() -> None:
     """A slot that the server invalidated says so to whoever inspects it, and to whoever streams from it."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with EmbeddedPostgres(tmp_path_factory.mktemp("lost") / "data", settings=settings) as server:
+    with temporary_postgres(settings=settings) as server:
         db = Database(server, "postgres")
         prepare(db)
         with db.connection.connect() as c:

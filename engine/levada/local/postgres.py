@@ -7,7 +7,9 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -122,6 +124,16 @@ class EmbeddedPostgres:
         ensure_prefix_permissions(self.data)
         owner = pwd.getpwnam(_SYSTEM_USER)
         os.chown(self.data, owner.pw_uid, owner.pw_gid)
+
+
+@contextmanager
+def temporary_postgres(*, version: int = 18, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
+    """Run a server in a temporary folder of its own, which goes with it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
+        EmbeddedPostgres(Path(folder) / "data", version=version, settings=settings) as server,
+    ):
+        yield server
 
 
 def _free_port() -> int:
