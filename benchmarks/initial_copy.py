@@ -126,7 +126,9 @@ def main() -> None:
         lake = Path(folder) / "lake"
         fill(server, args.rows)
         with Meter() as start:
-            spark = spark_session("benchmark", cores=args.connections)
+            # Spark's writer needs the JVM's second compiler, which Levada does without.
+            conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+            spark = spark_session("benchmark", cores=args.connections, conf=conf)
         print(f"Spark's start: {start.usage}", flush=True)
         levada = Levada(spark, server, lake, args.connections)
         ways: dict[str, Callable[[], None]] = {

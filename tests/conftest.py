@@ -86,5 +86,4 @@ def spark() -> SparkSession:
     """One local Spark session for the whole run: a second one in the process would share its JVM anyhow."""
     from levada.runtime.spark import spark_session
 
-    # Many short jobs: the second compiler costs them more than it gives.
-    return spark_session("tests", cores=2, conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+    return spark_session("tests", cores=2)

@@ -31,6 +31,8 @@ _LEVEL: Final = re.compile(r"(ERROR|WARN) ")
 _START_NOISE: Final = re.compile(r"WARNING: Using incubator modules|Picked up |\s*$")
 
 _JVM_OPTIONS: Final = (
+    # Without the second compiler a session starts for 8 CPU seconds instead of 15; compaction takes a third longer.
+    "-XX:TieredStopAtLevel=1",
     # Of the collectors it needs the least memory beside the heap, and gives the heap back.
     "-XX:+UseSerialGC",
     # By itself the heap begins with a 64th of the machine's memory, and never goes below.
