@@ -78,8 +78,6 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.python.daemon.module": "levada.runtime.worker_daemon",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Compaction looks its tables up here; Iceberg sets it in the session that happens to be active, not in ours.
-        "spark.sql.catalog.default_rewrite_catalog": "org.apache.iceberg.spark.SparkRewriteTableCatalog",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": slots,

@@ -48,7 +48,17 @@ class Jvm:
         self.iceberg: JavaObject = jvm.org.apache.iceberg
         self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
         self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
+        self._sessions: JavaObject = jvm.org.apache.spark.sql.classic.SparkSession
         self._java: JavaObject = jvm.java
+
+    def actions(self) -> JavaObject:
+        """Return Iceberg's actions in Spark.
+
+        Threads of theirs ask Spark for the active session: it is handed down from the thread that starts them, and a
+        thread of this process has none of its own.
+        """
+        self._sessions.setActiveSession(self.session)
+        return self.iceberg.spark.actions.SparkActions.get(self.session)
 
     def strings(self, values: Sequence[str]) -> JavaObject:
         """Return a ``String[]``."""

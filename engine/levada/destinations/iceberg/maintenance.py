@@ -84,7 +84,7 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
         return False
     before, started = table.metadata.snapshot_id, time.monotonic()
     with java_errors(f"compact {table.name}"):
-        actions = jvm.iceberg.spark.actions.SparkActions.get(jvm.session)
+        actions = jvm.actions()
         if work.rewrite_data:
             rewrite = actions.rewriteDataFiles(table.java).binPack()
             for key, value in {

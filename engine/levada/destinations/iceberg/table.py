@@ -76,7 +76,7 @@ class IcebergTable:
         """Write every row anew as Spark does, to Parquet files without deletes."""
         self.set_properties({"write.format.default": "parquet"})
         with java_errors(f"rewrite {self.name}"):
-            actions = self._jvm.iceberg.spark.actions.SparkActions.get(self._jvm.session)
+            actions = self._jvm.actions()
             actions.rewriteDataFiles(self.java).option("rewrite-all", "true").execute()
         self.refresh()
 
