@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -46,6 +47,18 @@ class Database:
     def query(self, sql: LiteralString, *params: Any) -> list[tuple[Any, ...]]:
         with self.connect() as c:
             return c.execute(sql, params).fetchall()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo what a command that ran in this process did to logging: later tests read the log."""
+    loggers = [logging.getLogger(), logging.getLogger("levada")]
+    before = [(x.level, x.propagate, x.disabled, list(x.handlers)) for x in loggers]
+    yield
+    for logger, (level, propagate, disabled, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.propagate, logger.disabled = propagate, disabled
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")
