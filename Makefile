@@ -7,7 +7,7 @@ SETUP := .venv/.setup
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo crds lock clean bench-copy bench-capture bench-decode bench-apply
+.PHONY: help setup test lint format demo crds lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ format: setup ## Let ruff format and mend what it can
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
 
-bench-capture bench-decode bench-apply: bench-%: setup
+bench-capture bench-decode bench-apply bench-freshness: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -39,6 +39,7 @@ bench-copy: setup ## Measure the initial copy, side by side with psql and Spark 
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 
 crds: setup ## Write crds/ from the models of the manifest
 	$(BIN)/python -m levada_operator.crds crds

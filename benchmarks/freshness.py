@@ -1,0 +1,197 @@
+"""How far the lake trails its source under a steady stream, and what the engine keeps in memory meanwhile.
+
+``levada run`` as a process of its own; a writer commits small transactions at an even rate, and notes the position of
+the WAL and the time after each. Every snapshot of a table tells the position that it holds and when it was committed:
+from the two follows, exactly and without looking often, when each commit was visible in Iceberg. Usage::
+
+    python -m benchmarks.freshness [--rate 1000] [--tables 5] [--seconds 300] [--freshness 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import yaml
+from benchmarks.initial_copy import COLUMNS, ROWS
+from benchmarks.measure import Meter, rss_bytes, table
+from pyiceberg.table import StaticTable
+
+from levada.cli.engine import running_progress
+from levada.local.postgres import EmbeddedPostgres
+
+_PER_TRANSACTION = 10
+_FIRST_ROWS = 100_000
+_WARM_UP_S = 15.0
+_PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One commit: seconds of the Unix clock right after it, and the end of the WAL then."""
+
+    table: str
+    at: float
+    lsn: int
+
+
+def names(tables: int) -> list[str]:
+    return [f"orders_{n}" for n in range(tables)]
+
+
+def fill(server: EmbeddedPostgres, tables: Sequence[str]) -> None:
+    with psycopg.connect(server.uri(), autocommit=True) as c:
+        for name in tables:
+            c.execute(f"CREATE TABLE {name} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
+            c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(_FIRST_ROWS))  # type: ignore[arg-type]  # as above
+
+
+def write_manifest(folder: Path, server: EmbeddedPostgres, freshness_s: int) -> Path:
+    spec = {
+        "source": {
+            "host": "127.0.0.1",
+            "port": server.port,
+            "database": "postgres",
+            "credentialsSecretRef": {"name": "source"},
+            "tls": {"mode": "Disable"},
+        },
+        "tables": {"include": [{"schema": "public", "name": "*"}]},
+        "freshnessSeconds": freshness_s,
+        "destination": {
+            "iceberg": {"catalog": {"type": "Hadoop", "warehouse": f"file://{folder}/lake"}, "namespace": "bench"}
+        },
+        "staging": {"uri": f"file://{folder}/staging"},
+    }
+    manifest = {"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "metadata": {"name": "bench"}, "spec": spec}
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(manifest))
+    secret = folder / "secrets" / "source"
+    secret.mkdir(parents=True)
+    (secret / "username").write_text("postgres")
+    (secret / "password").write_text("")
+    return folder / "pipeline.yaml"
+
+
+@contextmanager
+def engine(folder: Path, manifest: Path) -> Iterator[subprocess.Popen[bytes]]:
+    options = ["--secrets", str(folder / "secrets"), "--work-dir", str(folder / "work")]
+    command = [sys.executable, "-m", "levada", "run", str(manifest), *options]
+    with (folder / "engine.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def until_applied(folder: Path, process: subprocess.Popen[bytes], tables: int, target: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        progress = running_progress(folder / "work")
+        if progress is not None and len(progress["tables"]) == tables and all(
+            t["phase"] == "Ready" and t["appliedLsn"] and lsn(t["appliedLsn"]) >= target for t in progress["tables"]
+        ):  # fmt: skip
+            return
+        time.sleep(0.2)
+    raise SystemExit((folder / "engine.log").read_text()[-4000:])
+
+
+def write(server: EmbeddedPostgres, tables: Sequence[str], rate: int, seconds: float, first: int) -> list[Written]:
+    """Commit transactions of ten changes (two inserts, seven updates, one delete) at an even rate.
+
+    ``first``: the rows that it inserts have keys from there on.
+    """
+    written = []
+    pause = _PER_TRANSACTION / rate
+    random = np.random.default_rng(1)
+    with psycopg.connect(server.uri(), autocommit=True, prepare_threshold=1) as c:
+        began = time.monotonic()
+        for turn in range(int(seconds / pause)):
+            name = tables[turn % len(tables)]
+            ids = [int(i) for i in random.integers(1, _FIRST_ROWS, 8)]
+            new = first + 2 * turn
+            with c.transaction():
+                c.execute(
+                    f"INSERT INTO {name} SELECT g, 1, 'new', md5(g::text), g / 8.0, now(), true, 1, gen_random_uuid(),"  # type: ignore[arg-type]  # put together here
+                    " '{}' FROM generate_series(%s::bigint, %s::bigint) g",
+                    [new, new + 1],
+                )
+                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = ANY(%s)", [ids[:7]])  # type: ignore[arg-type]  # as above
+                c.execute(f"DELETE FROM {name} WHERE id = %s", [ids[7]])  # type: ignore[arg-type]  # as above
+            written.append(Written(name, time.time(), insert_lsn(c)))
+            time.sleep(max(0.0, began + (turn + 1) * pause - time.monotonic()))
+    return written
+
+
+def visible(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the table's marks (LSNs) and when each was committed, in seconds of the Unix clock."""
+    metadata = folder / "lake" / "bench" / name / "metadata"
+    version = (metadata / "version-hint.text").read_text().strip()
+    snapshots = StaticTable.from_metadata(f"file://{metadata}/v{version}.metadata.json").metadata.snapshots
+    stamped = [(s, s.summary["levada.lsn"]) for s in snapshots if s.summary and "levada.lsn" in s.summary]
+    marks = np.array([lsn(mark) for _, mark in stamped], dtype=np.uint64)
+    return marks, np.array([s.timestamp_ms / 1000 for s, _ in stamped])
+
+
+def trailing(folder: Path, written: Sequence[Written]) -> np.ndarray:
+    """Return for each commit the seconds until it was visible."""
+    found = []
+    for name in sorted({w.table for w in written}):
+        marks, at = visible(folder, name)
+        mine = [w for w in written if w.table == name]
+        first = np.searchsorted(marks, np.array([w.lsn for w in mine], dtype=np.uint64))
+        found.append(at[first] - np.array([w.at for w in mine]))
+    return np.concatenate(found)
+
+
+def insert_lsn(c: psycopg.Connection[tuple[str]]) -> int:
+    row = c.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    return lsn(row[0])
+
+
+def lsn(text: str) -> int:
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=1000, help="changes a second, over all tables")
+    parser.add_argument("--tables", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--freshness", type=int, default=2, help="the manifest's freshnessSeconds")
+    options = parser.parse_args()
+    tables = names(options.tables)
+    with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(Path(made) / "postgres") as server:
+        folder = Path(made)
+        fill(server, tables)
+        with engine(folder, write_manifest(folder, server, options.freshness)) as process:
+            until_applied(folder, process, len(tables), 0)
+            warm = write(server, tables, options.rate, _WARM_UP_S, _FIRST_ROWS + 1)
+            with Meter(process.pid) as meter:
+                first = _FIRST_ROWS + 1 + 2 * len(warm)
+                written = write(server, tables, options.rate, options.seconds, first)
+                steady = rss_bytes(process.pid)
+                until_applied(folder, process, len(tables), written[-1].lsn)
+            seconds = trailing(folder, written)
+    changes = len(written) * _PER_TRANSACTION
+    p50, p95, worst = np.percentile(seconds, [50, 95, 100])
+    print(
+        table(
+            ("changes", "a second", "p50 s", "p95 s", "worst s", "CPU s/M", "RSS MB", "peak MB"),
+            [(changes, round(changes / options.seconds), float(p50), float(p95), float(worst),
+              meter.usage.cpu * 1e6 / changes, round(steady / 1e6), round(meter.usage.peak_rss / 1e6))],
+        )
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
