@@ -166,3 +166,20 @@ def test_lost_slot_is_a_warning_here() -> None:
             c.execute("CHECKPOINT")
         found = codes(preflight(connection, REQUEST))
     assert found == {"slot_lost": Severity.WARNING, "slot_retention_small": Severity.WARNING}
+
+
+def test_published_generated_columns_are_refused(db: Database) -> None:
+    """What a stream would have and a copy has not, is told table by table, whichever way it was published."""
+    db.execute(
+        "CREATE TABLE wide (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "CREATE TABLE listed (id int PRIMARY KEY, half int GENERATED ALWAYS AS (id / 2) STORED)",
+        "CREATE PUBLICATION p FOR TABLE wide WITH (publish_generated_columns = stored)",
+        "CREATE PUBLICATION q FOR TABLE wide, listed (id, half)",
+    )
+    (wide,) = preflight(db.connection, replace(REQUEST, selects=lambda t: t.name == "wide"))
+    assert (wide.severity, wide.code) == (Severity.ERROR, "generated_columns_published")
+    assert "public.wide: twice" in wide.message
+    (listed,) = preflight(db.connection, replace(REQUEST, publication="q"))
+    assert "public.listed: half" in listed.message
+    db.execute("ALTER PUBLICATION p SET (publish_generated_columns = none)")
+    assert preflight(db.connection, replace(REQUEST, selects=lambda t: t.name == "wide")) == ()

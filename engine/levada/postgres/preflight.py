@@ -22,6 +22,7 @@ from levada.values import QualifiedTable
 
 _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
+_PUBLISHES_GENERATED: Final = 180000
 _SMALL_RETENTION_MB: Final = 1024
 
 
@@ -126,6 +127,14 @@ JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.pubname = %s
 """
 
+_GENERATED: Final = """
+SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attgenerated <> '' AND a.attnum = ANY (t.attrs)
+WHERE p.pubname = %s GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
 
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem at once, errors first; a source that cannot be reached is the only one told then."""
@@ -152,6 +161,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from _slot_problems(server, slot, request)
     if publication is not None:
         yield from _operation_problems(publication)
+        if server.version >= _PUBLISHES_GENERATED:
+            yield from _generated_problems(conn, publication, request)
     wanted = selected if request.managed else selected & streamed
     if request.managed or publication is None:
         yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
@@ -251,6 +262,23 @@ def _operation_problems(publication: Publication) -> Iterator[Problem]:
     if not publication.truncate:
         message = f"publication {publication.name} does not publish truncate: rows stay after a TRUNCATE"
         yield Problem(Severity.WARNING, "publication_operations", message, hint)
+
+
+def _generated_problems(
+    conn: psycopg.Connection[Any], publication: Publication, request: PreflightRequest
+) -> Iterator[Problem]:
+    """Tell of columns that the stream would have and a copy has not (PostgreSQL 18, ``publish_generated_columns``)."""
+    for schema, name, columns in conn.execute(_GENERATED, [publication.name]).fetchall():
+        table = QualifiedTable(schema, name)
+        if request.selects(table):
+            yield Problem(
+                Severity.ERROR,
+                "generated_columns_published",
+                f"publication {publication.name} streams generated columns of table {table}: {', '.join(columns)};"
+                " Levada replicates what is stored by a user",
+                _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication.name)
+                + "; a column list must not name them either",
+            )
 
 
 def _coverage_problems(
