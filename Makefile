@@ -7,7 +7,7 @@ SETUP := .venv/.setup
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo crds lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
+.PHONY: help setup test lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,15 @@ bench-freshness: ## Measure how far the lake trails under a steady stream, and t
 
 crds: setup ## Write crds/ from the models of the manifest
 	$(BIN)/python -m levada_operator.crds crds
+
+image: ## Build the container image with docker, podman or buildah; IMAGE= names it, IMAGE_ARGS= goes to the builder
+	$(IMAGE_BUILD) --tag $(IMAGE) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(IMAGE_ARGS) .
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= levada:$(VERSION)
+IMAGE_BUILD = $$(if docker info >/dev/null 2>&1; then echo docker build; \
+	elif command -v podman >/dev/null; then echo podman build; else echo buildah build --layers; fi)
 
 lock: ## Resolve the dependencies anew and write requirements/*.txt (needs uv)
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
