@@ -1,0 +1,297 @@
+"""The operator under load, on a real API server: what it writes, what it keeps in memory, how soon it tells.
+
+The drivers are simulated: their pods are objects that nobody runs, their ``/v1/progress`` comes from this process, on
+one loopback address each. $KUBECONFIG names a cluster that may be a control plane alone; ``--audit-log`` its audit
+log, from which the operator's writes are counted (else its own metric tells them). Usage::
+
+    python -m benchmarks.operator_load [--pipelines 50] [--tables 40] [--seconds 300] [--audit-log FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.measure import Meter, rss_bytes, table
+from kubernetes import client, config
+
+GROUP, VERSION = "levada.dev", "v1alpha1"
+_PORT = 8080
+_METRICS = "http://127.0.0.1:8099/metrics"
+_PATIENCE_S = 3600.0
+
+
+class Drivers:
+    """The progress of every pipeline, served at 127.78.0.<n>. Positions and rows move with the clock."""
+
+    def __init__(self, pipelines: int, tables: int) -> None:
+        self.names = [f"p{n:03d}" for n in range(pipelines)]
+        self.tables = tables
+        self.errored: set[tuple[int, int]] = set()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                number = int(self.connection.getsockname()[0].rsplit(".", 1)[1]) - 1
+                body = json.dumps(outer.document(number)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("0.0.0.0", _PORT), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def address(self, number: int) -> str:
+        return f"127.78.0.{number + 1}"
+
+    def document(self, number: int) -> dict[str, Any]:
+        moved = int(time.time() * 1000)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        position = f"{moved >> 32:X}/{moved & 0xFFFFFFFF:X}"
+        return {
+            "version": 1,
+            "pipeline": self.names[number],
+            "epoch": 1,
+            "state": "Running",
+            "startedAt": now,
+            "at": now,
+            "ready": True,
+            "slot": {
+                "name": f"levada_{self.names[number]}",
+                "lagBytes": moved % 3_000_000,
+                "retainedBytes": 16_000_000 + moved % 5_000_000,
+                "walStatus": "reserved",
+                "safeWalBytes": None,
+                "active": True,
+                "sampledAt": now,
+            },
+            "capture": {
+                "connected": True,
+                "receivedLsn": position,
+                "stagedLsn": position,
+                "acknowledgedLsn": position,
+            },
+            "tables": [self._table(number, n, moved, position) for n in range(self.tables)],
+            "error": None,
+        }
+
+    def _table(self, number: int, n: int, moved: int, position: str) -> dict[str, Any]:
+        errored = (number, n) in self.errored
+        error = {
+            "code": "unrepresentable_value",
+            "reason": "a value has no place",
+            "solution": "set spec.onUnrepresentable",
+            "retryPolicy": "ManualRetry",
+            "attempts": 1,
+            "nextRetry": None,
+        }
+        return {
+            "id": 16384 + n,
+            "schema": "public",
+            "name": f"table_{n:03d}",
+            "phase": "Errored" if errored else "Ready",
+            "mode": "Upsert",
+            "note": "",
+            "copy": {"rows": 1_000_000 + moved // 1000 % 1000, "bytes": 1 << 30, "percent": 100.0, "secondsLeft": None},
+            "appliedLsn": position,
+            "lagSeconds": 1 + moved // 1000 % 8,
+            "error": error if errored else None,
+        }
+
+    def stop(self) -> None:
+        self._server.shutdown()
+
+
+class Cluster:
+    """The API server as the benchmark uses it."""
+
+    def __init__(self, namespace: str) -> None:
+        config.load_kube_config()
+        self.namespace = namespace
+        self._core = client.CoreV1Api()
+        self._custom = client.CustomObjectsApi()
+        self._core.create_namespace({"metadata": {"name": namespace}})
+
+    def create_pipeline(self, name: str) -> None:
+        spec = {
+            "source": {"host": f"{name}-db", "database": "shop", "credentialsSecretRef": {"name": "cdc"}},
+            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "destination": {"iceberg": {"catalog": {"type": "Rest", "uri": "https://catalog"}, "namespace": name}},
+        }
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Pipeline", "metadata": {"name": name}, "spec": spec}
+        self._custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, "pipelines", body)
+
+    def objects(self, plural: str) -> list[dict[str, Any]]:
+        found = self._custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, plural)
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+    def run_pod(self, name: str, address: str) -> None:
+        """Have the driver's pod there, ready at the address, as a StatefulSet's controller and a kubelet would."""
+        pod = f"{name}-driver-0"
+        labels = {"levada.dev/pipeline": name, "levada.dev/role": "driver"}
+        body = {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": [{"name": "driver", "image": "x"}]}}
+        try:
+            self._core.create_namespaced_pod(self.namespace, body)
+        except client.ApiException as error:
+            if error.status != 409:  # a controller was there first
+                raise
+        conditions = [{"type": t, "status": "True"} for t in ("Ready", "PodScheduled")]
+        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
+        self._core.patch_namespaced_pod_status(pod, self.namespace, {"status": status})
+
+    def close(self) -> None:
+        for body in self.objects("pipelines"):
+            name = body["metadata"]["name"]
+            patch = {"metadata": {"finalizers": None}}
+            self._custom.patch_namespaced_custom_object(GROUP, VERSION, self.namespace, "pipelines", name, patch)
+        self._core.delete_namespace(self.namespace)
+
+
+@contextmanager
+def operator(namespace: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = os.environ | {
+        "LEVADA_NAMESPACES": namespace,
+        "LEVADA_ADDRESS": "127.0.0.1",
+        "LEVADA_PORT": "8099",
+        "LEVADA_IMAGE": "levada:load",
+    }
+    with log.open("ab") as out:
+        process = subprocess.Popen([sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def metric(name: str) -> float:
+    with urllib.request.urlopen(_METRICS, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def writes(audit_log: Path | None, since: datetime) -> np.ndarray[Any, Any]:
+    """Return when the operator wrote, in seconds after ``since``, as the API server's audit log has it."""
+    if audit_log is None:
+        return np.array([])
+    found = []
+    with audit_log.open() as lines:
+        for line in lines:
+            event = json.loads(line)
+            if event["stage"] != "ResponseComplete" or event["verb"] in ("get", "list", "watch"):
+                continue
+            at = datetime.fromisoformat(event["requestReceivedTimestamp"])
+            if at >= since and event.get("userAgent", "").startswith(("levada", "OpenAPI-Generator", "Swagger")):
+                found.append((at - since).total_seconds())
+    return np.array(sorted(found))
+
+
+def until(done: Callable[[], bool]) -> float:
+    """Wait; return the seconds that it took."""
+    began = time.monotonic()
+    while not done():
+        if time.monotonic() - began > _PATIENCE_S:
+            raise TimeoutError("the operator did not get there")
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+def phases(cluster: Cluster, plural: str) -> list[str]:
+    return [(b.get("status") or {}).get("phase", "") for b in cluster.objects(plural)]
+
+
+def change_latencies(cluster: Cluster, drivers: Drivers, rounds: int) -> list[float]:
+    """Have one table after the other fail, and measure until its TableSync says so."""
+    found = []
+    for turn in range(rounds):
+        number, n = turn % len(drivers.names), turn % drivers.tables
+        drivers.errored.add((number, n))
+        key = (drivers.names[number], f"table_{n:03d}")
+
+        def told(key: tuple[str, str] = key) -> bool:
+            return any(
+                (b["spec"]["pipelineRef"]["name"], b["spec"]["table"]["name"]) == key
+                and b["status"]["phase"] == "Errored"
+                for b in cluster.objects("tablesyncs")
+            )
+
+        found.append(until(told))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipelines", type=int, default=50)
+    parser.add_argument("--tables", type=int, default=40, help="of each Pipeline")
+    parser.add_argument("--seconds", type=float, default=300, help="of the steady part")
+    parser.add_argument("--rounds", type=int, default=30, help="of the measurement from a change to status")
+    parser.add_argument("--audit-log", type=Path)
+    options = parser.parse_args()
+    namespace, log = f"levada-load-{uuid.uuid4().hex[:6]}", Path(f"operator-load-{os.getpid()}.log")
+    drivers = Drivers(options.pipelines, options.tables)
+    cluster = Cluster(namespace)
+    rows: list[tuple[object, ...]] = []
+    began = datetime.now(UTC)
+
+    def note(what: str, seconds: float, count: float, since: datetime, usage: Meter, pid: int) -> None:
+        at = writes(options.audit_log, since)
+        # The busiest ten seconds tell whether the budget of five a second holds, its burst included.
+        busiest = max((np.searchsorted(at, t + 10) - i for i, t in enumerate(at)), default=0) / 10 if len(at) else "-"
+        audited = len(at) if options.audit_log else "-"
+        rows.append((what, seconds, int(count), audited, count / seconds, busiest, usage.usage.cpu / seconds * 100,
+                     round(rss_bytes(pid) / 1e6)))  # fmt: skip
+
+    try:
+        with operator(namespace, log) as process:
+            for name in drivers.names:
+                cluster.create_pipeline(name)
+            with Meter(process.pid) as meter:
+                sets = client.AppsV1Api()
+                until(lambda: len(sets.list_namespaced_stateful_set(namespace).items) == options.pipelines)
+                for number, name in enumerate(drivers.names):
+                    cluster.run_pod(name, drivers.address(number))
+                ready = until(lambda: phases(cluster, "pipelines").count("Streaming") == options.pipelines)
+                print(f"every Pipeline streams, as kubectl tells it, {ready:.0f} s after its pod is ready", flush=True)
+                until(lambda: phases(cluster, "tablesyncs").count("Ready") == options.pipelines * options.tables)
+            total = metric("levada_operator_writes_total")
+            note("from nothing to all told", meter.usage.wall, total, began, meter, process.pid)
+            since, before = datetime.now(UTC), metric("levada_operator_writes_total")
+            with Meter(process.pid) as meter:
+                time.sleep(options.seconds)
+            note("steady, all figures moving", meter.usage.wall, metric("levada_operator_writes_total") - before, since,
+                 meter, process.pid)  # fmt: skip
+            latencies = change_latencies(cluster, drivers, options.rounds)
+        since = datetime.now(UTC)
+        with operator(namespace, log) as process, Meter(process.pid) as meter:
+            time.sleep(60)
+            count = metric("levada_operator_writes_total")
+        note("a minute from a restart", 60.0, count, since, meter, os.getpid())
+    finally:
+        cluster.close()
+        drivers.stop()
+    print(table(("part", "seconds", "writes", "audited", "a second", "busiest 10 s", "CPU %", "RSS MB"), rows))
+    p50, p95 = np.percentile(latencies, [50, 95])
+    print(f"from a change of a table to its status, {options.rounds} times: p50 {p50:.1f} s, p95 {p95:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
