@@ -41,8 +41,9 @@ bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 
-crds: setup ## Write crds/ from the models of the manifest
+crds: setup ## Write crds/, and the chart's copy of it, from the models of the manifest
 	$(BIN)/python -m levada_operator.crds crds
+	$(BIN)/python -m levada_operator.crds charts/levada/files/crds
 
 image: ## Build the container image with docker, podman or buildah; IMAGE= names it, IMAGE_ARGS= goes to the builder
 	$(IMAGE_BUILD) --tag $(IMAGE) --build-arg VERSION=$(VERSION) \

@@ -1,0 +1,111 @@
+{{- define "levada.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 54 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The release's name, unless it has the chart's already; short enough for what is put behind it. */ -}}
+{{- define "levada.fullname" -}}
+{{- $name := include "levada.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "levada.operator" -}}
+{{- printf "%s-operator" (include "levada.fullname" .) }}
+{{- end }}
+
+{{- define "levada.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "levada.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "levada.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "levada.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: levada
+{{- end }}
+
+{{- define "levada.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "levada.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "levada.operator" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- /* The restricted Pod Security Standard; the user is the image's. */ -}}
+{{- define "levada.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 185
+runAsGroup: 185
+fsGroup: 185
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "levada.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+{{- end }}
+
+{{- /* What the operator may do in a namespace that it serves. No secrets, no exec, no wildcards. */ -}}
+{{- define "levada.rules" -}}
+- apiGroups: [levada.dev]
+  resources: [pipelines]
+  verbs: [get, list, watch, patch]
+- apiGroups: [levada.dev]
+  resources: [pipelines/status, tablesyncs/status]
+  verbs: [patch]
+- apiGroups: [levada.dev]
+  resources: [tablesyncs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, services, serviceaccounts, persistentvolumeclaims]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, create, patch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, create, patch, delete]
+{{- if .Values.rbac.executors }}
+# Nobody can give a right that he lacks: drivers of mode Cluster make their executors' pods.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create, delete, deletecollection, get, list, patch, watch]
+{{- end }}
+{{- if .Values.rbac.configMapStore }}
+# As above: a driver with the ConfigMap store writes its own ConfigMap.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, patch, update]
+{{- end }}
+{{- end }}
