@@ -5,6 +5,8 @@ UV ?= uv
 BIN := .venv/bin
 SETUP := .venv/.setup
 PYTEST_ARGS ?=
+# Most of a test is waiting for a process. A file's tests stay together, as they share servers and sessions.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
@@ -15,7 +17,7 @@ help: ## List the targets
 setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks change
 
 test: setup lint ## Lint, then run every test that needs no cluster
-	$(BIN)/pytest --ignore=tests/cluster $(PYTEST_ARGS)
+	$(BIN)/pytest --ignore=tests/cluster $(PARALLEL) $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
