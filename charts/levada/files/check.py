@@ -30,21 +30,23 @@ REFUSED = [
 ]
 
 
-def may(namespace, group, resource, verb):
+def may(namespace: str, group: str, resource: str, verb: str) -> bool:
+    """Ask the API server whether this account has a right; no namespace means all."""
     name, _, subresource = resource.partition("/")
     asked = client.V1ResourceAttributes(
         namespace=namespace, group=group, resource=name, subresource=subresource, verb=verb
     )
     review = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=asked))
-    return client.AuthorizationV1Api().create_self_subject_access_review(review).status.allowed
+    allowed: bool = client.AuthorizationV1Api().create_self_subject_access_review(review).status.allowed
+    return allowed
 
 
-def main():
+def main() -> int:
+    """Return the exit code."""
     with urllib.request.urlopen(os.environ["OPERATOR"], timeout=30) as answer:
         print(f"{os.environ['OPERATOR']}: {answer.status} {answer.read().decode().strip()}")
     config.load_incluster_config()
     wrong = 0
-    # No namespace means all of them.
     for namespace in os.environ.get("NAMESPACES", "").split(","):
         for expected, rights in ((True, NEEDED), (False, REFUSED)):
             for group, resource, verb in rights:

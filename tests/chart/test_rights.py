@@ -1,0 +1,114 @@
+"""The chart gives the operator the rights that docs/operator.md lists, which are those that its code needs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from tests.chart.helm import render
+from tests.chart.values import CASES
+from tests.operator.samples import owner
+
+from levada_operator.desired.access import build_role
+from levada_operator.kube.interface import RESOURCES
+
+Right: TypeAlias = tuple[str, str, str]
+"""Group, resource, verb."""
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
+EXECUTORS = {("", "pods", verb) for verb in ("create", "delete", "deletecollection", "get", "list", "patch", "watch")}
+STORE = {("", "configmaps", verb) for verb in ("get", "patch", "update")}
+DISCOVERY = {
+    (group, resource, verb)
+    for group, resource in (("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions"))
+    for verb in ("list", "watch")
+}
+
+
+def rights(rules: list[dict[str, Any]]) -> set[Right]:
+    """Return what rules allow."""
+    return {r for rule in rules for r in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])}
+
+
+def documented() -> set[Right]:
+    """Return the rights of the table."""
+    table = DOCUMENT.read_text().partition("| Group | Resources | Verbs |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    found: set[Right] = set()
+    for line in table.splitlines():
+        group, resources, verbs = (cell.strip() for cell in line.strip("|").split("|"))
+        group = "" if group == "core" else group.strip("`")
+        found |= set(itertools.product([group], re.split(r",\s*", resources), re.split(r",\s*", verbs)))
+    return found
+
+
+def roles(bodies: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the operator's own roles."""
+    return [b for b in bodies if b["kind"] == kind and b["metadata"]["name"].endswith("-operator")]
+
+
+def test_cluster_wide(tmp_path: Path) -> None:
+    """In all namespaces: the documented rights, those that it passes on, and to see namespaces and kinds."""
+    (role,) = roles(render(tmp_path), "ClusterRole")
+    assert rights(role["rules"]) == documented() | EXECUTORS | STORE | DISCOVERY
+
+
+def test_namespaced(tmp_path: Path) -> None:
+    """In some namespaces: the documented rights there, passed-on ones only where asked for, nothing cluster-wide."""
+    bodies = render(tmp_path, CASES["namespaced"])
+    assert not [b for b in bodies if b["kind"].startswith("Cluster")]
+    found = roles(bodies, "Role")
+    assert [b["metadata"]["namespace"] for b in found] == ["data", "shop"]
+    for role in found:
+        assert rights(role["rules"]) == documented()
+    bindings = [b for b in bodies if b["kind"] == "RoleBinding"]
+    assert [b["metadata"]["namespace"] for b in bindings] == ["data", "shop"]
+    account = {"kind": "ServiceAccount", "name": "levada-operator", "namespace": "levada-system"}
+    assert all(b["subjects"] == [account] for b in bindings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_secrets_no_exec_no_wildcards(name: str, tmp_path: Path) -> None:
+    """Whatever the values: no role reads Secrets, gets into pods, acts for others, or has a star."""
+    for body in render(tmp_path, CASES[name]):
+        for _, resource, verb in rights(body.get("rules", [])):
+            assert resource not in (
+                "*",
+                "secrets",
+                "pods/exec",
+                "pods/attach",
+                "pods/portforward",
+                "serviceaccounts/token",
+            )
+            assert verb not in ("*", "escalate", "bind", "impersonate")
+
+
+def test_every_kind_of_the_code_is_there() -> None:
+    """What the operator's client knows is what it has rights for."""
+    resources = {
+        (r.prefix.removeprefix("/api/v1").removeprefix("/apis/").rpartition("/")[0], r.plural)
+        for r in RESOURCES.values()
+    }
+    assert resources == {(group, resource) for group, resource, _ in documented() if "/" not in resource}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"driver": {"mode": "Cluster"}}, {"store": {"configMap": {}}}], ids=["executors", "store"]
+)
+def test_it_may_give_what_drivers_need(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The API server lets nobody give rights that he lacks: those of every driver's Role are the operator's, too."""
+    (role,) = roles(render(tmp_path), "ClusterRole")
+    given = next(b for b in build_role(owner(**changes)) if b["kind"] == "Role")
+    assert rights(given["rules"]) <= rights(role["rules"])
+
+
+def test_users_get_their_part(tmp_path: Path) -> None:
+    """Who may view a namespace sees Pipelines in it; who may edit it writes them; nobody writes their status."""
+    parts = {b["metadata"]["name"]: b for b in render(tmp_path) if b["kind"] == "ClusterRole"}
+    assert parts["levada-view"]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert {verb for _, _, verb in rights(parts["levada-view"]["rules"])} == {"get", "list", "watch"}
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in parts["levada-edit"]["metadata"]["labels"]
+    both = rights(parts["levada-view"]["rules"]) | rights(parts["levada-edit"]["rules"])
+    assert {resource for _, resource, _ in both} == {"pipelines", "tablesyncs"}

@@ -1,0 +1,39 @@
+"""The three ways to install that the tests look at."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+CASES: Final[dict[str, dict[str, Any]]] = {
+    "default": {},
+    "namespaced": {
+        "watchNamespaces": ["data", "shop"],
+        "crds": {"install": False},
+        "rbac": {"executors": False, "configMapStore": False},
+    },
+    "everything": {
+        "fullnameOverride": "sync",
+        "image": {
+            "repository": "registry.example/levada",
+            "digest": f"sha256:{'a' * 64}",
+            "pullPolicy": "Always",
+            "pullSecrets": [{"name": "registry"}],
+        },
+        "driverImage": "registry.example/levada-with-more:1",
+        "serviceAccount": {"name": "syncer", "annotations": {"example.com/role": "none"}},
+        "podAnnotations": {"example.com/a": "1"},
+        "podLabels": {"team": "data"},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": 0},
+        "networkPolicy": {"enabled": True},
+        "metrics": {
+            "namespace": "monitoring",
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": True, "annotations": {"folder": "Data"}},
+        },
+    },
+}
