@@ -11,7 +11,7 @@ from tests.stores.conftest import OpenStore
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.stores import DestinationTableMetadata, PipelineStore, TableAction, table_worker
+from levada.stores import DestinationTableMetadata, PipelineStore, TableAction, TableControls, table_worker
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -54,6 +54,7 @@ def loaded(store: PipelineStore) -> PipelineStore:
     store.load_table_replication_states()
     store.load_table_schemas()
     store.load_destination_tables_metadata()
+    store.load_table_controls()
     return store
 
 
@@ -209,6 +210,18 @@ def test_destination_metadata_survives_restart(store: PipelineStore, open_store:
         assert instance.get_destination_table_metadata(ITEMS) is None
 
 
+def test_controls_survive_restart(store: PipelineStore, open_store: OpenStore) -> None:
+    """The later word on a table replaces the earlier; a table that was never seen has none."""
+    acted = TableControls(retry_nonce=2**40, resync_nonce=7, made_as='{"mode": "Upsert", "ü": "\\u0000"}')
+    store.store_table_controls(ORDERS, TableControls(1))
+    store.store_table_controls(ORDERS, acted)
+    again = open_store("shop")
+    assert again.load_table_controls() == 1
+    for instance in (store, again):
+        assert instance.get_table_controls(ORDERS) == acted
+        assert instance.get_table_controls(ITEMS) is None
+
+
 def fill(store: PipelineStore) -> None:
     """Write something of everything for two tables."""
     for table in (ORDERS, ITEMS):
@@ -217,6 +230,7 @@ def fill(store: PipelineStore) -> None:
         store.store_table_schema(schema(0, table))
         store.store_destination_table_metadata(table, DestinationTableMetadata("t", SnapshotId(0)))
         store.upsert_replication_progress(table_worker(table), Lsn(5))
+        store.store_table_controls(table, TableControls(3, 4, "as it was"))
         store.request_table_action(table, TableAction.RETRY)
     store.upsert_replication_progress("capture", Lsn(6))
 
@@ -228,18 +242,25 @@ def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
         store.get_table_schema(table, SnapshotId(0)),
         store.get_destination_table_metadata(table),
         store.get_replication_progress(table_worker(table)),
+        store.get_table_controls(table),
     )
 
 
-FULL = (DataSync(), schema(0, ITEMS), DestinationTableMetadata("t", SnapshotId(0)), Lsn(5))
+FULL = (
+    DataSync(),
+    schema(0, ITEMS),
+    DestinationTableMetadata("t", SnapshotId(0)),
+    Lsn(5),
+    TableControls(3, 4, "as it was"),
+)
 
 
 def test_copy_state_is_cleared_but_not_the_phase(store: PipelineStore, open_store: OpenStore) -> None:
-    """Before a copy a table loses all but its phase and history; other tables and workers lose nothing."""
+    """Before a copy a table loses all but its phases and controls; other tables and workers lose nothing."""
     fill(store)
     store.clear_table_copy_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (DataSync(), None, None, None)
+        assert kept(instance, ORDERS) == (DataSync(), None, None, None, TableControls(3, 4, "as it was"))
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
     assert store.rollback_table_replication_state(ORDERS) == Init()
@@ -252,7 +273,7 @@ def test_table_is_forgotten(store: PipelineStore, open_store: OpenStore) -> None
     store.delete_table_pipeline_state(ORDERS)
     store.delete_table_pipeline_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (None, None, None, None)
+        assert kept(instance, ORDERS) == (None,) * 5
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
     assert set(store.take_table_actions()) == {ITEMS}
@@ -267,7 +288,7 @@ def test_pipeline_is_forgotten_but_its_epoch(store: PipelineStore, open_store: O
     store.delete_pipeline_state()
     store.delete_pipeline_state()
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None, None, None, None)
+        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 5
         assert instance.get_replication_progress("capture") is None
         assert instance.get_table_schemas() == ()
     assert store.take_table_actions() == {}
@@ -295,6 +316,7 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "store metadata": lambda s: s.store_destination_table_metadata(
         ORDERS, DestinationTableMetadata("stale", SnapshotId(9))
     ),
+    "store controls": lambda s: s.store_table_controls(ORDERS, TableControls(9)),
     "clear copy": lambda s: s.clear_table_copy_state(ORDERS),
     "delete table": lambda s: s.delete_table_pipeline_state(ORDERS),
     "delete pipeline": lambda s: s.delete_pipeline_state(),

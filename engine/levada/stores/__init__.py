@@ -11,6 +11,7 @@ from levada.stores.interface import (
     SchemaStore,
     StateStore,
     TableAction,
+    TableControls,
     TableLifecycleStore,
 )
 from levada.stores.memory import MemoryStorage, MemoryStore
@@ -28,6 +29,7 @@ __all__ = [
     "StateStore",
     "Storage",
     "TableAction",
+    "TableControls",
     "TableLifecycleStore",
     "table_worker",
 ]

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import DestinationTableMetadata, PipelineStore, TableAction
+from levada.stores.interface import DestinationTableMetadata, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Storage, table_worker
 from levada.values import Lsn, SnapshotId, TableId
@@ -37,6 +37,7 @@ class CachedStore(PipelineStore):
         self._phases: Mapping[TableId, TableReplicationPhase] = {}
         self._schemas: Mapping[TableId, _Versions] = {}
         self._destinations: Mapping[TableId, DestinationTableMetadata] = {}
+        self._controls: Mapping[TableId, TableControls] = {}
         self._progress: Mapping[str, Lsn] | None = None
 
     def next_epoch(self) -> int:
@@ -162,6 +163,21 @@ class CachedStore(PipelineStore):
             self._destinations = self._storage.load_destinations()
             return len(self._destinations)
 
+    # Controls
+
+    def get_table_controls(self, table: TableId) -> TableControls | None:
+        return self._controls.get(table)
+
+    def store_table_controls(self, table: TableId, controls: TableControls) -> None:
+        with self._turn:
+            self._storage.put_controls(self._epoch, table, controls)
+            self._controls = {**self._controls, table: controls}
+
+    def load_table_controls(self) -> int:
+        with self._turn:
+            self._controls = self._storage.load_controls()
+            return len(self._controls)
+
     # Lifecycle
 
     def clear_table_copy_state(self, table: TableId) -> None:
@@ -174,6 +190,7 @@ class CachedStore(PipelineStore):
             self._storage.delete_table(self._epoch, table, keep_phases=False)
             self._forget(table)
             self._phases = without(self._phases, table)
+            self._controls = without(self._controls, table)
 
     def _forget(self, table: TableId) -> None:
         self._schemas = without(self._schemas, table)
@@ -184,6 +201,7 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._storage.delete_all(self._epoch)
             self._phases, self._schemas, self._destinations, self._progress = {}, {}, {}, {}
+            self._controls = {}
 
 
 def retained(versions: _Versions, retention: SnapshotId) -> _Versions:

@@ -25,6 +25,18 @@ class DestinationTableMetadata:
     snapshot_id: SnapshotId
 
 
+@dataclass(frozen=True, slots=True)
+class TableControls:
+    """What was acted on of what a user says of a table: the nonces, and ``made_as``, the settings of its newest copy.
+
+    ``made_as`` is the engine's own text; empty before the first copy.
+    """
+
+    retry_nonce: int = 0
+    resync_nonce: int = 0
+    made_as: str = ""
+
+
 class SchemaStore(ABC):
     """The versions of each table's schema."""
 
@@ -102,13 +114,25 @@ class StateStore(ABC):
     def load_destination_tables_metadata(self) -> int:
         """Fill the cache from storage; return how many tables there are."""
 
+    @abstractmethod
+    def get_table_controls(self, table: TableId) -> TableControls | None:
+        """Return what was acted on for the table; None if it was never seen."""
+
+    @abstractmethod
+    def store_table_controls(self, table: TableId, controls: TableControls) -> None:
+        """Keep what was acted on for the table."""
+
+    @abstractmethod
+    def load_table_controls(self) -> int:
+        """Fill the cache from storage; return how many tables there are."""
+
 
 class TableLifecycleStore(ABC):
     """What is forgotten when."""
 
     @abstractmethod
     def clear_table_copy_state(self, table: TableId) -> None:
-        """Before a copy: forget the table's schema versions, metadata and progress; keep its phase and history."""
+        """Before a copy: forget the table's schema versions, metadata and progress; keep its phases and controls."""
 
     @abstractmethod
     def delete_table_pipeline_state(self, table: TableId) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from levada.errors import StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import HISTORY, Storage, table_worker
 from levada.values import Lsn, SnapshotId, TableId
@@ -24,6 +24,7 @@ class _Kept:
     schemas: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = field(default_factory=dict)
     progress: dict[str, Lsn] = field(default_factory=dict)
     destinations: dict[TableId, DestinationTableMetadata] = field(default_factory=dict)
+    controls: dict[TableId, TableControls] = field(default_factory=dict)
     actions: dict[TableId, TableAction] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -116,18 +117,26 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             kept.destinations[table] = metadata
 
+    def load_controls(self) -> dict[TableId, TableControls]:
+        with self._locked() as kept:
+            return dict(kept.controls)
+
+    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
+        with self._write(epoch) as kept:
+            kept.controls[table] = controls
+
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
         with self._write(epoch) as kept:
             kept.schemas.pop(table, None)
             kept.destinations.pop(table, None)
             kept.progress.pop(table_worker(table), None)
             if not keep_phases:
-                kept.histories.pop(table, None)
-                kept.actions.pop(table, None)
+                for part in (kept.histories, kept.actions, kept.controls):
+                    part.pop(table, None)
 
     def delete_all(self, epoch: int) -> None:
         with self._write(epoch) as kept:
-            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.actions):
+            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.controls, kept.actions):
                 part.clear()
 
     def close(self) -> None:

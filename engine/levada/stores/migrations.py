@@ -70,6 +70,16 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         primary key (pipeline, table_id)
     );
     """,
+    """
+    create table table_controls (
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        retry_nonce bigint not null,
+        resync_nonce bigint not null,
+        made_as text not null,
+        primary key (pipeline, table_id)
+    );
+    """,
 )
 
 _Connection = psycopg.Connection[tuple[Any, ...]]

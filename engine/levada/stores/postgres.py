@@ -18,7 +18,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
-from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
 from levada.stores.migrations import migrate
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
 from levada.stores.storage import HISTORY, Storage, table_worker
@@ -271,6 +271,29 @@ class PostgresStorage(Storage):
             ),
         )
 
+    # Controls
+
+    def load_controls(self) -> dict[TableId, TableControls]:
+        rows = self._run(
+            lambda c: c.execute(
+                "SELECT table_id, retry_nonce, resync_nonce, made_as FROM table_controls WHERE pipeline = %s",
+                [self._pipeline],
+            ).fetchall()
+        )
+        return {TableId(table): TableControls(retry, resync, made) for table, retry, resync, made in rows}
+
+    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
+        self._write(
+            epoch,
+            lambda c: c.execute(
+                "INSERT INTO table_controls (pipeline, table_id, retry_nonce, resync_nonce, made_as)"
+                " VALUES (%s, %s, %s, %s, %s) ON CONFLICT (pipeline, table_id) DO UPDATE"
+                " SET retry_nonce = excluded.retry_nonce, resync_nonce = excluded.resync_nonce,"
+                " made_as = excluded.made_as",
+                [self._pipeline, int(table), controls.retry_nonce, controls.resync_nonce, controls.made_as],
+            ),
+        )
+
     # Lifecycle
 
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
@@ -282,6 +305,7 @@ class PostgresStorage(Storage):
             if not keep_phases:
                 c.execute("DELETE FROM table_phases WHERE pipeline = %s AND table_id = %s", of_table)
                 c.execute("DELETE FROM table_actions WHERE pipeline = %s AND table_id = %s", of_table)
+                c.execute("DELETE FROM table_controls WHERE pipeline = %s AND table_id = %s", of_table)
 
         self._write(epoch, delete)
 
@@ -292,6 +316,7 @@ class PostgresStorage(Storage):
             c.execute("DELETE FROM destination_tables WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM progress WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM table_controls WHERE pipeline = %s", [self._pipeline])
 
         self._write(epoch, delete)
 

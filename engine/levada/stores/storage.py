@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import DestinationTableMetadata, TableAction
+from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, SnapshotId, TableId
 
@@ -85,8 +85,16 @@ class Storage(ABC):
         """Keep what is known of a destination table."""
 
     @abstractmethod
+    def load_controls(self) -> dict[TableId, TableControls]:
+        """Return what was acted on for every table."""
+
+    @abstractmethod
+    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
+        """Keep what was acted on for a table."""
+
+    @abstractmethod
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        """Forget a table's schema versions, destination and progress, and its phases and requests if not to be kept."""
+        """Forget a table: unless to be kept, its phases, requests and controls as well."""
 
     @abstractmethod
     def delete_all(self, epoch: int) -> None:
