@@ -178,3 +178,17 @@ def test_table_sync_names_are_unique_and_valid() -> None:
     names = [table_sync_name("shop", *t) for t in tricky]
     assert len(set(names)) == len(names)
     assert all(len(n) <= 253 and n == n.lower() and n[-1].isalnum() for n in names)
+
+
+def test_every_container_sees_what_the_driver_sees() -> None:
+    """Volumes and variables that a user's template gives the driver are the preflight's and the clean-up's too."""
+    mounts = [{"name": "lake", "mountPath": "/lake"}, {"name": "lake", "mountPath": "/more", "subPath": "more"}]
+    given = {"name": "driver", "env": [{"name": "REGION", "value": "x"}], "volumeMounts": mounts}
+    one = owner(driver={"podTemplate": {"spec": {"containers": [given], "volumes": [{"name": "lake"}]}}})
+    pod = build_objects(one, running=True)[-1]["spec"]["template"]["spec"]
+    jobs = [job["spec"]["template"]["spec"] for job in (build_cleanup_job(one), build_lag_job(one, 1))]
+    for spec_ in (pod, *jobs):
+        assert {"name": "lake"} in spec_["volumes"]
+        for container in [*spec_.get("initContainers", ()), *spec_["containers"]]:
+            assert [m for m in container["volumeMounts"] if m["name"] == "lake"] == mounts
+            assert {"name": "REGION", "value": "x"} in container["env"]

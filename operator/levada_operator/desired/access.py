@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from levada.spec import DriverMode, Remains
+from levada.spec import DriverMode, Remains, state_names
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
-from levada_operator.names import (
-    PIPELINE_LABEL,
-    ROLE_LABEL,
-    driver_name,
-    executor_name,
-    state_name,
-)
+from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, driver_name, executor_name
 from levada_operator.observe.pods import DRIVER_CONTAINER
 
 _RBAC = "rbac.authorization.k8s.io/v1"
@@ -37,7 +31,8 @@ def build_role(owner: Owner) -> list[dict[str, Any]]:
         verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "watch"]
         rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": verbs})
     if owner.spec.store.config_map is not None:
-        own = {"resourceNames": [state_name(owner.name)], "verbs": ["get", "patch", "update"]}
+        # Not create: that cannot be limited to names, so the operator makes them.
+        own = {"resourceNames": list(state_names(owner.name)), "verbs": ["get", "patch"]}
         rules.append({"apiGroups": [""], "resources": ["configmaps"], **own})
     if not rules:
         return []
@@ -52,12 +47,15 @@ def build_role(owner: Owner) -> list[dict[str, Any]]:
     ]
 
 
-def build_state(owner: Owner) -> dict[str, Any] | None:
-    """Return the ConfigMap that the driver keeps its state in, None for other stores; its content is the driver's."""
+def build_state(owner: Owner) -> list[dict[str, Any]]:
+    """Return the ConfigMaps that the driver keeps its state in, none for other stores; their content is the driver's."""
     if owner.spec.store.config_map is None:
-        return None
+        return []
     stays = owner.spec.deletion_policy.state is Remains.RETAIN
-    return build_object(owner, "ConfigMap", "v1", state_name(owner.name), "state", {}, owned=not stays)
+    return [
+        build_object(owner, "ConfigMap", "v1", name, STATE_ROLE, {}, owned=not stays)
+        for name in state_names(owner.name)
+    ]
 
 
 def build_network_policy(owner: Owner) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from levada_operator.desired.owner import Owner
 
 def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
     """Return them in the order in which they are applied: the driver last, when all that it needs is there."""
-    optional = (build_state(owner), build_staging_claim(owner))
+    claim = build_staging_claim(owner)
     return [
         build_manifest(owner),
         *build_service_accounts(owner),
         *build_role(owner),
-        *(body for body in optional if body is not None),
+        *build_state(owner),
+        *([] if claim is None else [claim]),
         build_network_policy(owner),
         build_service(owner),
         build_stateful_set(owner, running=running),

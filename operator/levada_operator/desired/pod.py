@@ -68,7 +68,7 @@ def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str,
 
 
 def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, Any]:
-    """Return a container that runs a command of Levada."""
+    """Return a container that runs a command of Levada, in the surroundings that the driver's is given."""
     environment = {
         "HOME": WORK_DIR,
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
@@ -76,11 +76,11 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     }
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
-    return {
+    ours = {
         "name": name,
         "image": owner.image,
-        "command": ["levada"],
-        "args": command,
+        # Not as the container's command: the image's own first process reaps what Spark's workers leave behind.
+        "args": ["levada", *command],
         "env": [{"name": key, "value": value} for key, value in environment.items()],
         "resources": owner.spec.driver.resources.model_dump(mode="json", by_alias=True),
         "securityContext": CONTAINER_SECURITY,
@@ -88,6 +88,7 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(owner),
     }
+    return merged(_surroundings(owner), ours)
 
 
 def needs_token(owner: Owner) -> bool:
@@ -109,6 +110,14 @@ def _secret_names(owner: Owner) -> Iterator[str | None]:
         destination.custom.credentials_secret_ref if destination.custom else None,
     ):
         yield reference.name if reference else None
+
+
+def _surroundings(owner: Owner) -> dict[str, Any]:
+    """Return the volumes and variables of the driver's container in the user's template: a preflight or a clean-up
+    that cannot see what the driver sees would fail."""
+    containers = (owner.spec.driver.pod_template.get("spec") or {}).get("containers") or []
+    driver: dict[str, Any] = next((c for c in containers if c.get("name") == DRIVER_CONTAINER), {})
+    return {key: driver[key] for key in ("env", "envFrom", "volumeMounts") if key in driver}
 
 
 def _driver(owner: Owner) -> dict[str, Any]:

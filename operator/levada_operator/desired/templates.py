@@ -17,10 +17,10 @@ def merged(template: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, An
 def _merged(theirs: Any, ours: Any) -> Any:
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         return merged(theirs, ours)
-    if _named(theirs) and _named(ours):
+    if (key := _key(theirs, ours)) is not None:
         # Ours come first: the order is then the same, whatever the template has.
-        given = {item["name"]: item for item in theirs}
-        joined = [merged(given.pop(item["name"], {}), item) for item in ours]
+        given = {item[key]: item for item in theirs}
+        joined = [merged(given.pop(item[key], {}), item) for item in ours]
         return [*joined, *given.values()]
     if _list(theirs) and _list(ours):
         return [*ours, *(item for item in theirs if item not in ours)]
@@ -31,5 +31,9 @@ def _list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _named(value: Any) -> bool:
-    return _list(value) and bool(value) and all(isinstance(item, Mapping) and "name" in item for item in value)
+def _key(theirs: Any, ours: Any) -> str | None:
+    """Return the field by which items of two lists are the same one: a mount by where it is, all else by its name."""
+    if not (_list(theirs) and _list(ours) and theirs and ours):
+        return None
+    items = [*theirs, *ours]
+    return next((k for k in ("mountPath", "name") if all(isinstance(i, Mapping) and k in i for i in items)), None)
