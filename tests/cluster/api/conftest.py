@@ -14,89 +14,16 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from tests.cluster.kubectl import Kubectl, eventually
 
 from levada_operator.desired.pod import HTTP_PORT
-
-ROOT = Path(__file__).parents[3]
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Kubectl:
-    """The real kubectl, in one namespace."""
-
-    namespace: str = "default"
-
-    def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = ["kubectl", "-n", self.namespace, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(command)}: {done.stderr}")
-        return done
-
-    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
-        return self.run(*arguments, stdin=stdin).stdout
-
-    def apply(self, *bodies: dict[str, Any], options: tuple[str, ...] = ()) -> None:
-        for body in bodies:
-            self("apply", *options, "-f", "-", stdin=json.dumps(body))
-
-    def get(self, kind: str, name: str = "", *options: str) -> Any:
-        """Return an object, or the list of all; None if it is not there."""
-        done = self.run("get", kind, *([name] if name else []), *options, "-o", "json", check=False)
-        if done.returncode:
-            if "NotFound" in done.stderr:
-                return None
-            raise AssertionError(done.stderr)
-        found = json.loads(done.stdout)
-        return found if name else found["items"]
-
-    def patch(self, kind: str, name: str, patch: dict[str, Any], *options: str) -> None:
-        self("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
-
-
-def eventually(check: Callable[[], _T], seconds: float = 90.0) -> _T:
-    """Return the first true answer; fail with the last one otherwise."""
-    deadline = time.monotonic() + seconds
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
-        time.sleep(0.3)
-    return answer
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Kubectl:
-    """The API server, with the CRDs."""
-    if not os.environ.get("KUBECONFIG"):
-        pytest.skip("no cluster: KUBECONFIG is not set")
-    kubectl = Kubectl()
-    answer = kubectl.run("get", "--raw=/readyz", check=False)
-    if answer.returncode:
-        pytest.skip(f"no cluster: {os.environ['KUBECONFIG']} does not answer: {answer.stderr.strip()[:200]}")
-    kubectl("apply", "-f", str(ROOT / "crds"))
-    kubectl("wait", "--for=condition=Established", "crd", "pipelines.levada.dev", "tablesyncs.levada.dev")
-    eventually(lambda: not kubectl.run("get", "pipelines,tablesyncs", check=False).returncode)
-    return kubectl
-
-
-@pytest.fixture
-def kubectl(cluster: Kubectl) -> Iterator[Kubectl]:
-    """A namespace of the test's own that enforces the restricted Pod Security Standard."""
-    name = f"levada-{uuid.uuid4().hex[:8]}"
-    cluster("create", "namespace", name)
-    cluster("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    yield Kubectl(name)
-    mine = Kubectl(name)
-    for pipeline in mine.get("pipelines"):
-        mine.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
-    cluster("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture

@@ -8,18 +8,22 @@ import time
 from typing import Any
 
 from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually, make_pod
-from tests.operator.samples import document, error_document, spec, table_document
+from tests.operator.samples import document, error_document, merge, spec, table_document
 
 SQL = "SELECT pg_drop_replication_slot('levada_shop')"
 
 
+NO_NODE = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody"}}}}
+"""Where the cluster has a node, its pods would be started: here they are written by hand."""
+
+
 def shop(name: str = "shop", **changes: Any) -> dict[str, Any]:
-    """Return a Pipeline."""
+    """Return a Pipeline whose pods no node takes."""
     return {
         "apiVersion": "levada.dev/v1alpha1",
         "kind": "Pipeline",
         "metadata": {"name": name},
-        "spec": spec(**changes),
+        "spec": merge(spec(**changes), NO_NODE),
     }
 
 

@@ -1,0 +1,171 @@
+"""Images: the one that holds a pod's namespaces, Levada's own by `make image`, and their way into the node."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from tests.cluster.bringup.layout import SOURCES, Layout
+from tests.cluster.bringup.machine import IMAGE_PACKAGES, install
+from tests.cluster.bringup.node import enter
+from tests.cluster.bringup.settings import PAUSE
+
+from levada.local.cache import only_process
+
+ROOT: Final = SOURCES.parents[2]
+NAME: Final = "localhost/levada"
+BASE: Final = "localhost/levada-base:bookworm"
+_MIRROR: Final = "http://deb.debian.org/debian"
+
+_SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
+"""Files by which this machine reaches package registries: a build has them too, an image never."""
+_JAVA_TRUST: Final = "/etc/ssl/certs/java/cacerts"
+
+
+def ensure_image(layout: Layout) -> str:
+    """Build Levada's image unless it is there, load it into the node, and return its name.
+
+    The name has a digest of everything that goes into it.
+    """
+    tag = f"{NAME}:{image_digest()}"
+    if not _on_node(layout, tag):
+        with only_process(layout.root / "image"):
+            if not _built(tag):
+                _build(tag)
+            _load(layout, tag)
+    return tag
+
+
+def image_digest() -> str:
+    """Return a digest of the Dockerfile, the requirements and the sources: what the image is made of."""
+    folders = ("engine", "operator", "docker", "requirements")
+    names = ("Dockerfile", "pyproject.toml")
+    files = [ROOT / n for n in names] + sorted(p for f in folders for p in (ROOT / f).rglob("*") if _is_source(p))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def load_pause(layout: Layout) -> None:
+    """Give the node the image that every pod begins with."""
+    if _on_node(layout, PAUSE):
+        return
+    with tempfile.TemporaryFile() as archive:
+        _write_archive(archive, PAUSE, layout.programs / "pause")
+        archive.seek(0)
+        subprocess.run(_import(layout), stdin=archive, stdout=subprocess.DEVNULL, check=True)
+
+
+def _is_source(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts and not path.name.endswith(".egg-info")
+
+
+def _build(tag: str) -> None:
+    install(IMAGE_PACKAGES)
+    if not _built(BASE):
+        _build_base()
+    print(f"building {tag}: minutes, whenever the requirements change", file=sys.stderr, flush=True)
+    arguments = ["--build-arg", f"BASE_IMAGE={BASE}", "--network=host", *_isolation(), *_registries()]
+    make = ["make", "--no-print-directory", "image", f"IMAGE={tag}", f"IMAGE_ARGS={' '.join(arguments)}"]
+    # By buildah, whatever else is there: it needs no daemon, and is what the image is loaded from.
+    subprocess.run([*make, "IMAGE_BUILD=buildah build --layers"], cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+def _build_base() -> None:
+    """Make a small Debian of its packages: no registry of images is needed."""
+    print("making a base image of Debian's packages", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="levada-base-") as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", tree, _MIRROR],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        container = _buildah("from", "scratch").strip()
+        try:
+            _buildah("add", "--quiet", container, str(tree), "/")
+            _buildah("config", "--cmd", "/bin/bash", container)
+            _buildah("commit", "--quiet", container, BASE)
+        finally:
+            _buildah("rm", container)
+
+
+def _isolation() -> Iterator[str]:
+    # runc, where crun is there too: that refuses cgroups of both versions at once.
+    yield from ("--isolation", os.environ.get("BUILDAH_ISOLATION", "oci"), "--runtime", "runc")
+
+
+def _registries() -> Iterator[str]:
+    apt = Path("/etc/apt/apt.conf.d")
+    for path in (*map(Path, _SETTINGS), *(apt.iterdir() if apt.is_dir() else ())):
+        if path.is_file():
+            yield from ("--volume", f"{path}:{path}:ro")
+    if Path(_JAVA_TRUST).exists():
+        # Not in its own place: the build installs a Java, with such a file.
+        yield from ("--volume", f"{_JAVA_TRUST}:/run/trust.jks:ro")
+        yield from ("--build-arg", "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/run/trust.jks")
+
+
+def _built(tag: str) -> bool:
+    done = subprocess.run(["buildah", "inspect", "--type", "image", tag], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _buildah(*arguments: str) -> str:
+    return subprocess.run(["buildah", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _on_node(layout: Layout, tag: str) -> bool:
+    listed = enter(layout, "ctr", "-n", "k8s.io", "images", "list", "--quiet")
+    return tag in subprocess.run(listed, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+def _import(layout: Layout) -> list[str]:
+    return enter(layout, "ctr", "-n", "k8s.io", "images", "import", "-")
+
+
+def _load(layout: Layout, tag: str) -> None:
+    push = ["buildah", "push", "--quiet", tag, f"docker-archive:/dev/stdout:{tag}"]
+    with subprocess.Popen(push, stdout=subprocess.PIPE) as pushing:
+        subprocess.run(_import(layout), stdin=pushing.stdout, stdout=subprocess.DEVNULL, check=True)
+    if pushing.returncode:
+        raise RuntimeError(f"{' '.join(push)} ended with {pushing.returncode}")
+
+
+def _write_archive(out: IO[bytes], tag: str, program: Path) -> None:
+    """Write an image of one program, as `docker save` does."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(program, arcname=program.name)
+    diff = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
+    config = {
+        "architecture": _architecture(),
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{program.name}"]},
+        "rootfs": {"type": "layers", "diff_ids": [diff]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "layer.tar": layer.getvalue(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]

@@ -1,0 +1,55 @@
+"""The real kubectl, and waiting for what it tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """The real kubectl, in one namespace."""
+
+    namespace: str = "default"
+
+    def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = ["kubectl", "-n", self.namespace, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)}: {done.stderr}")
+        return done
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.run(*arguments, stdin=stdin).stdout
+
+    def apply(self, *bodies: dict[str, Any], options: tuple[str, ...] = ()) -> None:
+        for body in bodies:
+            self("apply", *options, "-f", "-", stdin=json.dumps(body))
+
+    def get(self, kind: str, name: str = "", *options: str) -> Any:
+        """Return an object, or the list of all; None if it is not there."""
+        done = self.run("get", kind, *([name] if name else []), *options, "-o", "json", check=False)
+        if done.returncode:
+            if "NotFound" in done.stderr:
+                return None
+            raise AssertionError(done.stderr)
+        found = json.loads(done.stdout)
+        return found if name else found["items"]
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any], *options: str) -> None:
+        self("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
+
+
+def eventually(check: Callable[[], _T], seconds: float = 90.0) -> _T:
+    """Return the first true answer; fail with the last one otherwise."""
+    deadline = time.monotonic() + seconds
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
+        time.sleep(0.3)
+    return answer
