@@ -20,7 +20,6 @@ Right: TypeAlias = tuple[str, str, str]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
 EXECUTORS = {("", "pods", verb) for verb in ("create", "delete", "deletecollection", "get", "list", "patch", "watch")}
-STORE = {("", "configmaps", verb) for verb in ("get", "patch", "update")}
 DISCOVERY = {
     (group, resource, verb)
     for group, resource in (("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions"))
@@ -52,7 +51,7 @@ def roles(bodies: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 def test_cluster_wide(tmp_path: Path) -> None:
     """In all namespaces: the documented rights, those that it passes on, and to see namespaces and kinds."""
     (role,) = roles(render(tmp_path), "ClusterRole")
-    assert rights(role["rules"]) == documented() | EXECUTORS | STORE | DISCOVERY
+    assert rights(role["rules"]) == documented() | EXECUTORS | DISCOVERY
 
 
 def test_namespaced(tmp_path: Path) -> None:

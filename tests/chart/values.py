@@ -9,7 +9,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "namespaced": {
         "watchNamespaces": ["data", "shop"],
         "crds": {"install": False},
-        "rbac": {"executors": False, "configMapStore": False},
+        "rbac": {"executors": False},
     },
     "everything": {
         "fullnameOverride": "sync",

@@ -102,10 +102,4 @@ readOnlyRootFilesystem: true
   resources: [pods]
   verbs: [create, delete, deletecollection, get, list, patch, watch]
 {{- end }}
-{{- if .Values.rbac.configMapStore }}
-# As above: a driver with the ConfigMap store writes its own ConfigMap.
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [get, patch, update]
-{{- end }}
 {{- end }}
