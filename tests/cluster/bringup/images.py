@@ -24,6 +24,7 @@ from levada.local.cache import only_process
 ROOT: Final = SOURCES.parents[2]
 NAME: Final = "localhost/levada"
 BASE: Final = "localhost/levada-base:bookworm"
+SOURCE_FOLDERS: Final = ("engine/levada", "operator/levada_operator")
 _MIRROR: Final = "http://deb.debian.org/debian"
 
 _SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
@@ -34,26 +35,63 @@ _JAVA_TRUST: Final = "/etc/ssl/certs/java/cacerts"
 def ensure_image(layout: Layout) -> str:
     """Build Levada's image unless it is there, load it into the node, and return its name.
 
-    The name has a digest of everything that goes into it.
+    The name has digests of what goes into it. Where only sources differ from an image that was built here, they are
+    put over it: seconds instead of minutes.
     """
-    tag = f"{NAME}:{image_digest()}"
-    if not _on_node(layout, tag):
-        with only_process(layout.root / "image"):
-            if not _built(tag):
+    things = _digest("Dockerfile", "docker", "requirements", "pyproject.toml")
+    tag = f"{NAME}:{things}-{_digest(*SOURCE_FOLDERS)}"
+    with only_process(layout.root / "image"):
+        if _on_node(layout, tag):
+            return tag
+        install(IMAGE_PACKAGES)
+        if not _built(tag):
+            whole = layout.root / "image" / f"whole-{things}"
+            if whole.exists() and _built(whole.read_text()):
+                _put_sources_over(whole.read_text(), tag)
+            else:
                 _build(tag)
-            _load(layout, tag)
+                whole.write_text(tag)
+        _load(layout, tag)
     return tag
 
 
-def image_digest() -> str:
-    """Return a digest of the Dockerfile, the requirements and the sources: what the image is made of."""
-    folders = ("engine", "operator", "docker", "requirements")
-    names = ("Dockerfile", "pyproject.toml")
-    files = [ROOT / n for n in names] + sorted(p for f in folders for p in (ROOT / f).rglob("*") if _is_source(p))
+def _digest(*names: str) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+    for path in map(ROOT.joinpath, names):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def _put_sources_over(whole: str, tag: str) -> None:
+    """Make an image of another and the sources as they are now."""
+    container = _buildah("from", whole).strip()
+    try:
+        packages = _in(
+            container, "python", "-c", "import levada, pathlib; print(pathlib.Path(levada.__file__).parents[1])"
+        )
+        for folder in SOURCE_FOLDERS:
+            name = Path(folder).name
+            _in(container, "rm", "-rf", f"{packages}/{name}")
+            _buildah("copy", "--quiet", container, str(ROOT / folder), f"{packages}/{name}")
+            _in(
+                container,
+                "python",
+                "-m",
+                "compileall",
+                "-q",
+                "--invalidation-mode",
+                "unchecked-hash",
+                f"{packages}/{name}",
+            )
+        _buildah("commit", "--quiet", container, tag)
+    finally:
+        _buildah("rm", container)
+
+
+def _in(container: str, *command: str) -> str:
+    return _buildah("run", "--user=0", "--isolation=chroot", container, "--", *command).strip()
 
 
 def load_pause(layout: Layout) -> None:
@@ -66,12 +104,7 @@ def load_pause(layout: Layout) -> None:
         subprocess.run(_import(layout), stdin=archive, stdout=subprocess.DEVNULL, check=True)
 
 
-def _is_source(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts and not path.name.endswith(".egg-info")
-
-
 def _build(tag: str) -> None:
-    install(IMAGE_PACKAGES)
     if not _built(BASE):
         _build_base()
     print(f"building {tag}: minutes, whenever the requirements change", file=sys.stderr, flush=True)

@@ -16,7 +16,8 @@ from tests.cluster.bringup.wheel import WHEEL, fetch_tools
 from levada.local.cache import only_process
 
 COMPONENTS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
-_MODULE: Final = SOURCES / "go"
+_MODULES: Final = (SOURCES / "go" / "kubernetes", SOURCES / "go" / "coredns")
+"""Two, as each of them wants a Kubernetes client of its own version."""
 _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
@@ -45,14 +46,15 @@ def ensure_programs(layout: Layout) -> None:
 
 
 def _digest() -> str:
-    parts = [path.read_bytes() for path in sorted(_MODULE.rglob("*.*"))]
+    parts = [path.read_bytes() for module in _MODULES for path in sorted(module.rglob("*.*"))]
     return hashlib.sha256(b"".join([*parts, " ".join(_flags()).encode(), WHEEL.encode()])).hexdigest()
 
 
 def _build(folder: Path) -> None:
     print("building Kubernetes and CoreDNS with Go: minutes, this once", file=sys.stderr, flush=True)
     environment = os.environ | {"CGO_ENABLED": "0"}
-    subprocess.run(["go", "build", *_flags(), "-o", folder, "./..."], cwd=_MODULE, env=environment, check=True)
+    for module in _MODULES:
+        subprocess.run(["go", "build", *_flags(), "-o", folder, "./..."], cwd=module, env=environment, check=True)
 
 
 def _flags() -> list[str]:
@@ -64,6 +66,6 @@ def _flags() -> list[str]:
 
 
 def _kubernetes_version() -> str:
-    found = re.search(r"k8s\.io/kubernetes (v[0-9.]+)", (_MODULE / "go.mod").read_text())
+    found = re.search(r"k8s\.io/kubernetes (v[0-9.]+)", (_MODULES[0] / "go.mod").read_text())
     assert found is not None
     return found.group(1)
