@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A busy machine is no reason to fail: nothing here asserts a time.
+settings.register_profile("levada", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("levada")
 
 _numbers = itertools.count(1)
 

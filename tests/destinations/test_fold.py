@@ -172,7 +172,7 @@ def streams(draw: st.DrawFn) -> tuple[Stream, dict[Row, Row]]:
     return stream, base
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(streams(), st.data())
 def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]], data: st.DataObject) -> None:
     """Applied to what a destination held, a fold leaves what the source holds; whatever the chunks and the order."""

@@ -175,7 +175,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_steps")
 def test_index_is_a_dictionary() -> None:
     """Whatever is added, forgotten, removed, committed, lost in a crash and reopened."""
-    run_state_machine_as_test(IndexMachine, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(IndexMachine, settings=settings(max_examples=100, stateful_step_count=25))
 
 
 @pytest.mark.parametrize("kind", list(KeyKind))

@@ -118,7 +118,7 @@ TYPES: dict[ColumnType, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_hash_is_the_described_one(data: st.DataObject) -> None:
     """Every type's hash equals the description's, whatever the slicing and the chunks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.cluster import PlanStore
 from tests.operator.samples import (
@@ -76,7 +76,7 @@ worlds = st.builds(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(worlds)
 def test_comes_to_rest(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
     """Carried out a few times, the plan is empty, and it stays so: nothing is written for ever."""
@@ -88,7 +88,7 @@ def test_comes_to_rest(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) 
     assert (at_rest.apply, at_rest.delete, at_rest.statuses, at_rest.notes) == ((), (), (), ())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(worlds)
 def test_is_the_same_for_the_same(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
     """Two operators that see the same plan the same: a restart changes nothing by itself."""
@@ -96,7 +96,7 @@ def test_is_the_same_for_the_same(world: tuple[Any, dict[str, Any], list[dict[st
     assert reconcile(seen) == reconcile(seen)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(worlds)
 def test_touches_only_its_own(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
     """All that is applied carries the Pipeline's label, in its namespace; no user's TableSync is deleted or rewritten;
@@ -212,7 +212,6 @@ def test_status_of_ten_thousand_failed_tables_is_small() -> None:
         st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
     )
 )
-@settings(deadline=None)
 def test_an_object_does_not_differ_from_itself(value: Any) -> None:
     """Whatever is applied is found again, with the API server's defaults beside it."""
     body = marked({"metadata": {}, "spec": value})

@@ -85,7 +85,7 @@ def test_a_header_and_a_trailer_alone_are_an_empty_copy() -> None:
     assert CopyDecoder(SCHEMA).decode([]).num_rows == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_broken_copy_is_a_decode_error_or_decodes(data: st.DataObject) -> None:
     """Whatever the bytes of a row: a DecodeError that names the row, or valid columns."""

@@ -45,7 +45,7 @@ def decoded_in(messages: Sequence[bytes], cuts: Sequence[int]) -> list[str]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_any_cut_of_a_stream_yields_the_same_changes(data: st.DataObject, name: str) -> None:
     """Relations, the open transaction and its ordinals go on from slice to slice, and empty slices change nothing."""
@@ -90,7 +90,7 @@ def break_bytes(data: st.DataObject, message: bytes) -> bytes:
     return bytes(broken)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_a_broken_stream_is_a_decode_error_or_decodes(data: st.DataObject, name: str) -> None:
     """Whatever comes: a DecodeError that says where, or columns that hold valid values; nothing else."""

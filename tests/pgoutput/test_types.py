@@ -184,8 +184,7 @@ def _prepare(conn: psycopg.Connection[Any], sql: str) -> None:
 
 @settings(
     max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 @given(data=st.data())
 def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection[Any]], data: st.DataObject) -> None:

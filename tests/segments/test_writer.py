@@ -91,7 +91,7 @@ def read(staging: Staging, log: SegmentLog, schema: ReplicatedTableSchema, after
     return [row for rows in staged.changes(schema.id).scan() for row in rows.to_pylist()]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stream=streams(), group=st.sampled_from([1, 400, 1 << 20]), after=st.integers(0, 2000))
 def test_what_is_written_is_read_back(tmp_path_factory: Any, stream: list[ChangeBatch], group: int, after: int) -> None:
     """Whatever the slices, the layouts and the size of row groups: the same rows, in the same order, in the range."""

@@ -158,7 +158,6 @@ def test_store_does_as_the_model(open_store: OpenStore) -> None:
         settings=settings(
             max_examples=15,
             stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            suppress_health_check=[HealthCheck.data_too_large],
         ),
     )
