@@ -42,7 +42,9 @@ class Capabilities:
     """What a destination can do; the engine asks for nothing else.
 
     ``upsert``: holds the last state per key. ``append``: holds every change. ``watermark``: `applied` answers from the
-    destination's own commits, so delivery is exactly once; without it, at least once. ``spark``: needs a Spark session.
+    destination's own commits, so delivery is exactly once; without it, at least once. ``replacement``: a table can be
+    copied again beside itself (`Destination.copy_replacement` and the three after it); without it, or with the ordering
+    PIPELINE, it is dropped first. ``spark``: needs a Spark session.
     """
 
     upsert: bool = False
@@ -50,6 +52,7 @@ class Capabilities:
     truncate: bool = False
     schema_changes: bool = False
     watermark: bool = False
+    replacement: bool = False
     spark: bool = False
     ordering: Ordering = Ordering.TABLE
 
@@ -130,6 +133,35 @@ class Destination(ABC):
         A batch without changes only asks for durability of what was accepted before. After ACCEPTED the engine asks
         again before it acknowledges anything.
         """
+
+    def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
+        """Write the copied rows beside the table, which goes on as it is: a new copy that is to take its place.
+
+        While it runs the other methods are called for the same table, from other threads. What an earlier one left,
+        whole or not, goes first. Return False, with nothing read, if there is no table that serves meanwhile: the
+        engine then drops what there is, and calls `write_table_rows`.
+        """
+        raise NotImplementedError(f"{self.name} has no replacements")
+
+    def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
+        """Apply the changes of a batch of one table to its new copy, not to the table.
+
+        Return False if the new copy cannot follow, because the batch changes columns or the copy is not there any more:
+        the engine then begins again. What is written need not outlive the process.
+        """
+        raise NotImplementedError(f"{self.name} has no replacements")
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        """Put the new copy in the table's place, stamped with ``mark``, by one durable step that readers see whole.
+
+        The new copy holds everything below ``mark``, and at least what the table holds. Return False, with the table as
+        it was, if the new copy does not fit any more: the engine then begins again.
+        """
+        raise NotImplementedError(f"{self.name} has no replacements")
+
+    def drop_replacement(self, table: TableId) -> None:
+        """Remove the new copy, and what is left of one; success if there is none. The table stays as it is."""
+        raise NotImplementedError(f"{self.name} has no replacements")
 
     def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
         """Return what the table holds: by default the last state per row where this destination can upsert."""

@@ -20,6 +20,7 @@ from levada.destinations.iceberg.layout import Layout, resync_hint
 from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.tables import Tables, check_same_table
@@ -48,7 +49,7 @@ class IcebergDestination(Destination):
 
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, append=True, truncate=True, schema_changes=True, watermark=True, spark=True
+        upsert=True, append=True, truncate=True, schema_changes=True, watermark=True, replacement=True, spark=True
     )
 
     def __init__(
@@ -142,6 +143,69 @@ class IcebergDestination(Destination):
             opened = self._open(state)
             if opened is not None:
                 self._maintain(state, opened)
+
+    # -- a copy beside the table
+
+    def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
+        """Write the rows to data files that no commit names; False if there is no table of ours that serves."""
+        state = self._state(schema)
+        with state.lock:
+            table = self._open(state)
+            if table is None or not self._serves(state, table, schema):
+                return False
+            table.check_epoch(mark)
+            state.forget_replacement()
+            folder = state.index_folder.with_name(f"{state.index_folder.name}-replacement")
+            made = Replacement.begin(table, schema, self.effective_mode(schema), mark, folder)
+            state.replacement, storage = made, made.claim.storage(table)
+        copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
+        parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
+        made.copied([f for part in parts for f in part], storage)
+        return True
+
+    def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
+        """Write the batch to further files that no commit names; False if it changes the columns."""
+        (table_id,) = events.tables
+        changes = events.changes(table_id)
+        state = self._state(changes.schema)
+        with state.lock:
+            table = self._open(state)
+            if table is None or state.replacement is None:
+                return False
+            return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        """Commit the files in the place of everything that the table has, with the columns that they have."""
+        state = self._find(table)
+        if state is None:
+            return False
+        with state.lock:
+            opened, made = self._open(state), state.replacement
+            if opened is None or made is None:
+                return False
+            snapshot = made.commit(opened, mark)
+            if snapshot is None:
+                return False
+            state.index = None
+            made.hand_over_index(snapshot, state.index_folder)
+            state.replacement, state.schema, state.mark = None, made.schema, mark
+            return True
+
+    def drop_replacement(self, table: TableId) -> None:
+        """Remove the files, the claim on the table and the index."""
+        state = self._find(table)
+        if state is None:
+            return
+        with state.lock:
+            opened, made = self._open(state), state.replacement
+            if made is not None and opened is not None:
+                made.claim.release(opened)
+            state.forget_replacement()
+
+    def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
+        """Tell whether the table is a copy that was finished, of this very table, where the configuration says."""
+        same = table.metadata.properties.get(Property.TABLE_ID) == str(int(schema.id))
+        return same and table.metadata.mark is not None and state.name == self._tables.place(schema.name)
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance

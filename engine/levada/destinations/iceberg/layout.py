@@ -186,6 +186,27 @@ def reconcile(
     return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
 
 
+def replacement_layout(current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode) -> Layout:
+    """Return the columns of a copy that takes a table's place: the source's own, whatever the table had before.
+
+    A column keeps its field id where Iceberg could change it in place; ``last_id`` is the highest that the table has.
+    """
+    check_names(wanted, [c.name for c in wanted.columns])
+    ids, fields = _Ids(last_id), []
+    for column in wanted.columns:
+        before = current.column(column.attnum)
+        kept = None if before is None else _widened(before.type, _iceberg_type(column.type, _Ids(0)))
+        if before is not None and kept is not None:
+            fields.append(Field(before.id, column.name, kept))
+        else:
+            fields.append(Field(ids(), column.name, _iceberg_type(column.type, ids)))
+    attnums = {c.attnum: f.id for c, f in zip(wanted.columns, fields, strict=True)}
+    if mode is TableMode.CHANGELOG:
+        held = {f.name: f for f in current.fields}
+        fields += [held.get(name) or Field(ids(), name, _renumbered(kind, ids)) for name, kind in CHANGELOG_FIELDS]
+    return Layout(tuple(fields), attnums)
+
+
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
     """Raise NeedsOperator ``ambiguous_columns`` for names that Spark cannot tell apart: to it case is nothing."""
     seen: set[str] = set()

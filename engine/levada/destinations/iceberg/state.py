@@ -9,6 +9,7 @@ from pathlib import Path
 
 from levada.destinations.iceberg.catalog import TableName
 from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import ReplicatedTableSchema
 from levada.values import TableId, Watermark
@@ -30,6 +31,8 @@ class TableState:
     """The version that was written last."""
     mark: Watermark | None = None
     """What the table was last seen to hold."""
+    replacement: Replacement | None = None
+    """The copy that is being made to take the table's place."""
     maintained_at: float = 0.0
     """`time.monotonic` of the last look at what maintenance there is."""
 
@@ -37,8 +40,15 @@ class TableState:
         """Forget the table, which is no longer there, and its index."""
         self.table = self.mark = None
         self.forget_index()
+        self.forget_replacement()
 
     def forget_index(self) -> None:
         """Forget the index; it is built anew from the table when it is needed."""
         self.index = None
         shutil.rmtree(self.index_folder, ignore_errors=True)
+
+    def forget_replacement(self) -> None:
+        """Forget the copy that is being made, with its index; its files are left to who claims the table next."""
+        if self.replacement is not None:
+            self.replacement.remove_index()
+            self.replacement = None

@@ -6,6 +6,7 @@ between, so the epoch, the watermark and the positions that it was made from sti
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -15,7 +16,7 @@ from levada.destinations.iceberg.files import Storage, WrittenFile
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, Jvm, each, java_errors
 from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.metadata import TableMetadata, stamp
-from levada.errors import NeedsOperator, StaleEpoch
+from levada.errors import LevadaError, NeedsOperator, StaleEpoch
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -94,11 +95,13 @@ class IcebergTable:
         mark: Watermark | None,
         replacing: bool = False,
         properties: Mapping[str, str | None] | None = None,
+        layout: Layout | None = None,
     ) -> int:
         """Add rows, delete others by position, stamp ``mark``, all in one commit; return the new snapshot's id.
 
-        With ``replacing`` every row that is there goes. ``properties`` are set or, with None, removed. Raise
-        CommitConflict if the table is no longer as it was when last read.
+        With ``replacing`` every row that is there goes. ``properties`` are set or, with None, removed. ``layout`` are
+        the columns from this snapshot on, if they change. Raise CommitConflict if the table is no longer as it was when
+        last read.
         """
         with java_errors(f"write to {self.name}"):
             added = [self._data_file(f) for f in files]
@@ -115,7 +118,7 @@ class IcebergTable:
                 update = self.java.newAppend()
                 for file in added:
                     update.appendFile(file)
-        return self._commit(update, mark, properties or {})
+        return self._commit(update, mark, properties or {}, layout)
 
     def _remove_everything(self, update: JavaObject) -> None:
         for task in self._tasks():
@@ -144,6 +147,14 @@ class IcebergTable:
             base = self._ops.current()
             self._commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with files that no snapshot names; what cannot be removed stays as garbage."""
+        try:
+            with java_errors(f"remove {folder}"):
+                self.java.io().deletePrefix(folder)
+        except LevadaError as error:
+            _log.warning("%s stays behind as garbage: %s", folder, error.message)
+
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver stamped the table, NeedsOperator if it belongs to another pipeline."""
         current = self.metadata.mark
@@ -158,7 +169,13 @@ class IcebergTable:
         if current.epoch > mark.epoch:
             raise StaleEpoch(mark.epoch, current.epoch)
 
-    def _commit(self, update: JavaObject, mark: Watermark | None, properties: Mapping[str, str | None]) -> int:
+    def _commit(
+        self,
+        update: JavaObject,
+        mark: Watermark | None,
+        properties: Mapping[str, str | None],
+        layout: Layout | None = None,
+    ) -> int:
         with java_errors(f"commit to {self.name}"):
             for key, value in stamp(mark).items() if mark is not None else ():
                 update.set(key, value)
@@ -167,7 +184,10 @@ class IcebergTable:
             base = self._ops.current()
             if snapshot.parentId() != self.metadata.snapshot_id:
                 raise CommitConflict("commit_conflict", f"{self.name} was changed by somebody else")
-            builder = self._builder(base).setBranchSnapshot(snapshot, "main")
+            builder = self._builder(base)
+            if layout is not None and layout != self.metadata.layout:
+                builder, snapshot = self._under(layout, base, snapshot)
+            builder = builder.setBranchSnapshot(snapshot, "main")
             changed = self._with_properties(builder, properties).build()
             snapshot_id = int(snapshot.snapshotId())
         try:
@@ -179,6 +199,13 @@ class IcebergTable:
                 raise
             _log.warning("%s: the commit of snapshot %s was not confirmed, but happened", self.name, snapshot_id)
         return snapshot_id
+
+    def _under(self, layout: Layout, base: JavaObject, snapshot: JavaObject) -> tuple[JavaObject, JavaObject]:
+        """Return a builder that has set the columns, and the snapshot as one of them: its own are the former ones."""
+        changed = base.updateSchema(self._jvm.iceberg.SchemaParser.fromJson(layout.to_json()))
+        parser = self._jvm.iceberg.SnapshotParser
+        described = {**json.loads(parser.toJson(snapshot)), "schema-id": int(changed.currentSchemaId())}
+        return self._builder(changed), parser.fromJson(json.dumps(described))
 
     def _builder(self, base: JavaObject) -> JavaObject:
         return self._jvm.iceberg.TableMetadata.buildFrom(base)

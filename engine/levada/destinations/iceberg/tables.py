@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
+from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, java_errors
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
 from levada.destinations.iceberg.metadata import Property
@@ -87,7 +88,10 @@ class Tables:
         """Remove the table with its files; not an error if there is none, NeedsOperator if it is not ours."""
         if self._remove_remains(name):
             _log.warning("removed what was left of %s by a drop that did not end", name)
-        elif self.load(name) is not None:
+        elif (table := self.load(name)) is not None:
+            claim = Claim.of(table)
+            if claim is not None:
+                claim.remove_files(table)
             with java_errors(f"drop {name}"):
                 self._catalog.dropTable(self._identifier(name), True)
 
