@@ -14,6 +14,8 @@ FINALIZER: Final = f"{GROUP}/cleanup"
 
 PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 ROLE_LABEL: Final = f"{GROUP}/role"
+STATE_ROLE: Final = "state"
+"""The role of the ConfigMaps whose content is the driver's."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SKIP_CLEANUP: Final = f"{GROUP}/skip-cleanup"
 """An annotation: ``"true"`` lets a Pipeline go without its clean-up."""
@@ -44,11 +46,6 @@ def executor_name(pipeline: str) -> str:
 def manifest_name(pipeline: str) -> str:
     """Name the ConfigMap with the accepted manifest."""
     return f"{pipeline}-manifest"
-
-
-def state_name(pipeline: str) -> str:
-    """Name the ConfigMap that the store of kind configMap writes to."""
-    return f"{pipeline}-state"
 
 
 def staging_name(pipeline: str) -> str:

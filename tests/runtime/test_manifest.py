@@ -152,14 +152,18 @@ def test_missing_secrets_are_named(tmp_path: Path, made: list[str], named: str) 
         pipeline_config(given, work_dir=tmp_path)
 
 
-def test_stores(tmp_path: Path) -> None:
-    """PostgreSQL's is the default; a kind that this engine has not is told, not replaced by another."""
+def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL's is the default; ConfigMaps without a cluster are told, not replaced by another."""
     config = pipeline_config(manifests(), work_dir=tmp_path)
     assert isinstance(open_store(manifests(), config), PostgresStore)
     assert isinstance(open_store(manifests(store={"memory": {}}), config), MemoryStore)
-    with pytest.raises(InvalidManifest) as unsupported:
+    from kubernetes.config import kube_config
+
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(NeedsOperator) as nowhere:
         open_store(manifests(store={"configMap": {}}), config)
-    assert unsupported.value.code == "store_unsupported"
+    assert nowhere.value.code == "no_cluster"
 
 
 def test_destinations_are_found_by_their_entry_point() -> None:

@@ -6,6 +6,7 @@ The models are the one source of the manifests' form: of the CRDs, of what the c
 from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
 from levada.spec.manifests import EffectiveTable, Manifests, load_manifests, parse_manifest, table_settings
 from levada.spec.model import Change, changed_fields
+from levada.spec.names import state_names
 from levada.spec.pipeline import (
     API_VERSION,
     CopyDriver,
@@ -49,6 +50,7 @@ __all__ = [
     "parse_manifest",
     "parse_quantity",
     "selects",
+    "state_names",
     "structural",
     "table_settings",
 ]

@@ -22,6 +22,9 @@ FORMS: Final = {
 MAX_PIPELINE_NAME: Final = 40
 """So that levada_<pipeline>_copy_<oid> has no more than PostgreSQL's 63 bytes."""
 
+STATE_PARTS: Final = 8
+"""Over how many ConfigMaps, beside the first, the store of kind configMap spreads its tables."""
+
 PipelineName = Annotated[str, Field(pattern=_LABEL, min_length=1, max_length=MAX_PIPELINE_NAME)]
 ObjectName = Annotated[str, Field(pattern=_SUBDOMAIN, min_length=1, max_length=253)]
 SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
@@ -33,3 +36,9 @@ CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=2
 def default_object_name(pipeline: str) -> str:
     """Name the slot and the publication of a pipeline whose manifest names none."""
     return f"levada_{pipeline.replace('-', '_')}"
+
+
+def state_names(pipeline: str) -> tuple[str, ...]:
+    """Name the ConfigMaps of a pipeline's store of kind configMap: the one with its epoch first, then the parts."""
+    head = f"{pipeline}-state"
+    return (head, *(f"{head}-{part}" for part in range(STATE_PARTS)))

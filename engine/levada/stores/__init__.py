@@ -1,10 +1,11 @@
 """Where a pipeline's decisions live: phases, schema versions, epochs, progress.
 
-What is *applied* is not decided here but by the destination's own commits. Implementations: memory, PostgreSQL. Each is
-a `Storage` (what is kept, and who may write) beneath one cache, `CachedStore`.
+What is *applied* is not decided here but by the destination's own commits. Implementations: memory, PostgreSQL,
+ConfigMaps. Each is a `Storage` (what is kept, and who may write) beneath one cache, `CachedStore`.
 """
 
 from levada.stores.cached import CachedStore
+from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
     DestinationTableMetadata,
     PipelineStore,
@@ -20,6 +21,7 @@ from levada.stores.storage import Storage, table_worker
 
 __all__ = [
     "CachedStore",
+    "ConfigMapStore",
     "DestinationTableMetadata",
     "MemoryStorage",
     "MemoryStore",

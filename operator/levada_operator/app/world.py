@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from levada_operator.names import driver_pod
+from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -46,6 +46,9 @@ class World:
         """Take an object in, unless a newer state of it is known."""
         kind, metadata = body["kind"], body["metadata"]
         slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+        if metadata.get("labels", {}).get(ROLE_LABEL) == STATE_ROLE:
+            # The driver's, and large.
+            slim.pop("data", None)
         if kind == "Pipeline":
             key = PipelineKey(metadata["namespace"], metadata["name"])
             self.pipelines[key] = _newer(self.pipelines.get(key), slim)

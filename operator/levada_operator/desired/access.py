@@ -48,7 +48,7 @@ def build_role(owner: Owner) -> list[dict[str, Any]]:
 
 
 def build_state(owner: Owner) -> list[dict[str, Any]]:
-    """Return the ConfigMaps that the driver keeps its state in, none for other stores; their content is the driver's."""
+    """Return the ConfigMaps that the driver keeps its state in, none for other stores; what they hold is its own."""
     if owner.spec.store.config_map is None:
         return []
     stays = owner.spec.deletion_policy.state is Remains.RETAIN

@@ -1,0 +1,363 @@
+"""State in ConfigMaps beside the Pipeline: for sources that cannot be written to, and few tables.
+
+A *head* holds the epoch, the requests and the progress of workers that are no table's; eight *parts* hold the tables,
+each table whole in one of them by its OID. A change is a compare-and-set on resourceVersion of one ConfigMap, of the
+keys that changed alone.
+
+**The fence.** Every ConfigMap carries an epoch. `next_epoch` raises the head's, then every part's, and returns only
+when all have it. A write with an older epoch to a part therefore either comes before that part was raised, and then
+before the new driver has read anything: it is of the state that is taken over; or it comes after, and then its
+resourceVersion is no longer the one that it saw, so it reads again, sees the higher epoch, and is refused. A driver
+that dies between two parts has read nothing and written nothing; the next one raises all of them again.
+
+**What spans ConfigMaps** (phases of several tables in one call, a table with its request, the whole pipeline) is not
+one step: a takeover in the middle leaves the first part of it done, as the end of the process there would. Each of
+these is a set of independent changes that may be done again.
+"""
+# ruff: noqa: D102 - what each method promises is told by the interface
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.schema import ReplicatedTableSchema
+from levada.spec.names import state_names
+from levada.stores.cached import CachedStore, retained
+from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
+from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
+from levada.stores.storage import HISTORY, Storage, table_worker
+from levada.values import Lsn, SnapshotId, TableId
+
+if TYPE_CHECKING:
+    from levada.stores.cluster import ConfigMaps, Version
+
+_log = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 1_000_000
+"""What one ConfigMap is filled with at most; the API server refuses more than 1 MiB."""
+ROOM_BYTES: Final = 100_000
+"""What of it is left to phases, so that a table that finds no more room can be parked."""
+
+_EPOCH: Final = "epoch"
+_WRITE: Final = "write"
+_PROGRESS: Final = "progress"
+_ACTIONS: Final = "actions"
+_TABLE: Final = "table-"
+
+_CONFLICTS: Final = 100
+_LONGEST_PAUSE_S: Final = 0.1
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 5.0
+_FIRST_PATIENCE_S: Final = 3.0
+_PATIENCE_S: Final = 120.0
+"""How long an API server that has answered before is waited for: the time that its upgrade takes."""
+
+_T = TypeVar("_T")
+_Data = dict[str, str]
+_Table = dict[str, Any]
+
+
+class ConfigMapStorage(Storage):
+    """One pipeline's ConfigMaps. Raise NeedsOperator ``store_full`` before one has no more room."""
+
+    def __init__(self, maps: ConfigMaps, pipeline: str) -> None:
+        self._maps = maps
+        self._pipeline = pipeline
+        self._head, *self._parts = state_names(pipeline)
+        # What a ConfigMap was when it was last seen: a change of just that is tried before reading anew.
+        self._seen: dict[str, Version] = {}
+        self._reached = False
+        self._closed = False
+
+    # Requests
+
+    def _ask(self, request: Callable[[], _T]) -> _T:
+        """Do a request, again while the API server is away."""
+        if self._closed:
+            raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
+        retrying = Retrying(
+            stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
+            wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
+            retry=retry_if_exception(lambda error: isinstance(error, Transient)),
+            before_sleep=lambda state: _log.warning("%s", state.outcome.exception() if state.outcome else ""),
+            reraise=True,
+        )
+        answer: _T = retrying(request)
+        self._reached = True
+        return answer
+
+    def _read(self, name: str) -> Version:
+        return self._ask(lambda: self._maps.read(name))
+
+    def _read_tables(self) -> Iterator[tuple[TableId, _Table]]:
+        for name in self._parts:
+            for key, text in self._read(name).data.items():
+                if key.startswith(_TABLE):
+                    yield TableId(key.removeprefix(_TABLE)), json.loads(text)
+
+    def _change(self, name: str, epoch: int | None, work: Callable[[_Data], _T], *, room: int = 0) -> _T:
+        """Do the work on what the ConfigMap holds and keep that, as one step; ``epoch`` None: whoever owns it.
+
+        ``room`` is how many bytes are to be left. The work may be done several times, the last counts.
+        """
+        from levada.stores.cluster import Conflict
+
+        sent: tuple[str, _T] | None = None
+        for _ in range(_CONFLICTS):
+            known = self._seen.pop(name, None)
+            seen = known or self._read(name)
+            if sent is not None and seen.data.get(_WRITE) == sent[0]:
+                return sent[1]  # The answer to the change was lost, not the change.
+            current = int(seen.data.get(_EPOCH, 0))
+            if epoch is not None and current > epoch:
+                raise StaleEpoch(epoch, current)
+            data = dict(seen.data)
+            answer = work(data)
+            if data == seen.data:
+                if known is None:
+                    return answer
+                continue  # Nothing would be compared: read, and see the epoch.
+            if epoch is not None:
+                data[_EPOCH] = str(epoch)
+            data[_WRITE] = uuid.uuid4().hex
+            sent = data[_WRITE], answer
+            self._refuse_overflow(name, seen.data, data, room)
+            try:
+                self._seen[name] = self._ask(partial(self._send, name, seen, data))
+                return answer
+            except Conflict:
+                time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
+        raise Transient(
+            "store_contended",
+            f"ConfigMap {self._maps.namespace}/{name} was changed by others {_CONFLICTS} times in a row",
+        )
+
+    def _send(self, name: str, seen: Version, data: _Data) -> Version:
+        if seen.number:
+            return self._maps.patch(name, seen, data)
+        # In a cluster the operator has made it; a driver there may not.
+        return self._maps.create(name, data, {"levada.dev/pipeline": self._pipeline, "levada.dev/role": "state"})
+
+    def _refuse_overflow(self, name: str, before: Mapping[str, str], after: Mapping[str, str], room: int) -> None:
+        size = _size(after)
+        if size > MAX_BYTES - room and size > _size(before):
+            raise NeedsOperator(
+                "store_full",
+                f"pipeline {self._pipeline}: its state outgrows ConfigMap {self._maps.namespace}/{name}: {size} bytes,"
+                f" and there is room for {MAX_BYTES - room}",
+                hint="replicate fewer tables (spec.tables), or make a new Pipeline with spec.store.postgres",
+            )
+
+    def _part(self, table: TableId) -> str:
+        return self._parts[int(table) % len(self._parts)]
+
+    def _change_tables(
+        self, epoch: int, tables: Iterable[TableId], work: Callable[[TableId, _Table], _T], *, room: int = 0
+    ) -> list[_T]:
+        """Do the work on each table's state, all that are in one ConfigMap in one step."""
+        answers: list[_T] = []
+        for name, group in itertools.groupby(sorted(tables, key=self._part), self._part):
+            answers += self._change(name, epoch, partial(_each, list(group), work), room=room)
+        return answers
+
+    # Epochs
+
+    def next_epoch(self) -> int:
+        def taken(data: _Data) -> int:
+            data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
+            return int(data[_EPOCH])
+
+        epoch = self._change(self._head, None, taken)
+        for name in self._parts:
+            self._change(name, None, lambda data: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
+        return epoch
+
+    # Requests
+
+    def put_action(self, table: TableId, action: TableAction) -> None:
+        asked = {str(int(table)): action.value}
+        self._change(self._head, None, lambda data: _edit(data, _ACTIONS, lambda actions: actions.update(asked)))
+
+    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
+        # Kept over the attempts: the first may have been done before its answer was lost.
+        taken: dict[str, str] = {}
+
+        def take(actions: dict[str, Any]) -> None:
+            taken.update(actions)
+            actions.clear()
+
+        self._seen.pop(self._head, None)  # A request of another process does not show in what was seen.
+        self._change(self._head, epoch, lambda data: _edit(data, _ACTIONS, take))
+        return {TableId(table): TableAction(action) for table, action in taken.items()}
+
+    # Phases
+
+    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
+        return {t: phase_from_json(state["phases"][-1]) for t, state in self._read_tables() if state.get("phases")}
+
+    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
+        def push(table: TableId, state: _Table) -> None:
+            history, phase = state.setdefault("phases", []), phase_to_json(phases[table])
+            if history[-1:] != [phase]:
+                history.append(phase)
+                del history[:-HISTORY]
+
+        self._change_tables(epoch, phases, push)
+
+    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
+        def pop(_: TableId, state: _Table) -> TableReplicationPhase | None:
+            history = state.get("phases", [])
+            if len(history) < 2:
+                return None
+            history.pop()
+            return phase_from_json(history[-1])
+
+        return self._change_tables(epoch, [table], pop)[0]
+
+    # Schema versions
+
+    def load_schemas(self) -> list[ReplicatedTableSchema]:
+        return [
+            ReplicatedTableSchema.from_json(s) for _, t in self._read_tables() for s in t.get("schemas", {}).values()
+        ]
+
+    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
+        def put(_: TableId, state: _Table) -> None:
+            state.setdefault("schemas", {})[str(schema.snapshot_id)] = schema.to_json()
+
+        self._change_tables(epoch, [schema.id], put, room=ROOM_BYTES)
+
+    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
+        def prune(table: TableId, state: _Table) -> int:
+            versions = {SnapshotId.parse(version): version for version in state.get("schemas", {})}
+            gone = versions.keys() - retained(versions, retentions[table]).keys()
+            for version in gone:
+                del state["schemas"][versions[version]]
+            return len(gone)
+
+        return sum(self._change_tables(epoch, retentions, prune))
+
+    # Progress
+
+    def load_progress(self) -> dict[str, Lsn]:
+        progress = {table_worker(t): Lsn.parse(s[_PROGRESS]) for t, s in self._read_tables() if _PROGRESS in s}
+        others = json.loads(self._read(self._head).data.get(_PROGRESS, "{}"))
+        return progress | {worker: Lsn.parse(lsn) for worker, lsn in others.items()}
+
+    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
+        def raised(kept: dict[str, Any], key: str) -> Lsn:
+            now = max(lsn, Lsn.parse(kept[key])) if key in kept else lsn
+            kept[key] = str(now)
+            return now
+
+        if (table := _table_of(worker)) is not None:
+            return self._change_tables(epoch, [table], lambda _, state: raised(state, _PROGRESS))[0]
+        return self._change(self._head, epoch, lambda data: _edit(data, _PROGRESS, lambda kept: raised(kept, worker)))
+
+    def delete_progress(self, epoch: int, worker: str) -> None:
+        if (table := _table_of(worker)) is not None:
+            self._change_tables(epoch, [table], lambda _, state: state.pop(_PROGRESS, None))
+        else:
+            self._change(self._head, epoch, lambda data: _edit(data, _PROGRESS, lambda kept: kept.pop(worker, None)))
+
+    # Destination tables
+
+    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
+        return {
+            table: DestinationTableMetadata(state["destination"][0], SnapshotId.parse(state["destination"][1]))
+            for table, state in self._read_tables()
+            if "destination" in state
+        }
+
+    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
+        told = [metadata.destination_table, str(metadata.snapshot_id)]
+        self._change_tables(epoch, [table], lambda _, state: state.update(destination=told), room=ROOM_BYTES)
+
+    # Controls
+
+    def load_controls(self) -> dict[TableId, TableControls]:
+        return {t: TableControls(*state["controls"]) for t, state in self._read_tables() if "controls" in state}
+
+    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
+        told = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
+        self._change_tables(epoch, [table], lambda _, state: state.update(controls=told), room=ROOM_BYTES)
+
+    # Lifecycle
+
+    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
+        def delete(_: TableId, state: _Table) -> None:
+            for what in {*state} - ({"phases", "controls"} if keep_phases else set()):
+                del state[what]
+
+        if not keep_phases:
+            forget = str(int(table))
+            self._change(self._head, epoch, lambda data: _edit(data, _ACTIONS, lambda a: a.pop(forget, None)))
+        self._change_tables(epoch, [table], delete)
+
+    def delete_all(self, epoch: int) -> None:
+        def delete(data: _Data) -> None:
+            for key in data.keys() - {_EPOCH, _WRITE}:
+                del data[key]
+
+        for name in (self._head, *self._parts):
+            self._change(name, epoch, delete)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._maps.close()
+
+
+class ConfigMapStore(CachedStore):
+    """A store in ConfigMaps of the cluster of this pod, else of $KUBECONFIG.
+
+    In a pod they are in its own namespace, else in ``namespace``, else in the kubeconfig's. Raise NeedsOperator
+    ``no_cluster`` if there is none, ``kubernetes_missing`` without the package's extra ``kubernetes``.
+    """
+
+    def __init__(self, pipeline: str, namespace: str = "") -> None:
+        try:
+            # Imported here: it takes a second, and other stores do not need it.
+            from levada.stores.cluster import ConfigMaps
+        except ModuleNotFoundError as error:
+            raise NeedsOperator(
+                "kubernetes_missing",
+                f"spec.store.configMap needs the Python package {error.name}",
+                hint="pip install 'levada[kubernetes]'",
+            ) from None
+        super().__init__(pipeline, ConfigMapStorage(ConfigMaps(namespace), pipeline))
+
+
+def _each(tables: list[TableId], work: Callable[[TableId, _Table], _T], data: _Data) -> list[_T]:
+    return [_edit(data, f"{_TABLE}{int(table)}", partial(work, table)) for table in tables]
+
+
+def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
+    """Do the work on the JSON object under a key; one that is left empty goes."""
+    content: dict[str, Any] = json.loads(data.get(key, "{}"))
+    answer = work(content)
+    if content:
+        data[key] = json.dumps(content, separators=(",", ":"))
+    else:
+        data.pop(key, None)
+    return answer
+
+
+def _table_of(worker: str) -> TableId | None:
+    digits = worker.removeprefix(table_worker(TableId(0)).removesuffix("0"))
+    return TableId(digits) if digits != worker and digits.isdigit() else None
+
+
+def _size(data: Mapping[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in data.items())

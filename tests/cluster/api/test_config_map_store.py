@@ -1,0 +1,196 @@
+"""The store in ConfigMaps, over a real API server: what every store promises, and what this one does beyond that."""
+# ruff: noqa: F811 - a fixture's name is a parameter's name
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.cluster.api.conftest import Kubectl
+from tests.stores.conftest import OpenStore, store  # noqa: F401 - a fixture
+from tests.stores.test_behaviours import *  # noqa: F403 - every behaviour is a test of this module too
+from tests.stores.test_behaviours import ITEMS, ORDERS, fill, kept, loaded, schema
+from tests.stores.test_model import *  # noqa: F403
+
+from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.schema import ReplicatedTableSchema
+from levada.spec import state_names
+from levada.stores import PipelineStore
+from levada.stores.cluster import Version
+from levada.stores.config_map import MAX_BYTES, ConfigMapStore
+from levada.stores.phases import DataSync, Init, Ready, SyncDone
+from levada.values import Lsn, TableId
+
+HEAD, *PARTS = state_names("shop")
+
+
+@pytest.fixture
+def open_store(kubectl: Kubectl) -> Iterator[OpenStore]:
+    """Open stores over one namespace; closed after the test."""
+    opened: list[PipelineStore] = []
+
+    def opening(pipeline: str) -> PipelineStore:
+        opened.append(ConfigMapStore(pipeline, kubectl.namespace))
+        return opened[-1]
+
+    yield opening
+    for each in opened:
+        each.close()
+
+
+def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PipelineStore) -> list[str]:
+    """Let the store's next patch arrive, and its answer not; return the names of what was patched."""
+    maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
+    sent: list[str] = []
+    patch = maps.patch
+
+    def losing(name: str, seen: Version, data: dict[str, str]) -> Version:
+        answer: Version = patch(name, seen, data)
+        sent.append(name)
+        if len(sent) == 1:
+            raise Transient("store_unreachable", "the connection broke after the change")
+        return answer
+
+    monkeypatch.setattr(maps, "patch", losing)
+    return sent
+
+
+def test_change_whose_answer_was_lost_is_done_once(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that arrived although its connection broke is recognised when it is tried again."""
+    for phase in (Init(), DataSync(), Ready()):
+        store.update_table_replication_states({ORDERS: phase})
+    sent = losing_the_first_answer(monkeypatch, store)
+    assert store.rollback_table_replication_state(ORDERS) == DataSync()
+    assert len(sent) == 1
+    assert store.rollback_table_replication_state(ORDERS) == Init()
+
+
+def test_request_whose_taking_lost_its_answer_is_taken(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is neither lost nor taken twice when the answer to its removal is lost."""
+    fill(store)
+    losing_the_first_answer(monkeypatch, store)
+    assert set(store.take_table_actions()) == {ORDERS, ITEMS}
+    assert store.take_table_actions() == {}
+
+
+def test_takeover_between_two_parts(store: PipelineStore, open_store: OpenStore, kubectl: Kubectl) -> None:
+    """A takeover that has raised the head alone leaves the parts to the old driver, until they are raised too."""
+    fill(store)
+    kubectl.patch("configmap", HEAD, {"data": {"epoch": "2"}})
+    store.update_table_replication_states({ORDERS: Ready()})
+    with pytest.raises(StaleEpoch):
+        store.take_table_actions()
+    third = open_store("shop")
+    assert third.next_epoch() == 3
+    with pytest.raises(StaleEpoch):
+        store.update_table_replication_states({ORDERS: SyncDone(Lsn(1))})
+    assert loaded(third).get_table_replication_state(ORDERS) == Ready()
+
+
+def test_what_others_wrote_beside_is_kept(store: PipelineStore, kubectl: Kubectl) -> None:
+    """Labels, owners and keys of others outlive the store's changes; a change made meanwhile is seen."""
+    store.update_table_replication_states({ORDERS: Init()})
+    part = PARTS[int(ORDERS) % len(PARTS)]
+    theirs = {"metadata": {"labels": {"team": "data"}}, "data": {"note": "theirs"}}
+    kubectl.patch("configmap", part, theirs)
+    store.update_table_replication_states({ORDERS: DataSync()})
+    found = kubectl.get("configmap", part)
+    assert found["metadata"]["labels"] == {"team": "data", "levada.dev/pipeline": "shop", "levada.dev/role": "state"}
+    assert found["data"]["note"] == "theirs"
+    assert store.rollback_table_replication_state(ORDERS) == Init()
+
+
+def test_a_change_is_one_small_request(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that nobody meets sends one patch for a change, of what changed alone, and reads nothing."""
+    fill(store)
+    maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
+    asked: list[Any] = []
+    api = maps._api.patch_namespaced_config_map
+    monkeypatch.setattr(maps, "read", lambda name: pytest.fail("read"))
+    monkeypatch.setattr(
+        maps._api,
+        "patch_namespaced_config_map",
+        lambda n, ns, body, **kw: (asked.append(body), api(n, ns, body, **kw))[1],
+    )
+    store.upsert_replication_progress("capture", Lsn(99))
+    assert [set(body["data"]) for body in asked] == [{"progress", "write"}]
+    store.update_table_replication_states({ORDERS: Ready()})
+    assert set(asked[1]["data"]) == {f"table-{int(ORDERS)}", "write"}
+
+
+def wide(table: TableId) -> ReplicatedTableSchema:
+    """A table of 1,600 columns, PostgreSQL's most."""
+    one = schema(0, table)
+    columns = tuple(
+        one.columns[0].__class__(n, f"{'a' * 50}{n}", one.columns[0].type, "bigint", 20, -1) for n in range(1, 1600)
+    )
+    return ReplicatedTableSchema(table, one.name, columns, one.identity, (1,), (1,), one.snapshot_id)
+
+
+def test_pipeline_that_outgrows_it_is_told_so(store: PipelineStore, open_store: OpenStore, kubectl: Kubectl) -> None:
+    """The store refuses what would not fit before the API server does, names the way out, and still takes phases."""
+    tables = [TableId(8 * n) for n in range(1, 50)]
+    with pytest.raises(NeedsOperator) as caught:
+        list(map(store.store_table_schema, map(wide, tables)))
+    assert caught.value.code == "store_full"
+    assert "spec.store.postgres" in caught.value.hint
+    before = loaded(open_store("shop")).get_table_schemas()
+    assert before == store.get_table_schemas()
+    assert len(before) > 1
+    store.update_table_replication_states({table: Ready() for table in tables})
+    size = sum(map(len, kubectl.get("configmap", PARTS[0])["data"].values()))
+    assert MAX_BYTES // 2 < size < MAX_BYTES
+    store.delete_table_pipeline_state(tables[0])
+    store.store_table_schema(wide(tables[0]))
+
+
+def role(kubectl: Kubectl, account: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Give an account the driver's rights; return how to ask what it may do."""
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": ["get", "patch"]}]
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": account}}
+    group = "rbac.authorization.k8s.io"
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}},
+        {**kind, "kind": "Role", "rules": rules},
+        {
+            **kind,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": account},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": kubectl.namespace}],
+        },
+    )
+    return lambda: kubectl("create", "token", account).strip()
+
+
+def as_account(store: PipelineStore, token: str) -> None:
+    """Let the store's requests be the account's."""
+    api = store._storage._maps._api  # type: ignore[attr-defined]  # this storage has it
+    configuration = api.api_client.configuration
+    configuration.cert_file = configuration.key_file = None
+    configuration.api_key["BearerToken"] = f"Bearer {token}"
+    api.api_client.__init__(configuration)
+
+
+def test_driver_needs_no_more_than_its_role(open_store: OpenStore, kubectl: Kubectl) -> None:
+    """With get and patch on its own, already made ConfigMaps a driver does all; without them the error says so."""
+    token = role(kubectl, "driver", (HEAD, *PARTS))()
+    store = open_store("shop")
+    as_account(store, token)
+    with pytest.raises(NeedsOperator) as caught:
+        store.next_epoch()
+    assert caught.value.code == "store_privilege_missing"
+    for name in (HEAD, *PARTS):
+        kubectl("create", "configmap", name)
+    assert store.next_epoch() == 1
+    fill(store)
+    store.delete_table_pipeline_state(ORDERS)
+    store.delete_pipeline_state()
+    assert set(kept(loaded(open_store("shop")), ITEMS)) == {None}
+
+
+def test_closed_store_says_so(store: PipelineStore) -> None:
+    """A write after close is an error."""
+    store.close()
+    with pytest.raises(Permanent):
+        store.update_table_replication_states({ORDERS: Init()})
