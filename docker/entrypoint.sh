@@ -5,12 +5,12 @@ set -euo pipefail
 
 case "${1:-}" in
 executor)
-    # Spark names no class path: that of its own jars, beside those of the image.
+    # SPARK_CLASSPATH is what the driver's spark.executor.extraClassPath says: the image's other jars.
     spark=$(python -c 'from levada.local.jars import pyspark_folder; print(pyspark_folder())')
     options=()
     while IFS='=' read -r _ value; do options+=("$value"); done < <(env | grep '^SPARK_JAVA_OPT_' | sort -t_ -k4 -n)
     exec "$JAVA_HOME/bin/java" "${options[@]}" -Xms"$SPARK_EXECUTOR_MEMORY" -Xmx"$SPARK_EXECUTOR_MEMORY" \
-        -cp "$spark/jars/*:$LEVADA_CACHE/jars/*" org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+        -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$spark/jars/*" org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
         --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
         --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
         --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"

@@ -1,4 +1,8 @@
-"""The Spark session: local by default, quiet, small when idle, with the jars of this machine's cache."""
+"""The Spark session: local by default, quiet, small when idle, with the jars of this machine's cache.
+
+Settings come from three places, each before the next: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
+``LEVADA_SPARK_PROPERTIES`` names (the operator's, for ``driver.mode: Cluster``), and what is set here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -42,8 +47,13 @@ _JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",
 )
 
-_JOINED: Final = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")
+_CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
+_JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 """Settings of which ours and the user's go together."""
+
+_POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
+_PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
+_IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
 def spark_session(
@@ -52,8 +62,9 @@ def spark_session(
     """Return the process's Spark session, started if there is none yet.
 
     ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap, as the
-    JVM writes it (``2g``). ``conf`` goes before everything set here, ``spark.master`` included. What the JVM prints
-    goes to the logger ``levada.spark``. Raise NeedsOperator if this machine has no Java or jars and cannot get them.
+    JVM writes it (``2g``). ``conf`` goes before everything else, ``spark.master`` included. Executors are expected to
+    have this Python and the jars in the same places, as they have in one image. What the JVM prints goes to the logger
+    ``levada.spark``. Raise NeedsOperator if this machine has no Java or jars and cannot get them.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -61,7 +72,7 @@ def spark_session(
     with _starting:
         if SparkContext._active_spark_context is None:
             logging.getLogger("py4j").setLevel(logging.WARNING)
-            settings = _settings(name, str(cores), memory, conf or {})
+            settings = _settings(name, str(cores), memory, {**_properties(), **(conf or {})})
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
@@ -86,20 +97,36 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    jars = list(map(str, ensure_jars()))
-    if conf.get("spark.master", "local").startswith("local"):
-        # spark.jars would have them copied, 50 MB, at each start.
-        settings["spark.driver.extraClassPath"] = os.pathsep.join(
-            [*jars, *filter(None, [conf.get("spark.driver.extraClassPath")])]
-        )
+    log4j = f'"-Dlog4j2.configurationFile={resources.files("levada.runtime") / "log4j2.properties"}"'
+    # spark.jars would have them copied, 50 MB, at each start, and to each executor.
+    jars = os.pathsep.join(map(str, ensure_jars()))
+    settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": " ".join((*_JVM_OPTIONS, log4j))}
+    if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
         # The machine's own name need not resolve, nor be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
-        settings["spark.jars"] = ",".join(jars)
-    log4j = resources.files("levada.runtime") / "log4j2.properties"
-    options = (*_JVM_OPTIONS, f'"-Dlog4j2.configurationFile={log4j}"', conf.get("spark.driver.extraJavaOptions", ""))
-    settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
-    return {**conf, **{k: v for k, v in settings.items() if k not in conf or k in _JOINED}}
+        settings |= {"spark.executor.extraClassPath": jars, "spark.executor.extraJavaOptions": log4j}
+    joined = {
+        key: separator.join([settings[key], conf[key]])
+        for keys, separator in ((_CLASS_PATHS, os.pathsep), (_JAVA_OPTIONS, " "))
+        for key in keys
+        if key in settings and key in conf
+    }
+    return {**settings, **conf, **joined, **_pod_names(conf)}
+
+
+def _pod_names(conf: Mapping[str, str]) -> dict[str, str]:
+    """Give each start names of its own for executor pods: those of the start before may linger. 11 characters more."""
+    prefix = conf.get(_POD_NAMES)
+    return {} if prefix is None else {_POD_NAMES: f"{prefix}-{time.time_ns() // 1_000_000 % 2**40:010x}"}
+
+
+def _properties() -> dict[str, str]:
+    """Return the settings of the file, in the form of spark-defaults.conf: a name, a space, a value."""
+    if not (named := os.environ.get(_PROPERTIES)):
+        return {}
+    lines = (line.split(None, 1) for line in Path(named).read_text().splitlines() if not line.startswith("#"))
+    return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
 
 
 def available_cores() -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from levada_operator.desired.owner import Owner, build_object
-from levada_operator.desired.pod import MANIFEST, SECRETS_DIR, WORK_DIR, build_job_template
+from levada_operator.desired.pod import MANIFEST, WORK_DIR, build_job_template
+from levada_operator.desired.secrets import SECRETS_DIR
 from levada_operator.names import cleanup_name, lag_name
 
 LAG_ROLE: Final = "lag"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from levada.spec import DriverMode
 from levada_operator.desired.manifest import MANIFEST_FILE, SPARK_FILE, restart_digest
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_volumes
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
 from levada_operator.desired.templates import merged
@@ -19,7 +19,6 @@ GRACE_S: Final = 300
 """Seconds that a driver has to finish its batch and confirm its position."""
 
 CONFIG_DIR: Final = "/etc/levada"
-SECRETS_DIR: Final = "/var/run/levada/secrets"
 WORK_DIR: Final = "/var/lib/levada"
 MANIFEST: Final = f"{CONFIG_DIR}/{MANIFEST_FILE}"
 
@@ -74,7 +73,8 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
         "SPARK_LOCAL_DIRS": f"{WORK_DIR}/spark",
     }
-    if owner.spec.driver.mode is DriverMode.CLUSTER:
+    if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
+        # Not in a Job's pod: executors belong to the driver's.
         environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
     ours = {
         "name": name,
@@ -94,22 +94,6 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
 def needs_token(owner: Owner) -> bool:
     """Tell whether the driver speaks with the API server at all."""
     return owner.spec.driver.mode is DriverMode.CLUSTER or owner.spec.store.config_map is not None
-
-
-def secret_names(owner: Owner) -> tuple[str, ...]:
-    """Return the Secrets that the manifest refers to, each once, in order."""
-    return tuple(sorted({name for name in _secret_names(owner) if name}))
-
-
-def _secret_names(owner: Owner) -> Iterator[str | None]:
-    source, destination = owner.spec.source, owner.spec.destination
-    for reference in (
-        source.credentials_secret_ref,
-        source.tls.ca_secret_ref,
-        destination.iceberg.credentials_secret_ref if destination.iceberg else None,
-        destination.custom.credentials_secret_ref if destination.custom else None,
-    ):
-        yield reference.name if reference else None
 
 
 def _surroundings(owner: Owner) -> dict[str, Any]:
@@ -150,12 +134,7 @@ def _volumes(owner: Owner) -> list[dict[str, Any]]:
     ]
     if owner.spec.staging.volume_claim is not None:
         volumes.append({"name": "staging", "persistentVolumeClaim": {"claimName": staging_name(owner.name)}})
-    # Optional: a pod that waits for a Secret says nothing, while a preflight without one says which is missing.
-    volumes += [
-        {"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}}
-        for i, name in enumerate(secret_names(owner))
-    ]
-    return volumes
+    return volumes + secret_volumes(owner)
 
 
 def _mounts(owner: Owner) -> list[dict[str, Any]]:
@@ -166,7 +145,4 @@ def _mounts(owner: Owner) -> list[dict[str, Any]]:
     ]
     if owner.spec.staging.volume_claim is not None:
         mounts.append({"name": "staging", "mountPath": f"{WORK_DIR}/staging"})
-    return mounts + [
-        {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True}
-        for i, name in enumerate(secret_names(owner))
-    ]
+    return mounts + secret_mounts(owner)

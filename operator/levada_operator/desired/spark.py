@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from levada.spec import DriverMode, parse_bytes
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.secrets import secret_mounts, secret_volumes
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.templates import merged
 from levada_operator.names import driver_name, driver_pod, executor_name, labels
@@ -15,6 +16,8 @@ BLOCK_PORT: Final = 7079
 EXECUTOR_ROLE: Final = "executor"
 _CONFIG: Final = "/etc/levada"
 _MIB: Final = 1 << 20
+_MAX_PREFIX: Final = 36
+"""Of the 47 characters that Spark allows, eleven are the driver's."""
 
 
 def spark_properties(owner: Owner) -> str:
@@ -22,7 +25,8 @@ def spark_properties(owner: Owner) -> str:
     spec, resources = owner.spec, executor_resources(owner)
     instances = spec.executor.instances
     memory = parse_bytes(resources.get("requests", {}).get("memory") or "2Gi")
-    cores = str(max(1, round(float(parse_cpu(resources.get("requests", {}).get("cpu") or "1")))))
+    cpu = resources.get("requests", {}).get("cpu") or "1"
+    cores = str(max(1, round(parse_cpu(cpu))))
     settings = {
         "spark.master": "k8s://https://kubernetes.default.svc",
         "spark.submit.deployMode": "client",
@@ -32,15 +36,22 @@ def spark_properties(owner: Owner) -> str:
         "spark.driver.blockManager.port": str(BLOCK_PORT),
         "spark.kubernetes.namespace": owner.namespace,
         "spark.kubernetes.driver.pod.name": driver_pod(owner.name),
-        "spark.kubernetes.executor.podNamePrefix": executor_name(owner.name),
+        # The driver may touch pods alone: without these, Spark asks for more and logs that it may not.
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
+        # The driver adds the time of its start: pods of the one before may linger.
+        "spark.kubernetes.executor.podNamePrefix": executor_name(owner.name)[:_MAX_PREFIX].rstrip("-"),
         "spark.kubernetes.executor.podTemplateFile": f"{_CONFIG}/executor.yaml",
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_ROLE,
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.container.image": owner.image,
         "spark.kubernetes.authenticate.executor.serviceAccountName": executor_name(owner.name),
         "spark.executor.cores": cores,
-        "spark.executor.memory": f"{memory * 9 // 10 // _MIB}m",
-        "spark.executor.memoryOverhead": f"{memory // 10 // _MIB + 1}m",
+        "spark.kubernetes.executor.request.cores": cpu,
+        # Copies are made by Python, outside of the heap; compaction by the JVM.
+        "spark.executor.memory": f"{memory // 2 // _MIB}m",
+        "spark.executor.memoryOverhead": f"{(memory - memory // 2) // _MIB}m",
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.minExecutors": str(instances.min),
@@ -69,10 +80,12 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
                     "image": owner.image,
                     "resources": executor_resources(owner),
                     "securityContext": CONTAINER_SECURITY,
-                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                    # Spark writes to its current folder, and adds a volume for SPARK_LOCAL_DIRS by itself.
+                    "workingDir": "/tmp",
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *secret_mounts(owner)],
                 }
             ],
-            "volumes": [{"name": "tmp", "emptyDir": {}}],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *secret_volumes(owner)],
         },
     }
     return merged(owner.spec.executor.pod_template, template)

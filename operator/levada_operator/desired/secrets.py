@@ -1,0 +1,43 @@
+"""The user's Secrets, mounted where `levada --secrets` looks for them: in the driver, the Jobs and the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from levada_operator.desired.owner import Owner
+
+SECRETS_DIR: Final = "/var/run/levada/secrets"
+
+
+def secret_names(owner: Owner) -> tuple[str, ...]:
+    """Return the Secrets that the manifest refers to, each once, in order."""
+    return tuple(sorted({name for name in _secret_names(owner) if name}))
+
+
+def secret_volumes(owner: Owner) -> list[dict[str, Any]]:
+    """Return a volume for each Secret."""
+    # Optional: a pod that waits for a Secret says nothing, while a preflight without one says which is missing.
+    return [
+        {"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}}
+        for i, name in enumerate(secret_names(owner))
+    ]
+
+
+def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
+    """Return a mount for each of those volumes."""
+    return [
+        {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True}
+        for i, name in enumerate(secret_names(owner))
+    ]
+
+
+def _secret_names(owner: Owner) -> Iterator[str | None]:
+    source, destination = owner.spec.source, owner.spec.destination
+    for reference in (
+        source.credentials_secret_ref,
+        source.tls.ca_secret_ref,
+        destination.iceberg.credentials_secret_ref if destination.iceberg else None,
+        destination.custom.credentials_secret_ref if destination.custom else None,
+    ):
+        yield reference.name if reference else None

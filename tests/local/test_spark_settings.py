@@ -1,0 +1,69 @@
+"""Whose settings of Spark hold: the caller's, the operator's file, or what is set by default. Nothing is started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.operator.samples import owner
+
+from levada.runtime.spark import _properties, _settings
+from levada_operator.desired.spark import spark_properties
+
+
+def settings(conf: dict[str, str]) -> dict[str, str]:
+    """Return what a session would be started with, the file's word included."""
+    return _settings("levada shop", "2", None, {**_properties(), **conf})
+
+
+@pytest.fixture
+def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The file that the operator writes for mode Cluster, named by the environment; its content."""
+    text = spark_properties(owner(driver={"mode": "Cluster"}))
+    file = tmp_path / "spark.properties"
+    file.write_text(f"# a comment\n\n{text}")
+    monkeypatch.setenv("LEVADA_SPARK_PROPERTIES", str(file))
+    return dict(line.split(" ", 1) for line in text.splitlines())
+
+
+def test_local_is_the_default() -> None:
+    """Without a word from anybody tasks run in this process, reached over loopback alone."""
+    found = settings({})
+    assert found["spark.master"] == "local[2]"
+    assert found["spark.driver.bindAddress"] == "127.0.0.1"
+    assert not [name for name in found if name.startswith("spark.executor.")]
+
+
+def test_operators_file_goes_before_the_defaults(operators: dict[str, str]) -> None:
+    """All that the operator says holds; only the executors' names get the time of the start."""
+    found, prefix = settings({}), "spark.kubernetes.executor.podNamePrefix"
+    assert {k: v for k, v in operators.items() if k != prefix}.items() <= found.items()
+    assert found[prefix].startswith(operators[prefix] + "-")
+    assert len(found[prefix]) <= 47
+    assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_users_conf_goes_before_the_operators_file(operators: dict[str, str]) -> None:
+    """spec.driver.sparkConf holds where it says something, and nowhere else."""
+    found = settings({"spark.executor.memory": "7g", "spark.task.maxFailures": "9"})
+    assert (found["spark.executor.memory"], found["spark.task.maxFailures"]) == ("7g", "9")
+    assert found["spark.driver.host"] == "shop-driver.data.svc"
+
+
+@pytest.mark.parametrize("what", ["extraClassPath", "extraJavaOptions"])
+@pytest.mark.parametrize("where", ["driver", "executor"])
+def test_class_paths_and_options_are_joined(operators: dict[str, str], what: str, where: str) -> None:
+    """A user's class path and options come beside ours, which a session cannot do without."""
+    name = f"spark.{where}.{what}"
+    ours, theirs = settings({})[name], settings({name: "theirs"})[name]
+    assert theirs == ours + (os.pathsep if what == "extraClassPath" else " ") + "theirs"
+
+
+def test_executors_are_given_the_images_jars(operators: dict[str, str]) -> None:
+    """Executors find Iceberg where the driver does, and fetch no jar from it."""
+    found = settings({})
+    assert "iceberg-spark-runtime" in found["spark.executor.extraClassPath"]
+    assert "spark.jars" not in found
+    local_cluster = settings({"spark.master": "local-cluster[1,1,512]"})
+    assert "iceberg-spark-runtime" in local_cluster["spark.executor.extraClassPath"]
