@@ -19,7 +19,6 @@ from levada.cli.report import LineReport
 from levada.cli.run import RunOptions, caught_up_or_parked, closing_words, ended_by, follow
 from levada.cli.signals import StopSignals
 from levada.runtime.progress import Progress
-from levada.values import QualifiedTable
 
 ERRORED = samples.table("orders", phase="Errored", error=samples.error())
 RETRYING = samples.table(
@@ -32,9 +31,9 @@ def all_ready(progress: Progress) -> bool:
     return progress.ready
 
 
-def end(*tables: object, suspended: frozenset[QualifiedTable] = frozenset()) -> Exit | None:
+def end(*tables: object) -> Exit | None:
     """Return the verdict on a pipeline with these tables."""
-    return caught_up_or_parked(all_ready, suspended)(samples.progress(*tables))  # type: ignore[arg-type]  # tables
+    return caught_up_or_parked(all_ready)(samples.progress(*tables))  # type: ignore[arg-type]  # tables
 
 
 def test_caught_up_is_success() -> None:
@@ -44,7 +43,7 @@ def test_caught_up_is_success() -> None:
 
 def test_nothing_known_yet_is_no_success() -> None:
     """A pipeline that has not found its tables has reached nothing."""
-    assert caught_up_or_parked(lambda _: True, frozenset())(replace(samples.progress(), tables=())) is None
+    assert caught_up_or_parked(lambda _: True)(replace(samples.progress(), tables=())) is None
 
 
 def test_a_parked_table_waits_for_the_others() -> None:
@@ -62,9 +61,8 @@ def test_a_table_that_is_retried_is_waited_for() -> None:
 
 def test_suspended_tables_have_no_goal() -> None:
     """They rest because somebody said so."""
-    resting = samples.table("payments", phase="Init")
-    assert end(samples.table(), resting) is None
-    assert end(samples.table(), resting, suspended=frozenset({resting.table})) is Exit.OK
+    assert end(samples.table(), samples.table("payments", phase="Init")) is None
+    assert end(samples.table(), samples.table("payments", phase="Init", suspended=True)) is Exit.OK
 
 
 def options(*, until: bool) -> RunOptions:
@@ -102,7 +100,7 @@ class Idle:
 def followed(signals: StopSignals, deadline: float | None) -> Exit | None:
     """Return how following an idle pipeline ends."""
     shown = LineReport(Console(file=io.StringIO()))
-    return follow(Idle(), shown, signals, caught_up_or_parked(all_ready, frozenset()), deadline)  # type: ignore[arg-type]  # enough of one
+    return follow(Idle(), shown, signals, caught_up_or_parked(all_ready), deadline)  # type: ignore[arg-type]  # enough of one
 
 
 def test_time_and_signals_end_the_wait() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from levada.errors import InvalidManifest, NeedsOperator
+from levada.runtime.config import TableConfig
 from levada.runtime.manifest import destination_class, open_store, pipeline_config, table_settings
 from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
@@ -113,10 +114,12 @@ def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
     assert config.selects(ORDERS)
     assert not config.selects(QualifiedTable("public", "tmp_1"))
     assert not config.selects(QualifiedTable("levada", "table_phases"))
-    assert config.excluded_columns(ORDERS) == {"note"}
-    assert config.excluded_columns(ITEMS) == frozenset()
-    assert config.suspended == {ITEMS}
-    settings = table_settings(given)
+    assert config.table(ORDERS) == TableConfig(
+        mode=TableMode.CHANGELOG, destination_table="orders_log", excluded_columns=frozenset({"note"})
+    )
+    assert config.table(ITEMS) == TableConfig(suspended=True)
+    assert config.table(QualifiedTable("public", "other")) == TableConfig()
+    settings = table_settings(config)
     assert (settings[ORDERS].mode, settings[ORDERS].destination_table) == (TableMode.CHANGELOG, "orders_log")
     assert (settings[ITEMS].mode, settings[ITEMS].destination_table) == (TableMode.UPSERT, "")
 

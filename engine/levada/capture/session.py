@@ -48,11 +48,14 @@ class CaptureSettings:
 
 
 class CaptureSession:
-    """Lives as long as its stream. ``told`` is handed each new position, ``landed`` each manifest before that."""
+    """Lives as long as its stream; ``settings`` may tell something else at any time.
+
+    ``told`` is handed each new position, ``landed`` each manifest before that.
+    """
 
     def __init__(
         self,
-        settings: CaptureSettings,
+        settings: Callable[[], CaptureSettings],
         stream: ReplicationStream,
         log: SegmentLog,
         resolver: TableResolver,
@@ -82,7 +85,7 @@ class CaptureSession:
         """The end of the last transaction that was decoded: where a segment can be cut."""
         self._first_at: float | None = None
         """When the first message that is not in a segment yet was received."""
-        self._next_beat = clock() + settings.heartbeat_s
+        self._beat_at = clock()
 
     def run(self, ended: Callable[[], bool]) -> None:
         """Stream until ``ended``, then land what is whole; raise what the source, the staging or a change asks for."""
@@ -100,10 +103,10 @@ class CaptureSession:
         if messages and self._first_at is None:
             self._first_at = self._clock()
         self._gather.add(messages)
-        due = self._first_at is not None and self._clock() >= self._first_at + self._settings.fill_s
+        due = self._first_at is not None and self._clock() >= self._first_at + self._settings().fill_s
         if self._gather.full or due:
             self._decode()
-        if not self._in_transaction and (due or self._open_bytes >= self._settings.batch_bytes):
+        if not self._in_transaction and (due or self._open_bytes >= self._settings().batch_bytes):
             self._land()
         self._idle()
         self._beat()
@@ -112,7 +115,7 @@ class CaptureSession:
     def _wait_s(self) -> float:
         if self._first_at is None:
             return _IDLE_S
-        left = self._first_at + self._settings.fill_s - self._clock()
+        left = self._first_at + self._settings().fill_s - self._clock()
         return min(max(left, _OVERDUE_S), _IDLE_S)
 
     @property
@@ -171,11 +174,12 @@ class CaptureSession:
         self._acknowledger.idle(self._position.staged_lsn)
 
     def _beat(self) -> None:
-        if not self._settings.heartbeat_s or self._clock() < self._next_beat:
+        settings = self._settings()
+        if not settings.heartbeat_s or self._clock() < self._beat_at + settings.heartbeat_s:
             return
-        self._next_beat = self._clock() + self._settings.heartbeat_s
+        self._beat_at = self._clock()
         try:
-            with self._settings.connection.connect(application="heartbeat") as connection:
+            with settings.connection.connect(application="heartbeat") as connection:
                 emit_heartbeat(connection)
         except LevadaError as error:
             _log.warning("no heartbeat: %s", error)

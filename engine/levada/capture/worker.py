@@ -20,7 +20,7 @@ from levada.values import Lsn
 
 
 class CaptureWorker:
-    """`run` belongs to one thread; `applied`, `reopen` and `position` may be used from any.
+    """`run` belongs to one thread; `applied`, `reopen`, `configure` and `position` may be used from any.
 
     ``landed`` is handed each manifest once it is durable, before `position` tells of it. ``remember`` is handed each
     position that the slot is about to be told of without a segment. ``clock`` is monotonic, in seconds.
@@ -62,6 +62,10 @@ class CaptureWorker:
         """Begin a new session of the stream soon: it tells the columns of every table anew, see `TableResolver`."""
         self._reopen.set()
 
+    def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
+        """Let these settings hold from the next message on; see `CaptureSettings`."""
+        self._settings = replace(self._settings, batch_bytes=batch_bytes, fill_s=fill_s, heartbeat_s=heartbeat_s)
+
     def run(self, stop: threading.Event) -> None:
         """Stream until ``stop`` is set; then land what is whole and free the slot.
 
@@ -97,7 +101,7 @@ class CaptureWorker:
 
     def _session(self, stream: ReplicationStream) -> CaptureSession:
         return CaptureSession(
-            self._settings,
+            lambda: self._settings,
             stream,
             self._log,
             self._resolver,

@@ -26,7 +26,6 @@ from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.source import check_source
 from levada.spec import Manifests
 from levada.stores.phases import RetryPolicy
-from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +67,9 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
             show_problems(problems)
             return Exit.PREFLIGHT
         with build(manifests, secrets=options.secrets, work_dir=options.work_dir) as parts:
-            pipeline = Pipeline(parts.config, store=parts.store, destination=parts.destination, spark=parts.spark)
+            pipeline = Pipeline(
+                parts.config, store=parts.store, destination=parts.destination, told=parts.told, spark=parts.spark
+            )
             current.append(pipeline)
             if signals.received is not None:
                 return ended_by(signals.received, options)
@@ -80,7 +81,7 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
             with stopped(pipeline), report(console()) as shown:
                 goal = None
                 if options.until_caught_up:
-                    goal = caught_up_or_parked(pipeline.caught_up(), parts.config.suspended)
+                    goal = caught_up_or_parked(pipeline.caught_up())
                 end = follow(pipeline, shown, signals, goal, deadline)
             end = ended_by(signals.received, options) if end is None else end
             console().print(closing_words(end, pipeline.progress(), options), markup=False)
@@ -118,16 +119,14 @@ def stopped(pipeline: Pipeline) -> Iterator[None]:
         pipeline.stop()
 
 
-def caught_up_or_parked(
-    reached: Callable[[Progress], bool], suspended: frozenset[QualifiedTable]
-) -> Callable[[Progress], Exit | None]:
+def caught_up_or_parked(reached: Callable[[Progress], bool]) -> Callable[[Progress], Exit | None]:
     """Return what tells that every table has ``reached`` the goal, but for those that only a person can bring back.
 
     One parked table keeps no other from its goal; it makes the end `Exit.TABLE_ERRORED`. Suspended tables have no goal.
     """
 
     def outcome(progress: Progress) -> Exit | None:
-        running = tuple(t for t in progress.tables if t.table not in suspended)
+        running = tuple(t for t in progress.tables if not t.suspended)
         able = tuple(t for t in running if not parked(t))
         if not progress.tables or (able and not reached(replace(progress, tables=able))):
             return None

@@ -19,7 +19,9 @@ class CaptureThread:
     ``failed`` is called once, from this thread, with an error that ends capture for good.
     """
 
-    def __init__(self, worker: CaptureWorker, limits: RetryLimits, failed: Callable[[LevadaError], None]) -> None:
+    def __init__(
+        self, worker: CaptureWorker, limits: Callable[[], RetryLimits], failed: Callable[[LevadaError], None]
+    ) -> None:
         self._worker = worker
         self._limits = limits
         self._failed = failed
@@ -76,6 +78,6 @@ class CaptureThread:
                     return
                 # A stream that delivered something is a success, whatever ended it.
                 self.attempts = 1 if self.position.rows > rows else self.attempts + 1
-                delay = min(self._limits.delay(self.attempts), self._limits.max_delay_s)
+                delay = self._limits().delay(self.attempts)
                 _log.warning("capture interrupted, next try in %.0f s: %s", delay, known)
                 self._stop.wait(delay)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from levada.postgres.connection import PostgresConnection
 from levada.runtime.retries import RetryLimits
-from levada.values import OnUnrepresentable, QualifiedTable
+from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -40,13 +40,29 @@ class StagingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TableConfig:
+    """What is different about one table. ``suspended``: parked, its segments are kept.
+
+    Another ``excluded_columns``, ``mode`` or ``destination_table`` (empty: the source's name) makes its copy anew.
+    Another ``retry_nonce`` or ``resync_nonce`` than before is a request, acted on once; 0 is none.
+    """
+
+    suspended: bool = False
+    excluded_columns: frozenset[str] = frozenset()
+    mode: TableMode = TableMode.UPSERT
+    destination_table: str = ""
+    retry_nonce: int = 0
+    resync_nonce: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineConfig:
     """One source database, one publication, one slot, one destination.
 
-    ``selects`` tells whether a table of the source is replicated, ``excluded_columns`` which of its columns are left
-    out. ``suspended`` tables are parked: their segments are kept. ``batch_bytes`` and ``batch_fill_s`` close a segment;
-    ``freshness_s`` is how far a table may trail; ``heartbeat_s`` of 0 is off. ``work_dir`` holds caches that may be
-    lost. Times are in seconds, sizes in bytes.
+    ``selects`` tells whether a table of the source is replicated; ``tables`` says what is different about some, all
+    others are ``default_table``. ``batch_bytes`` and ``batch_fill_s`` close a segment; ``freshness_s`` is how far a
+    table may trail; ``heartbeat_s`` of 0 is off. ``work_dir`` holds caches that may be lost. A start with another
+    ``copies_depend_on`` than a table was copied with copies it again. Times are in seconds, sizes in bytes.
     """
 
     name: str
@@ -56,8 +72,8 @@ class PipelineConfig:
     staging: StagingConfig
     work_dir: Path
     selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
-    excluded_columns: Callable[[QualifiedTable], frozenset[str]] = field(default=lambda table: frozenset())
-    suspended: frozenset[QualifiedTable] = frozenset()
+    tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
+    default_table: TableConfig = TableConfig()
     copy_tables: int = 4
     copy_connections: int = 4
     apply_threads: int = 3
@@ -71,3 +87,8 @@ class PipelineConfig:
     progress_deadline_s: float = 900.0
     retries: RetryLimits = field(default_factory=RetryLimits)
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
+    copies_depend_on: str = ""
+
+    def table(self, table: QualifiedTable) -> TableConfig:
+        """Return what holds for a table."""
+        return self.tables.get(table, self.default_table)

@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from levada.destinations.interface import Destination, DestinationContext, TableSettings
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.postgres.connection import PostgresConnection
-from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session
-from levada.spec import Manifests, OnLostSlot, PublicationManagement, TlsMode
+from levada.spec import (
+    Manifests,
+    OnLostSlot,
+    PipelineSpec,
+    PublicationManagement,
+    TableSyncSpec,
+    TlsMode,
+)
 from levada.spec.running import Retries
 from levada.spec.source import SecretRef, Source
-from levada.stores import ConfigMapStore, MemoryStore, PostgresStore
+from levada.stores import MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +56,8 @@ class Assembled:
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
+    told: dict[QualifiedTable, TableSettings]
+    """What the destination was told of tables; see `Pipeline`."""
     spark: SparkSession
 
     def close(self) -> None:
@@ -75,17 +84,18 @@ def build(manifests: Manifests, *, secrets: Path | None = None, work_dir: Path |
     store = open_store(manifests, config)
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     _, settings, reference = _named_destination(manifests)
+    told = table_settings(config)
     context = DestinationContext(
         pipeline=config.name,
         work_dir=config.work_dir / "destination",
         spark=spark,
         credentials=None if reference is None else secret(secrets, reference.name),
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
-        tables=table_settings(manifests),
+        tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
     )
     context.work_dir.mkdir(parents=True, exist_ok=True)
-    return Assembled(config, store, destination.from_config(settings, context), spark)
+    return Assembled(config, store, destination.from_config(settings, context), told, spark)
 
 
 def pipeline_config(
@@ -95,7 +105,6 @@ def pipeline_config(
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
-    excluded = {t.spec.table.qualified: frozenset(t.spec.columns.exclude) for t in manifests.table_syncs}
     return PipelineConfig(
         name=name,
         source=source_connection(spec.source, secrets),
@@ -111,8 +120,8 @@ def pipeline_config(
         staging=_staging(manifests, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
-        excluded_columns=lambda table: excluded.get(table, frozenset()),
-        suspended=frozenset(t.spec.table.qualified for t in manifests.table_syncs if t.spec.suspend),
+        tables={t.spec.table.qualified: _table_config(t.spec, spec.destination.mode) for t in manifests.table_syncs},
+        default_table=TableConfig(mode=spec.destination.mode),
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
         batch_bytes=spec.batch.max_bytes,
@@ -122,19 +131,22 @@ def pipeline_config(
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
         on_unrepresentable=spec.on_unrepresentable,
+        copies_depend_on=_copies_depend_on(spec),
     )
 
 
 def open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
-    """Return the store that the manifest names; PostgreSQL's is in the source's database, ConfigMaps are in the
-    namespace of this pod, else in the manifest's.
-    """
+    """Return the store that the manifest names; PostgreSQL's is in the source's database."""
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
         return PostgresStore(config.source, config.name, spec.postgres.schema_name)
-    if spec.config_map is not None:
-        return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
-    return MemoryStore(config.name)
+    if spec.memory is not None:
+        return MemoryStore(config.name)
+    raise InvalidManifest(
+        "store_unsupported",
+        "spec.store.configMap: this engine keeps state in PostgreSQL or in memory",
+        hint="use spec.store.postgres, or leave spec.store out",
+    )
 
 
 def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
@@ -194,13 +206,9 @@ def destination_class(manifests: Manifests) -> type[Destination]:
     return loaded
 
 
-def table_settings(manifests: Manifests) -> Mapping[QualifiedTable, TableSettings]:
-    """Return what the TableSyncs say of their tables at the destination."""
-    default = manifests.pipeline.spec.destination.mode
-    return {
-        t.spec.table.qualified: TableSettings(t.spec.mode or default, t.spec.destination_table)
-        for t in manifests.table_syncs
-    }
+def table_settings(config: PipelineConfig) -> dict[QualifiedTable, TableSettings]:
+    """Return what is said of some tables at the destination."""
+    return {name: TableSettings(said.mode, said.destination_table) for name, said in config.tables.items()}
 
 
 def default_work_dir(beside: Path, pipeline: str) -> Path:
@@ -215,6 +223,22 @@ def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], Se
     assert spec.iceberg is not None
     settings = spec.iceberg.model_dump(mode="json", by_alias=True, exclude={"credentials_secret_ref"})
     return "iceberg", settings, spec.iceberg.credentials_secret_ref
+
+
+def _table_config(spec: TableSyncSpec, default: TableMode) -> TableConfig:
+    return TableConfig(
+        suspended=spec.suspend,
+        excluded_columns=frozenset(spec.columns.exclude),
+        mode=spec.mode or default,
+        destination_table=spec.destination_table,
+        retry_nonce=spec.retry_nonce,
+        resync_nonce=spec.resync_nonce,
+    )
+
+
+def _copies_depend_on(spec: PipelineSpec) -> str:
+    namespace = "" if spec.destination.iceberg is None else spec.destination.iceberg.namespace
+    return f"{spec.on_unrepresentable.value} {namespace}".strip()
 
 
 def _staging(manifests: Manifests, work_dir: Path) -> StagingConfig:

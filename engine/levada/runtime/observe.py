@@ -19,6 +19,7 @@ from levada.runtime.progress import (
     TableProgress,
 )
 from levada.runtime.retries import RetryLimits, park
+from levada.runtime.roster import Roster
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables import TableRecord, error_progress
 
@@ -40,9 +41,9 @@ class RateMeter:
         return (total - before) / (now - then) if now > then else 0.0
 
 
-def table_progress(record: TableRecord, supervisor: Supervisor, now_us: int) -> TableProgress:
+def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TableProgress:
     """Return one table's progress. ``now_us``: microseconds since 1970 UTC."""
-    pending = supervisor.backlog.pending(record.id)
+    pending, controls = roster.backlog.pending(record.id), roster.controls(record)
     oldest = pending.oldest_commit_ts_us
     copied = record.copy.progress() if record.copy is not None else record.copied
     copying = record.phase.name in ("Init", "DataSync")
@@ -53,7 +54,7 @@ def table_progress(record: TableRecord, supervisor: Supervisor, now_us: int) -> 
         mode=record.mode,
         note=record.note,
         copy=copied if copied is not None or copying else _finished_before(),
-        applied_lsn=None if copying else supervisor.backlog.position(record.id, supervisor.staged_lsn),
+        applied_lsn=None if copying else roster.position(record),
         lag_seconds=None if copying else max(0.0, (now_us - oldest) / 1e6) if oldest is not None else 0.0,
         pending_segments=pending.segments,
         pending_rows=pending.rows,
@@ -63,6 +64,11 @@ def table_progress(record: TableRecord, supervisor: Supervisor, now_us: int) -> 
         last_commit_at=record.last_commit_at,
         unrepresentable=record.unrepresentable,
         error=record.error,
+        suspended=record.suspended,
+        retry_nonce=controls.retry_nonce,
+        resync_nonce=controls.resync_nonce,
+        job=record.busy,
+        job_since=record.busy_since,
     )
 
 
@@ -93,18 +99,19 @@ def pipeline_progress(
 ) -> Progress:
     """Put the parts together; called by the supervisor's thread."""
     now_us = time.time_ns() // 1000
-    tables = sorted(supervisor.tables.values(), key=lambda r: r.name)
+    roster = supervisor.roster
+    tables = sorted(roster.tables.values(), key=lambda r: r.name)
     return Progress(
-        pipeline=supervisor.config.name,
+        pipeline=supervisor.live.now.name,
         epoch=epoch,
         state=state,
         started_at=started_at,
         at=datetime.now(UTC),
         slot=slot,
         capture=capture,
-        staging=StagingProgress(durable, supervisor.backlog.segments, supervisor.backlog.staged_bytes),
-        tables=tuple(table_progress(r, supervisor, now_us) for r in tables),
-        error=fatal_progress(supervisor.fatal),
+        staging=StagingProgress(durable, roster.backlog.segments, roster.backlog.staged_bytes),
+        tables=tuple(table_progress(r, roster, now_us) for r in tables),
+        error=fatal_progress(roster.fatal),
     )
 
 

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,29 +14,36 @@ from typing import TYPE_CHECKING, Final, Self
 
 from levada.apply.table import Applier
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
-from levada.destinations import Destination
+from levada.destinations.interface import Destination, TableSettings
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.lag import current_wal_lsn
+from levada.runtime.apply_stage import ApplyStage
+from levada.runtime.asked_before import take_requested_resyncs, take_said_resyncs
 from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
+from levada.runtime.controls import made
+from levada.runtime.copy_stage import CopyStage
 from levada.runtime.copying import TableCopy
+from levada.runtime.discovery import Discovery
+from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
-from levada.runtime.reports import Fatal, Landed, Report, TableFailed
+from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
+from levada.runtime.retention import Retention
+from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
 from levada.runtime.spark import spark_session
 from levada.runtime.supervisor import Supervisor
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
-from levada.stores.interface import PipelineStore, TableAction
-from levada.stores.phases import Init
+from levada.stores.interface import PipelineStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
-    from levada.values import Lsn, TableId
+    from levada.values import Lsn, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +54,8 @@ class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
-    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started.
+    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``told`` is what the
+    destination reads of each table's settings; it is changed when a table is copied under others.
     """
 
     def __init__(
@@ -56,11 +64,13 @@ class Pipeline:
         *,
         store: PipelineStore,
         destination: Destination,
+        told: MutableMapping[QualifiedTable, TableSettings] | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        self.config = config
+        self._live = LiveConfig(config)
         self._store = store
         self._destination = destination
+        self._told = {} if told is None else told
         self._spark = spark
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
@@ -71,11 +81,18 @@ class Pipeline:
         self._error: LevadaError | None = None
         self._rate = RateMeter()
         self._sampler = LagSampler(config.source, config.slot.name)
+        self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._supervisor: Supervisor | None = None
         self._capture: CaptureThread | None = None
+        self._worker: CaptureWorker | None = None
         self._thread: threading.Thread | None = None
         self._epoch = 0
         self._staging: Staging | None = None
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration that holds now."""
+        return self._live.now
 
     # ---- for callers ----------------------------------------------------------------------------------------------
 
@@ -90,6 +107,15 @@ class Pipeline:
             self._close()
             self._ended.set()
             raise
+
+    def reconfigure(self, config: PipelineConfig) -> None:
+        """Let another configuration hold soon, without a restart; from any thread.
+
+        A copy that runs goes on as it was begun, unless it is suspended, no longer selected, or to be made otherwise.
+        Raise ValueError if it differs in what a running pipeline cannot change: where it reads, stages and keeps state.
+        """
+        require_same(self._live.now, config)
+        self._inbox.put(Reconfigured(config))
 
     def stop(self) -> None:
         """Close the open segment, let running batches finish, cancel copies; safe to call twice, from any thread."""
@@ -150,35 +176,23 @@ class Pipeline:
         store.load_table_schemas()
         store.load_table_replication_states()
         store.load_destination_tables_metadata()
-        self._take_resyncs()
+        store.load_table_controls()
+        take_requested_resyncs(store)
         staging = self._staging = Staging.open(config.staging.uri, durable=config.staging.durable)
         log = SegmentLog(staging, config.name)
-        source = prepare_source(config, store, log.end())
+        source = prepare_source(config, store, log.end(), lambda tables: take_said_resyncs(config, store, tables))
         log.collect_garbage()
         manifests = () if source.resync else log.list()
         if source.resync:
             for manifest in log.list():
                 log.remove(manifest)
+        self._tell_destination(source.tables)
         self._destination.startup()
-        spark = self._spark or spark_session(f"levada {config.name}")
-        inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        worker = self._capture_worker(log, source, inbox)
-        self._capture = CaptureThread(worker, config.retries, lambda error: inbox.put(Fatal(error)))
-        self._supervisor = Supervisor(
-            config,
-            store,
-            self._destination,
-            log=log,
-            capture=self._capture,
-            copier=TableCopy(config, store, self._destination, spark, self._epoch, self._stopping),
-            applier=Applier(
-                config.name, self._epoch, staging, store, self._destination, config.on_unrepresentable, self._stopping
-            ),
-            discover=self._discover,
-            release=worker.applied,
-            publish=self._publish,
-            inbox=inbox,
+        self._worker = self._capture_worker(log, source)
+        self._capture = CaptureThread(
+            self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
         )
+        self._supervisor = self._make_supervisor(self._capture, self._worker, log)
         self._supervisor.adopt(source.tables, tuple(manifests), resync=source.resync)
         self._state = PipelineState.RUNNING
         self._sampler.start()
@@ -186,16 +200,42 @@ class Pipeline:
         self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
         self._thread.start()
 
-    def _take_resyncs(self) -> None:
-        """Put the tables that a resync was asked of back to Init: then a lost slot is no loss for them."""
-        for table, action in self._store.take_table_actions().items():
-            if action is TableAction.RESYNC:
-                self._store.update_table_replication_states({table: Init()})
-            else:
-                self._store.request_table_action(table, action)
+    def _tell_destination(self, tables: tuple[PublishedTable, ...]) -> None:
+        """Let the destination find each table where its copy was made, whatever is said of it now."""
+        for table in tables:
+            before = made(self._store.get_table_controls(table.id))
+            if before is not None:
+                self._told[table.name] = TableSettings(before.mode, before.destination_table)
 
-    def _capture_worker(self, log: SegmentLog, source: SourceState, inbox: queue.SimpleQueue[Report]) -> CaptureWorker:
-        config = self.config
+    def _make_supervisor(self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog) -> Supervisor:
+        config, live, store, destination, inbox = self.config, self._live, self._store, self._destination, self._inbox
+        spark = self._spark or spark_session(f"levada {config.name}")
+        copier = TableCopy(live, store, destination, self._told, spark, self._epoch)
+        applier = Applier(
+            config.name, self._epoch, log.staging, store, destination, config.on_unrepresentable, self._stopping
+        )
+        roster = Roster(live, store, destination, capture.reopen)
+        return Supervisor(
+            live,
+            roster,
+            capture=capture,
+            copies=CopyStage(live, roster, store, destination, copier, inbox),
+            applies=ApplyStage(live, roster, store, destination, applier, inbox),
+            discovery=Discovery(live, self._discover, inbox),
+            retention=Retention(roster, log, store, worker.applied),
+            configure=self._configure_capture,
+            publish=self._publish,
+            inbox=inbox,
+        )
+
+    def _configure_capture(self, config: PipelineConfig) -> None:
+        assert self._worker is not None
+        self._worker.configure(
+            batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
+        )
+
+    def _capture_worker(self, log: SegmentLog, source: SourceState) -> CaptureWorker:
+        config, inbox = self.config, self._inbox
 
         def failed(table: TableId, error: LevadaError) -> None:
             recorded = threading.Event()
@@ -209,8 +249,8 @@ class Pipeline:
             self._store,
             config.publication.name,
             failed=failed,
-            selects=config.selects,
-            excluded_columns=config.excluded_columns,
+            selects=self._live.selects,
+            excluded_columns=self._live.excluded_columns,
             policy=config.on_unrepresentable,
             ddl_messages=source.ddl_messages,
         )
@@ -231,9 +271,9 @@ class Pipeline:
             remember=lambda lsn: self._store.upsert_replication_progress(SLOT_WORKER, lsn),
         )
 
-    def _discover(self) -> tuple[PublishedTable, ...]:
-        with self.config.source.connect(application="discover") as connection:
-            return discover(self.config, connection)
+    def _discover(self, config: PipelineConfig) -> tuple[PublishedTable, ...]:
+        with config.source.connect(application="discover") as connection:
+            return discover(config, connection)
 
     def _run(self) -> None:
         assert self._supervisor is not None
@@ -243,7 +283,7 @@ class Pipeline:
         self._stopping.set()
         self._capture.stop()
         self._supervisor.drain()
-        self._error = self._supervisor.fatal
+        self._error = self._supervisor.roster.fatal
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
         self._publish(self._supervisor)

@@ -76,6 +76,14 @@ class TableProgress:
     unrepresentable: int
     """Values that became NULL under `onUnrepresentable: Null` since this process began."""
     error: ErrorProgress | None
+    suspended: bool = False
+    retry_nonce: int = 0
+    """The value of `retryNonce` that was acted on last."""
+    resync_nonce: int = 0
+    """The value of `resyncNonce` that was acted on last."""
+    job: str = ""
+    """What has the table now: copy, apply, maintain, or empty for nothing."""
+    job_since: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -96,6 +104,11 @@ class TableProgress:
             "lastApplySeconds": None if self.last_apply_seconds is None else round(self.last_apply_seconds, 3),
             "lastCommitAt": _time(self.last_commit_at),
             "unrepresentable": self.unrepresentable,
+            "suspended": self.suspended,
+            "retryNonce": self.retry_nonce,
+            "resyncNonce": self.resync_nonce,
+            "job": self.job,
+            "jobSince": _time(self.job_since),
             "error": None if self.error is None else self.error.to_json(),
         }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from levada.apply.table import Applied
 from levada.errors import LevadaError
+from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied
 from levada.segments.manifest import Manifest
 from levada.values import TableId
@@ -67,9 +68,17 @@ class TableFailed:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The selected tables of the publication, as of now."""
+    """The tables of the publication that ``config`` selects, as of now; None if the source could not be asked."""
 
-    tables: tuple[PublishedTable, ...]
+    config: PipelineConfig
+    tables: tuple[PublishedTable, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """Another configuration is to hold from now on."""
+
+    config: PipelineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +88,4 @@ class Fatal:
     error: LevadaError
 
 
-Report = Landed | CopyStarted | CopyEnded | ApplyEnded | MaintainEnded | TableFailed | Discovered | Fatal
+Report = Landed | CopyStarted | CopyEnded | ApplyEnded | MaintainEnded | TableFailed | Discovered | Reconfigured | Fatal

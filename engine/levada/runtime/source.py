@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,11 +48,17 @@ def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
     return preflight(config.source, _preflight_request(config))
 
 
-def prepare_source(config: PipelineConfig, store: PipelineStore, staged: Lsn) -> SourceState:
+def prepare_source(
+    config: PipelineConfig,
+    store: PipelineStore,
+    staged: Lsn,
+    found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
+) -> SourceState:
     """Check the source, and make the publication and the slot where they are missing.
 
-    ``staged`` is the end of the newest segment. Raise NeedsOperator ``preflight_failed`` with every problem at once;
-    SlotLost when the slot is gone, or was moved by somebody else, while tables depend on it and the policy is to hold.
+    ``staged`` is the end of the newest segment; ``found`` is handed the tables before the slot is looked at.
+    Raise NeedsOperator ``preflight_failed`` with every problem at once; SlotLost when the slot is gone, or was moved by
+    somebody else, while tables depend on it and the policy is to hold.
     """
     problems = check_source(config)
     for problem in problems:
@@ -60,6 +67,7 @@ def prepare_source(config: PipelineConfig, store: PipelineStore, staged: Lsn) ->
     refuse(problems)
     with config.source.connect(application="start") as connection:
         tables = discover(config, connection)
+        found(tables)
         announced = install_ddl_trigger(connection)
         resync = _ensure_slot(config, connection, store, staged)
         return SourceState(tables, resync, announced)
@@ -143,5 +151,5 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         managed=config.publication.managed,
         selects=config.selects,
         copy_tables=config.copy_tables,
-        excluded_columns=config.excluded_columns,
+        excluded_columns=lambda table: config.table(table).excluded_columns,
     )

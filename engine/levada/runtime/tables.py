@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from levada.copy.progress import CopyProgress
+from levada.runtime.controls import MadeAs
 from levada.runtime.progress import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -19,20 +21,22 @@ if TYPE_CHECKING:
 class TableRecord:
     """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
 
-    ``busy`` names the job that has the table (``copy``, ``apply``, ``maintain``), empty for none: a destination is
-    never called for one table from two threads. A copy waits for capture's session ``copy_after_session``.
+    ``busy`` names the job that has the table since ``busy_since``, empty for none: a destination is never called for
+    one table from two threads. A copy waits for capture's session ``copy_after_session``, is made as ``copied_as``, and
+    ends when ``cancel`` is set.
     """
 
     id: TableId
     name: QualifiedTable
     phase: TableReplicationPhase
     busy: str = ""
+    busy_since: datetime | None = None
+    cancel: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
     copy: SnapshotRows | None = None
     copied: CopyProgress | None = None
     copy_after_session: int = 0
     suspended: bool = False
-    published: bool = True
     pending_since: float | None = None
     last_apply_s: float = 0.0
     last_commit_at: datetime | None = None
@@ -41,6 +45,15 @@ class TableRecord:
     unrepresentable: int = 0
     mode: str = ""
     note: str = ""
+    copied_as: MadeAs | None = None
+
+    def begin(self, job: str) -> None:
+        """Give the table to a job."""
+        self.busy, self.busy_since = job, datetime.now(UTC)
+
+    def end(self) -> None:
+        """Take the table back from its job."""
+        self.busy, self.busy_since = "", None
 
     @property
     def error(self) -> ErrorProgress | None:

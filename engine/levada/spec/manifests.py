@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from levada.spec.model import Model
 from levada.spec.pipeline import CopyDriver, PipelineManifest, TableSyncManifest, TableSyncSpec
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
-from levada.spec.source import selects
+from levada.spec.source import Tables, selects
 from levada.values import QualifiedTable, TableMode
 
 _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {
@@ -42,11 +42,23 @@ class Manifests:
     pipeline: PipelineManifest
     table_syncs: tuple[TableSyncManifest, ...] = ()
 
-    def selects(self, table: QualifiedTable) -> bool:
-        """Tell whether a table is replicated; never so are the store's own tables, whose changes would not end."""
+    @property
+    def selects(self) -> Selection:
+        """Which tables are replicated."""
         store = self.pipeline.spec.store.postgres
-        own = store is not None and table.schema == store.schema_name
-        return not own and selects(self.pipeline.spec.tables, table)
+        return Selection(self.pipeline.spec.tables, None if store is None else store.schema_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The selectors as a function of a table's name; equal ones select the same."""
+
+    tables: Tables
+    store_schema: str | None
+
+    def __call__(self, table: QualifiedTable) -> bool:
+        """Tell whether a table is replicated; never so are the store's own tables, whose changes would not end."""
+        return table.schema != self.store_schema and selects(self.tables, table)
 
 
 def table_settings(manifests: Manifests, table: QualifiedTable) -> EffectiveTable:

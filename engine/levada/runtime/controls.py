@@ -1,0 +1,83 @@
+"""What a user asks of one table by changing what the manifest says of it, and what was acted on already. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from levada.runtime.config import PipelineConfig, TableConfig
+from levada.stores.interface import TableControls
+from levada.values import QualifiedTable, TableMode
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAs:
+    """What a table's copy depends on: another one makes a new copy.
+
+    ``table`` is the name that the settings were given for: a table that was renamed at the source since keeps them.
+    """
+
+    table: QualifiedTable
+    mode: TableMode
+    destination_table: str
+    excluded_columns: frozenset[str]
+    depends_on: str
+
+    @classmethod
+    def of(cls, config: PipelineConfig, table: QualifiedTable) -> MadeAs:
+        """Return what a copy that begins now depends on."""
+        said = config.table(table)
+        return cls(table, said.mode, said.destination_table, said.excluded_columns, config.copies_depend_on)
+
+    def to_text(self) -> str:
+        """Return it for the store."""
+        return json.dumps(
+            {
+                "table": [self.table.schema, self.table.name],
+                "mode": self.mode.value,
+                "destinationTable": self.destination_table,
+                "excludedColumns": sorted(self.excluded_columns),
+                "dependsOn": self.depends_on,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> MadeAs:
+        """Read what `to_text` returned."""
+        said = json.loads(text)
+        return cls(
+            QualifiedTable(*said["table"]),
+            TableMode(said["mode"]),
+            said["destinationTable"],
+            frozenset(said["excludedColumns"]),
+            said["dependsOn"],
+        )
+
+
+class Asked(StrEnum):
+    """What is asked of a table and was not acted on yet."""
+
+    NOTHING = "nothing"
+    RETRY = "retry"
+    RESYNC = "resync"
+
+
+def asked(controls: TableControls, said: TableConfig, wanted: MadeAs) -> Asked:
+    """Compare what was acted on with what is said now. A nonce of 0 asks for nothing: nobody set it, or unset it."""
+    if said.resync_nonce not in (0, controls.resync_nonce) or made_otherwise(controls, wanted):
+        return Asked.RESYNC
+    if said.retry_nonce not in (0, controls.retry_nonce):
+        return Asked.RETRY
+    return Asked.NOTHING
+
+
+def made_otherwise(controls: TableControls, wanted: MadeAs) -> bool:
+    """Tell whether the table's copy was made under other settings than are wanted now."""
+    before = made(controls)
+    return before is not None and before.table == wanted.table and before != wanted
+
+
+def made(controls: TableControls | None) -> MadeAs | None:
+    """Return what the table's newest copy was made as; None before the first."""
+    return MadeAs.from_text(controls.made_as) if controls is not None and controls.made_as else None

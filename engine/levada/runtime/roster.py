@@ -1,0 +1,299 @@
+"""The tables of a pipeline: their phases, what is staged for each, and what a person may ask of one.
+
+The supervisor's thread alone uses it; each step is in the store before it is taken here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from levada.apply.backlog import Backlog
+from levada.destinations import Destination, TableMode
+from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.runtime.controls import Asked, MadeAs, asked, made
+from levada.runtime.deciding import is_void, next_phase, retry_is_due
+from levada.runtime.live import LiveConfig
+from levada.runtime.phases import at_restart, check_transition
+from levada.runtime.retries import park
+from levada.runtime.tables import TableRecord
+from levada.schema import ReplicatedTableSchema
+from levada.segments.manifest import Manifest
+from levada.stores.interface import PipelineStore, TableAction, TableControls
+from levada.stores.phases import Errored, Init, TableReplicationPhase
+from levada.stores.storage import table_worker
+from levada.values import Lsn, TableId
+
+if TYPE_CHECKING:
+    from levada.postgres.catalog import PublishedTable
+
+_log = logging.getLogger(__name__)
+
+
+class Roster:
+    """Every replicated table. ``reopen`` asks for a new session of the stream and returns its number.
+
+    ``fatal`` is an error that nothing can go on after; everything below ``staged_lsn`` is staged.
+    """
+
+    def __init__(
+        self, live: LiveConfig, store: PipelineStore, destination: Destination, reopen: Callable[[], int]
+    ) -> None:
+        self.tables: dict[TableId, TableRecord] = {}
+        self.backlog = Backlog()
+        self.staged_lsn = Lsn(0)
+        self.fatal: LevadaError | None = None
+        self._live = live
+        self._store = store
+        self._destination = destination
+        self._reopen = reopen
+
+    # ---- which tables there are -----------------------------------------------------------------------------------
+
+    def adopt(self, published: tuple[PublishedTable, ...], manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+        """Take up the tables where the store and the destination say they are, and the segments that are staged."""
+        for manifest in manifests:
+            self.backlog.land(manifest)
+            self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
+        phases = self._store.get_table_replication_states()
+        for gone in phases.keys() - {t.id for t in published}:
+            _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
+            self._store.delete_table_pipeline_state(gone)
+        for table in published:
+            self._add(table, Init() if resync else at_restart(phases.get(table.id)), phases.get(table.id))
+
+    def discovered(self, published: tuple[PublishedTable, ...], copy_after_session: int) -> bool:
+        """Add the tables that are new, forget those that are gone; False if one that is gone is still in a job.
+
+        New ones are copied once that session of the stream has begun, which tells of them.
+        """
+        for table in published:
+            if table.id not in self.tables:
+                _log.info("table %s is new", table.name)
+                self._add(table, Init(), None)
+                self.tables[table.id].copy_after_session = copy_after_session
+                continue
+            record = self.tables[table.id]
+            record.name = table.name
+            record.suspended = self._live.now.table(table.name).suspended
+        gone = [self.tables[t] for t in self.tables.keys() - {t.id for t in published}]
+        for record in gone:
+            if record.busy:
+                record.suspended = True
+                record.cancel.set()
+                continue
+            _log.info("table %s is no longer replicated: its destination stays", record.name)
+            self._store.delete_table_pipeline_state(record.id)
+            self.backlog.forget(record.id)
+            self._live.columns.pop(record.name, None)
+            del self.tables[record.id]
+        return not any(r.busy for r in gone)
+
+    def _add(self, table: PublishedTable, phase: TableReplicationPhase, stored: TableReplicationPhase | None) -> None:
+        said = self._live.now.table(table.name)
+        record = TableRecord(table.id, table.name, phase, suspended=said.suspended)
+        if isinstance(phase, Errored):
+            record.attempts = phase.attempts
+        versions = [s for s in self._store.get_table_schemas() if s.id == table.id]
+        if versions:
+            self.note_mode(record, versions[-1])
+        self.tables[table.id] = record
+        if phase != stored:
+            self._store.update_table_replication_states({table.id: phase})
+        before = made(self._store.get_table_controls(table.id) or self._first_seen(record))
+        kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
+        self._live.columns[table.name] = kept
+        self._hold(record)
+
+    def _first_seen(self, record: TableRecord) -> TableControls:
+        """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
+        said = self._live.now.table(record.name)
+        wanted = MadeAs.of(self._live.now, record.name).to_text()
+        controls = TableControls(said.retry_nonce, said.resync_nonce, "" if isinstance(record.phase, Init) else wanted)
+        self._store.store_table_controls(record.id, controls)
+        return controls
+
+    def reconfigured(self) -> None:
+        """Take up what is said of each table now; what asks for a copy or a retry is left to `take_controls`."""
+        for record in self.tables.values():
+            suspended = self._live.now.table(record.name).suspended
+            if suspended != record.suspended:
+                _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
+                record.suspended = suspended
+            if suspended and record.busy == "copy":
+                record.cancel.set()
+
+    def note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+        """Note what the destination's table holds."""
+        mode = self._destination.effective_mode(schema)
+        record.mode = mode.value
+        keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
+        record.note = f"no key tells its rows apart (replica identity {schema.identity.value})" if keyless else ""
+
+    # ---- segments -------------------------------------------------------------------------------------------------
+
+    def land(self, manifest: Manifest) -> None:
+        """Take note of a segment that was staged."""
+        self.backlog.land(manifest)
+        for table in manifest.tables:
+            record = self.tables.get(table)
+            if record is not None and record.pending_since is None:
+                record.pending_since = time.monotonic()
+
+    def position(self, record: TableRecord) -> Lsn:
+        """Return the LSN below which nothing of the table is left to apply."""
+        return self.backlog.position(record.id, self.staged_lsn)
+
+    def _hold(self, record: TableRecord) -> None:
+        """Begin to keep segments for the table from where its destination is; park it if its destination is gone."""
+        if is_void(record.phase) or isinstance(record.phase, Init):
+            self.backlog.track(record.id, self.staged_lsn, holds=False)
+            return
+        position = self._position_at_destination(record)
+        if position is not None:
+            self.backlog.track(record.id, position)
+            return
+        self.backlog.track(record.id, Lsn(0))
+        if not isinstance(record.phase, Errored):
+            self.park(
+                record,
+                NeedsOperator(
+                    "destination_table_missing",
+                    f"the destination no longer has what was applied of table {record.name}",
+                    hint=f"copy it again: levada resync MANIFEST {record.name}",
+                ),
+            )
+
+    def _position_at_destination(self, record: TableRecord) -> Lsn | None:
+        if self._destination.capabilities.watermark:
+            mark = self._destination.applied(record.id)
+            return None if mark is None else mark.lsn
+        return self._store.get_replication_progress(table_worker(record.id))
+
+    # ---- phases ---------------------------------------------------------------------------------------------------
+
+    def step(self, record: TableRecord) -> None:
+        """Step a table that waits for nothing but a condition."""
+        if retry_is_due(record.phase, datetime.now(UTC)):
+            self._retry(record)
+        elif (phase := next_phase(record.phase, self.position(record), self.staged_lsn)) is not None:
+            self.enter(record, phase)
+
+    def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
+        """Put the table into a phase that may follow its own."""
+        check_transition(record.phase, phase)
+        self._store.update_table_replication_states({record.id: phase})
+        _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
+        record.phase = phase
+
+    def begin_again(self, record: TableRecord) -> None:
+        """Put the table back to where its copy begins, with all that is said of it now."""
+        record.copy = record.copied = None
+        self._take_columns(record)
+        if not isinstance(record.phase, Init):
+            self.enter(record, Init())
+        self._note_nonces(record)
+        self._hold(record)
+
+    def park(self, record: TableRecord, error: BaseException) -> None:
+        """Put the table aside after an error; one that is Permanent ends everything."""
+        if isinstance(error, Permanent):
+            self.fatal = error
+            return
+        record.attempts += 1
+        parked = park(error, record.attempts, self._live.now.retries, datetime.now(UTC))
+        known = error if isinstance(error, LevadaError) else None
+        _log.error(
+            "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
+        )
+        self.enter(record, parked)
+
+    def void(self, record: TableRecord, error: LevadaError) -> None:
+        """Park a table that changes were left out of: only a new copy makes it right."""
+        if is_void(record.phase):
+            return
+        self.enter(record, park(error, 1, self._live.now.retries, datetime.now(UTC), void=True))
+        self.backlog.track(record.id, self.staged_lsn, holds=False)
+
+    # ---- what a person asks ---------------------------------------------------------------------------------------
+
+    def take_actions(self) -> None:
+        """Do what was asked through the store."""
+        for table, action in self._store.take_table_actions().items():
+            record = self.tables.get(table)
+            if record is None:
+                _log.warning("request %s for a table that is not replicated: %d", action.value, table)
+            elif record.busy:
+                self._store.request_table_action(table, action)
+            elif action is TableAction.RESYNC:
+                self._resync(record)
+            else:
+                self._retry_on_demand(record)
+
+    def take_controls(self) -> None:
+        """Do what was asked through the manifest, once for each value."""
+        for record in self.tables.values():
+            self._take_controls(record)
+
+    def _take_controls(self, record: TableRecord) -> None:
+        said, wanted = self._live.now.table(record.name), MadeAs.of(self._live.now, record.name)
+        controls = self.controls(record)
+        if record.busy == "copy":
+            if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
+                record.cancel.set()
+            return
+        told = asked(controls, said, wanted)
+        if record.busy and told is not Asked.NOTHING:
+            return
+        if isinstance(record.phase, Init):
+            # Its copy begins with whatever holds then.
+            self._take_columns(record)
+        elif told is Asked.RESYNC:
+            self._resync(record)
+        elif told is Asked.RETRY:
+            self._retry_on_demand(record)
+        self._note_nonces(record)
+
+    def controls(self, record: TableRecord) -> TableControls:
+        """Return what was acted on for the table."""
+        return self._store.get_table_controls(record.id) or TableControls()
+
+    def _note_nonces(self, record: TableRecord) -> None:
+        said, controls = self._live.now.table(record.name), self.controls(record)
+        noted = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
+        if noted != controls:
+            self._store.store_table_controls(record.id, noted)
+
+    def _take_columns(self, record: TableRecord) -> None:
+        """Let the stream leave out what is to be left out now; the copy must not be older than that."""
+        excluded = self._live.now.table(record.name).excluded_columns
+        if self._live.columns.get(record.name) != excluded:
+            self._live.columns[record.name] = excluded
+            record.copy_after_session = self._reopen()
+
+    def _resync(self, record: TableRecord) -> None:
+        _log.info("table %s is copied again", record.name)
+        if is_void(record.phase):
+            # The stream leaves the table out until it begins anew, and the copy must not be older than that.
+            record.copy_after_session = self._reopen()
+        record.attempts = 0
+        self.begin_again(record)
+
+    def _retry_on_demand(self, record: TableRecord) -> None:
+        if is_void(record.phase):
+            assert isinstance(record.phase, Errored)
+            _log.warning("table %s cannot be retried, only copied again: %s", record.name, record.phase.solution)
+        elif isinstance(record.phase, Errored):
+            record.attempts = 0
+            self._retry(record)
+
+    def _retry(self, record: TableRecord) -> None:
+        phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        _log.info("table %s: retrying from %s", record.name, phase.name)
+        record.phase = phase
+        self._store.update_table_replication_states({record.id: phase})
+        self._hold(record)

@@ -1,0 +1,68 @@
+"""A destination that remembers what it was handed, by table; for tests of the engine around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from levada.copy.rows import TableRows
+from levada.destinations import Capabilities, Destination
+from levada.destinations.interface import TableSettings
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import EventBatch
+from levada.values import Durability, QualifiedTable, TableId, Watermark
+
+
+class Recording(Destination):
+    """Keeps the rows copied and changes applied of each table as counts; blocks or fails where a test says so."""
+
+    name: ClassVar[str] = "recording"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, truncate=True, schema_changes=True, watermark=True, spark=True
+    )
+
+    def __init__(self, told: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
+        self.told = {} if told is None else told
+        self.marks: dict[TableId, Watermark] = {}
+        self.copies: list[tuple[str, TableSettings | None, tuple[str, ...], int]] = []
+        self.dropped: list[tuple[str, TableSettings | None]] = []
+        self.applied_rows: dict[str, int] = {}
+        self.before_apply: Callable[[str], None] = lambda table: None
+        self.before_copy: Callable[[str], None] = lambda table: None
+        self.lock = threading.Lock()
+
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+        with self.lock:
+            self.dropped.append((schema.name.name, self.told.get(schema.name)))
+            self.marks.pop(schema.id, None)
+
+    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
+        raise NotImplementedError
+
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        self.before_copy(schema.name.name)
+        count = sum(rows.map_partitions(lambda reader: sum(batch.num_rows for batch in reader)))
+        columns = tuple(c.name for c in schema.columns)
+        with self.lock:
+            self.copies.append((schema.name.name, self.told.get(schema.name), columns, count))
+            self.marks[schema.id] = mark
+        return Durability.DURABLE
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        for table in events.tables:
+            changes = events.changes(table)
+            self.before_apply(changes.schema.name.name)
+            count = sum(batch.num_rows for batch in changes.scan())
+            with self.lock:
+                name = changes.schema.name.name
+                self.applied_rows[name] = self.applied_rows.get(name, 0) + count
+                self.marks[table] = mark
+        return Durability.DURABLE
+
+    def applied(self, table: TableId) -> Watermark | None:
+        return self.marks.get(table)
+
+    def copies_of(self, table: str) -> int:
+        """How often the table was copied."""
+        return sum(copy[0] == table for copy in self.copies)

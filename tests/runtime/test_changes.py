@@ -1,0 +1,251 @@
+"""A running pipeline under a changing configuration: what is taken up, and how often."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.recording import Recording
+
+from levada.destinations.interface import TableSettings
+from levada.errors import NeedsOperator
+from levada.runtime.config import (
+    PipelineConfig,
+    PublicationConfig,
+    SlotConfig,
+    StagingConfig,
+    TableConfig,
+)
+from levada.runtime.pipeline import Pipeline
+from levada.runtime.progress import Progress, TableProgress
+from levada.runtime.retries import RetryLimits
+from levada.stores import MemoryStorage, MemoryStore
+from levada.values import QualifiedTable, TableMode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TIMEOUT_S = 90
+
+
+def public(name: str) -> QualifiedTable:
+    """Return a table of schema public."""
+    return QualifiedTable("public", name)
+
+
+class Only:
+    """Selects the tables of these names."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+    def __call__(self, table: QualifiedTable) -> bool:
+        return table.schema == "public" and table.name in self.names
+
+
+class Rig:
+    """A pipeline over a test's database that can be ended and begun again over the same state."""
+
+    def __init__(self, db: Database, folder: Path, spark: SparkSession) -> None:
+        self.db = db
+        self.spark = spark
+        self.storage = MemoryStorage()
+        self.told: dict[QualifiedTable, TableSettings] = {}
+        self.destination = Recording(self.told)
+        self.config = PipelineConfig(
+            name="shop",
+            source=db.connection,
+            slot=SlotConfig(f"levada_{db.name}"),
+            publication=PublicationConfig(f"levada_{db.name}"),
+            staging=StagingConfig(f"file://{folder / 'staging'}", durable=True),
+            work_dir=folder,
+            selects=Only("orders", "items"),
+            batch_fill_s=0.1,
+            freshness_s=1.0,
+            discovery_s=3600.0,
+            retries=RetryLimits(max_attempts=1),
+        )
+        self.running: Pipeline | None = None
+
+    def start(self) -> None:
+        store = MemoryStore("shop", self.storage)
+        self.running = Pipeline(
+            self.config, store=store, destination=self.destination, told=self.told, spark=self.spark
+        )
+        self.running.start()
+
+    def stop(self) -> None:
+        if self.running is not None:
+            self.running.stop()
+            self.running = None
+
+    def change(self, **fields: Any) -> None:
+        self.config = replace(self.config, **fields)
+        if self.running is not None:
+            self.running.reconfigure(self.config)
+
+    def say(self, table: str, **fields: Any) -> None:
+        """Change what is said of a table."""
+        said = replace(self.config.table(public(table)), **fields)
+        self.change(tables={**self.config.tables, public(table): said})
+
+    def wait(self, what: Callable[[Progress], bool]) -> Progress:
+        assert self.running is not None
+        return self.running.run_until(what, TIMEOUT_S)
+
+    def wait_caught_up(self) -> Progress:
+        assert self.running is not None
+        return self.wait(self.running.caught_up())
+
+
+def table(progress: Progress, name: str) -> TableProgress:
+    """Return a table's progress."""
+    return next(t for t in progress.tables if t.table.name == name)
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+    """A pipeline of two small tables, not started."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text, secret text)",
+        "CREATE TABLE items (id int PRIMARY KEY)",
+        "CREATE TABLE others (id int PRIMARY KEY)",
+        "INSERT INTO orders SELECT i, 'n', 's' FROM generate_series(1, 10) i",
+        "INSERT INTO others SELECT generate_series(1, 7)",
+    )
+    made = Rig(db, tmp_path, spark)
+    yield made
+    made.stop()
+
+
+def test_selectors_add_and_remove_tables(rig: Rig, db: Database) -> None:
+    """A table selected now is copied and streamed, though the stream passed it over before; one left out is forgotten."""
+    db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders, items, others")
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("INSERT INTO others VALUES (100)", "INSERT INTO orders VALUES (100)")
+    rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+    rig.change(selects=Only("orders", "others"))
+    rig.wait(lambda p: {t.table.name for t in p.tables} == {"orders", "others"})
+    rig.wait(lambda p: p.ready)
+    db.execute("INSERT INTO others VALUES (101)")
+    rig.wait(lambda p: rig.destination.applied_rows.get("others") == 1)
+    assert [c[3] for c in rig.destination.copies if c[0] == "others"] == [8]
+    rig.change(selects=Only("orders", "others", "items"))
+    rig.wait(lambda p: rig.destination.copies_of("items") == 2)
+    assert rig.destination.copies_of("orders") == 1
+
+
+def test_a_suspended_table_rests_and_goes_on(rig: Rig, db: Database) -> None:
+    """Its changes are held, the other tables go on, and nothing is copied again when it is resumed."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.say("orders", suspended=True)
+    rig.wait(lambda p: table(p, "orders").suspended)
+    db.execute("INSERT INTO orders VALUES (100)", "INSERT INTO items VALUES (1)")
+    rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1 and table(p, "orders").pending_rows == 1)
+    assert "orders" not in rig.destination.applied_rows
+    rig.say("orders", suspended=False)
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows["orders"] == 1
+    assert rig.destination.copies_of("orders") == 1
+
+
+def test_suspending_ends_a_copy(rig: Rig) -> None:
+    """The copy that runs is cancelled, and made when the table is resumed; the table is not errored by it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(name: str) -> None:
+        if name == "orders":
+            begun.set()
+            go_on.wait(TIMEOUT_S)
+
+    rig.destination.before_copy = hold
+    rig.start()
+    assert begun.wait(TIMEOUT_S)
+    rig.say("orders", suspended=True)
+    rig.wait(lambda p: table(p, "orders").suspended)
+    go_on.set()
+    rig.wait(lambda p: table(p, "orders").phase == "Init")
+    assert rig.destination.copies_of("orders") == 0
+    rig.say("orders", suspended=False)
+    rig.wait_caught_up()
+    assert rig.destination.copies_of("orders") == 1
+
+
+def test_a_resync_nonce_copies_once(rig: Rig) -> None:
+    """Each new value is one new copy, also over a restart; one that is there at first sight is none, nor is 0."""
+    rig.say("orders", resync_nonce=7)
+    rig.start()
+    assert table(rig.wait_caught_up(), "orders").resync_nonce == 7
+    assert rig.destination.copies_of("orders") == 1
+    rig.say("orders", resync_nonce=8)
+    rig.wait(lambda p: table(p, "orders").resync_nonce == 8 and p.ready)
+    assert rig.destination.copies_of("orders") == 2
+    rig.stop()
+    rig.start()
+    rig.wait_caught_up()
+    assert rig.destination.copies_of("orders") == 2
+    rig.stop()
+    rig.say("orders", resync_nonce=9)
+    rig.start()
+    assert table(rig.wait_caught_up(), "orders").resync_nonce == 9
+    assert rig.destination.copies_of("orders") == 3
+    rig.say("orders", resync_nonce=0)
+    rig.wait(lambda p: table(p, "orders").resync_nonce == 0)
+    rig.wait_caught_up()
+    assert rig.destination.copies_of("orders") == 3
+    assert rig.destination.copies_of("items") == 1
+
+
+def test_a_retry_nonce_retries_once(rig: Rig, db: Database) -> None:
+    """A table that waits for a person goes on where it was, once for each value, also over a restart."""
+    failing = True
+
+    def fail(name: str) -> None:
+        if name == "orders" and failing:
+            raise NeedsOperator("refused", "no room")
+
+    rig.destination.before_apply = fail
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("INSERT INTO orders VALUES (100)")
+    rig.wait(lambda p: table(p, "orders").phase == "Errored")
+    rig.say("orders", retry_nonce=1)
+    rig.wait(lambda p: table(p, "orders").retry_nonce == 1 and table(p, "orders").phase == "Errored")
+    rig.stop()
+    failing = False
+    rig.start()
+    assert table(rig.wait(lambda p: bool(p.tables)), "orders").phase == "Errored"
+    rig.say("orders", retry_nonce=2)
+    assert table(rig.wait_caught_up(), "orders").retry_nonce == 2
+    assert rig.destination.applied_rows["orders"] == 1
+    assert rig.destination.copies_of("orders") == 1
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool) -> None:
+    """What was there goes by the settings that it was made with; the copy and the stream have the new ones."""
+    rig.say("orders", excluded_columns=frozenset({"secret"}))
+    rig.start()
+    rig.wait_caught_up()
+    if restart:
+        rig.stop()
+    rig.say("orders", excluded_columns=frozenset({"note"}), mode=TableMode.CHANGELOG, destination_table="o2")
+    if restart:
+        rig.start()
+    rig.wait(lambda p: rig.destination.copies_of("orders") == 2)
+    db.execute("INSERT INTO orders VALUES (100, 'n', 's')")
+    rig.wait_caught_up()
+    old, new = TableSettings(), TableSettings(TableMode.CHANGELOG, "o2")
+    assert [(c[1], c[2]) for c in rig.destination.copies if c[0] == "orders"] == [
+        (old, ("id", "note")),
+        (new, ("id", "secret")),
+    ]
+    assert [d[1] for d in rig.destination.dropped if d[0] == "orders"][-2:] == [old, new]
+    assert rig.destination.copies_of("items") == 1
