@@ -26,7 +26,7 @@ from levada.spec import (
 )
 from levada.spec.running import Retries
 from levada.spec.source import SecretRef, Source
-from levada.stores import MemoryStore, PostgresStore
+from levada.stores import ConfigMapStore, MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
 from levada.values import QualifiedTable, TableMode
 
@@ -136,17 +136,15 @@ def pipeline_config(
 
 
 def open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
-    """Return the store that the manifest names; PostgreSQL's is in the source's database."""
+    """Return the store that the manifest names; PostgreSQL's is in the source's database, ConfigMaps are in the
+    namespace of this pod, else in the manifest's.
+    """
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
         return PostgresStore(config.source, config.name, spec.postgres.schema_name)
-    if spec.memory is not None:
-        return MemoryStore(config.name)
-    raise InvalidManifest(
-        "store_unsupported",
-        "spec.store.configMap: this engine keeps state in PostgreSQL or in memory",
-        hint="use spec.store.postgres, or leave spec.store out",
-    )
+    if spec.config_map is not None:
+        return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
+    return MemoryStore(config.name)
 
 
 def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
