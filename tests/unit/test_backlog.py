@@ -64,6 +64,35 @@ def test_batch_has_at_least_one_segment_and_keeps_to_the_bound() -> None:
     assert len(backlog.next_batch(TableId(1), 200)) == 2
 
 
+def test_a_new_copy_keeps_what_its_table_has_applied() -> None:
+    """What lands while a table is copied again is kept until both have applied it; then the copy is the table."""
+    backlog = Backlog()
+    table = TableId(1)
+    backlog.track(table, Lsn(0))
+    backlog.track(table, Lsn(10), beside=True)
+    backlog.land(segment(10, 20, {1: 5}))
+    backlog.land(segment(20, 30, {1: 7}))
+    backlog.applied(table, Lsn(30))
+    assert backlog.take_removable() == ()
+    assert (backlog.pending(table).rows, backlog.pending(table, beside=True).rows) == (0, 12)
+    assert backlog.everywhere(Lsn(40)) == 10
+    backlog.applied(table, Lsn(20), beside=True)
+    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    assert backlog.position(table, Lsn(40), beside=True) == 20
+    backlog.applied(table, Lsn(30), beside=True)
+    assert [m.end_lsn for m in backlog.take_removable()] == [30]
+    backlog.land(segment(30, 40, {1: 2}))
+    backlog.applied(table, Lsn(40), beside=True)
+    backlog.take_place(table)
+    assert backlog.position(table, Lsn(50)) == 50
+    assert [m.end_lsn for m in backlog.take_removable()] == [40]
+    backlog.track(table, Lsn(40), beside=True)
+    backlog.land(segment(40, 50, {1: 2}))
+    backlog.applied(table, Lsn(50))
+    backlog.forget(table, beside=True)
+    assert [m.end_lsn for m in backlog.take_removable()] == [50]
+
+
 @given(
     st.lists(st.sets(st.integers(1, 3), min_size=1), max_size=12),
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12)), max_size=20),

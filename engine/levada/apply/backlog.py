@@ -1,7 +1,8 @@
 """Which staged segments each table still needs, and which segments nobody needs any more. Pure bookkeeping.
 
 A table's *position* is the LSN up to which nothing is left to apply: every staged change of it with a commit LSN below
-is at the destination, or is in the table's copy.
+is at the destination, or is in the table's copy. A new copy that is made beside a table needs segments of its own: the
+methods that take ``beside`` then speak of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from levada.values import Lsn, TableId
 
 
 @dataclass(slots=True)
-class _Table:
+class _Holder:
     position: Lsn
     pending: list[Manifest] = field(default_factory=list)
     holds: bool = True
@@ -35,33 +36,38 @@ class Backlog:
 
     def __init__(self) -> None:
         self._manifests: dict[str, Manifest] = {}
-        self._tables: dict[TableId, _Table] = {}
+        self._tables: dict[TableId, _Holder] = {}
+        self._beside: dict[TableId, _Holder] = {}
 
-    def track(self, table: TableId, position: Lsn, *, holds: bool = True) -> None:
+    def track(self, table: TableId, position: Lsn, *, holds: bool = True, beside: bool = False) -> None:
         """Begin to keep segments for a table from ``position`` on, or move it there (a copy, a resync).
 
         Without ``holds`` the table needs nothing that is staged before its copy begins: it follows what lands.
         """
         pending = [m for m in self._in_order() if holds and m.end_lsn > position and table in m.tables]
-        self._tables[table] = _Table(position, pending, holds)
+        self._of(beside)[table] = _Holder(position, pending, holds)
 
-    def forget(self, table: TableId) -> None:
+    def forget(self, table: TableId, *, beside: bool = False) -> None:
         """Keep nothing for the table any more; not an error if it was not tracked."""
-        self._tables.pop(table, None)
+        self._of(beside).pop(table, None)
+
+    def take_place(self, table: TableId) -> None:
+        """Let the table be where its new copy is, which is at its place from now on."""
+        self._tables[table] = self._beside.pop(table)
 
     def land(self, manifest: Manifest) -> None:
         """Add a segment that was staged."""
         self._manifests[manifest.name] = manifest
         for table in manifest.tables:
-            state = self._tables.get(table)
-            if state is not None and state.holds and manifest.end_lsn > state.position:
-                state.pending.append(manifest)
+            for state in (self._tables.get(table), self._beside.get(table)):
+                if state is not None and state.holds and manifest.end_lsn > state.position:
+                    state.pending.append(manifest)
 
-    def next_batch(self, table: TableId, max_rows: int) -> tuple[Manifest, ...]:
+    def next_batch(self, table: TableId, max_rows: int, *, beside: bool = False) -> tuple[Manifest, ...]:
         """Return the table's oldest pending segments, at least one, further ones while ``max_rows`` holds."""
         chosen: list[Manifest] = []
         rows = 0
-        for manifest in self._tables[table].pending:
+        for manifest in self._of(beside)[table].pending:
             mine = sum(f.rows for f in manifest.files if f.table == table)
             if chosen and rows + mine > max_rows:
                 break
@@ -69,24 +75,24 @@ class Backlog:
             rows += mine
         return tuple(chosen)
 
-    def applied(self, table: TableId, position: Lsn) -> None:
+    def applied(self, table: TableId, position: Lsn, *, beside: bool = False) -> None:
         """Move the table's position forwards; one that was forgotten meanwhile stays so."""
-        state = self._tables.get(table)
+        state = self._of(beside).get(table)
         if state is None or position <= state.position:
             return
         state.position = position
         state.pending = [m for m in state.pending if m.end_lsn > position]
 
-    def position(self, table: TableId, staged: Lsn) -> Lsn:
+    def position(self, table: TableId, staged: Lsn, *, beside: bool = False) -> Lsn:
         """Return the table's position, given that everything up to ``staged`` is staged."""
-        state = self._tables[table]
+        state = self._of(beside)[table]
         if state.pending or not state.holds:
             return state.position
         return max(state.position, staged)
 
-    def pending(self, table: TableId) -> Pending:
+    def pending(self, table: TableId, *, beside: bool = False) -> Pending:
         """Return what the table has left to apply."""
-        state = self._tables.get(table)
+        state = self._of(beside).get(table)
         if state is None:
             return Pending(0, 0, 0, None)
         files = [f for m in state.pending for f in m.files if f.table == table]
@@ -94,12 +100,18 @@ class Backlog:
         return Pending(len(state.pending), sum(f.rows for f in files), sum(f.bytes for f in files), first)
 
     def everywhere(self, staged: Lsn) -> Lsn:
-        """Return the LSN up to which every table that holds segments has nothing left, given what is staged."""
-        return min((self.position(t, staged) for t, s in self._tables.items() if s.holds), default=staged)
+        """Return the LSN up to which every table, and new copy, that holds segments has nothing left.
+
+        Everything up to ``staged`` is staged.
+        """
+        positions = (
+            self.position(t, staged, beside=b) for b in (False, True) for t, s in self._of(b).items() if s.holds
+        )
+        return min(positions, default=staged)
 
     def take_removable(self) -> tuple[Manifest, ...]:
         """Return the segments that no table needs, oldest first, and forget them."""
-        needed = {m.name for s in self._tables.values() for m in s.pending}
+        needed = {m.name for b in (False, True) for s in self._of(b).values() for m in s.pending}
         gone = tuple(m for m in self._in_order() if m.name not in needed)
         for manifest in gone:
             del self._manifests[manifest.name]
@@ -114,6 +126,9 @@ class Backlog:
     def segments(self) -> int:
         """How many segments are waiting for apply."""
         return len(self._manifests)
+
+    def _of(self, beside: bool) -> dict[TableId, _Holder]:
+        return self._beside if beside else self._tables
 
     def _in_order(self) -> Iterable[Manifest]:
         return sorted(self._manifests.values(), key=lambda m: m.end_lsn)

@@ -31,6 +31,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedBeside:
+    """What a batch onto a new copy came to: it has everything below ``until``, in the version ``schema``."""
+
+    until: Lsn
+    schema: ReplicatedTableSchema
+
+
+@dataclass(frozen=True, slots=True)
 class Applier:
     """What it takes to apply segments of one pipeline. Called from several threads, never for one table from two."""
 
@@ -59,6 +67,20 @@ class Applier:
         rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
         nulled = sum(batch.changes(table).nulled for table in positions)
         return Applied(until, rows, nulled, time.monotonic() - began)
+
+    def run_beside(
+        self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest]
+    ) -> AppliedBeside | None:
+        """Apply the changes of a table from ``after`` on to its new copy, which is of the version ``schema``.
+
+        None if the new copy cannot follow them. Raise what the destination raises.
+        """
+        until = manifests[-1].end_lsn
+        batch = StagedBatch(self.staging, manifests, [TableStart(schema, after)], until, self.policy)
+        mark = Watermark(self.pipeline, self.epoch, until)
+        if not self.destination.write_replacement_events(batch, mark):
+            return None
+        return AppliedBeside(until, batch.changes(schema.id).schema)
 
     def _schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
         schema = self.schemas.get_table_schema(table, SnapshotId(after))
