@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness
+.PHONY: help setup test test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench-copy: setup ## Measure the initial copy, side by side with psql and Spark 
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+bench-operator: setup ## Measure the operator with 50 Pipelines and 2,000 TableSyncs (needs KUBECONFIG)
+	$(BIN)/python -m benchmarks.operator_load $(AUDIT_LOG:%=--audit-log %)
+
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 
 crds: setup ## Write crds/, and the chart's copy of it, from the models of the manifest

@@ -148,7 +148,8 @@ class Cluster:
         """Have the driver's pod there, ready at the address, as a StatefulSet's controller and a kubelet would."""
         pod = f"{name}-driver-0"
         labels = {"levada.dev/pipeline": name, "levada.dev/role": "driver"}
-        body = {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": [{"name": "driver", "image": "x"}]}}
+        spec = {"serviceAccountName": f"{name}-driver", "containers": [{"name": "driver", "image": "levada:load"}]}
+        body = {"metadata": {"name": pod, "labels": labels}, "spec": spec}
         try:
             self._core.create_namespaced_pod(self.namespace, body)
         except client.ApiException as error:
@@ -252,13 +253,13 @@ def main() -> None:
     rows: list[tuple[object, ...]] = []
     began = datetime.now(UTC)
 
-    def note(what: str, seconds: float, count: float, since: datetime, usage: Meter, pid: int) -> None:
+    def note(what: str, seconds: float, count: float, since: datetime, usage: Meter, rss: int) -> None:
         at = writes(options.audit_log, since)
         # The busiest ten seconds tell whether the budget of five a second holds, its burst included.
         busiest = max((np.searchsorted(at, t + 10) - i for i, t in enumerate(at)), default=0) / 10 if len(at) else "-"
         audited = len(at) if options.audit_log else "-"
         rows.append((what, seconds, int(count), audited, count / seconds, busiest, usage.usage.cpu / seconds * 100,
-                     round(rss_bytes(pid) / 1e6)))  # fmt: skip
+                     round(rss / 1e6)))  # fmt: skip
 
     try:
         with operator(namespace, log) as process:
@@ -273,18 +274,18 @@ def main() -> None:
                 print(f"every Pipeline streams, as kubectl tells it, {ready:.0f} s after its pod is ready", flush=True)
                 until(lambda: phases(cluster, "tablesyncs").count("Ready") == options.pipelines * options.tables)
             total = metric("levada_operator_writes_total")
-            note("from nothing to all told", meter.usage.wall, total, began, meter, process.pid)
+            note("from nothing to all told", meter.usage.wall, total, began, meter, rss_bytes(process.pid))
             since, before = datetime.now(UTC), metric("levada_operator_writes_total")
             with Meter(process.pid) as meter:
                 time.sleep(options.seconds)
             note("steady, all figures moving", meter.usage.wall, metric("levada_operator_writes_total") - before, since,
-                 meter, process.pid)  # fmt: skip
+                 meter, rss_bytes(process.pid))  # fmt: skip
             latencies = change_latencies(cluster, drivers, options.rounds)
         since = datetime.now(UTC)
         with operator(namespace, log) as process, Meter(process.pid) as meter:
             time.sleep(60)
-            count = metric("levada_operator_writes_total")
-        note("a minute from a restart", 60.0, count, since, meter, os.getpid())
+            count, rss = metric("levada_operator_writes_total"), rss_bytes(process.pid)
+        note("a minute from a restart", 60.0, count, since, meter, rss)
     finally:
         cluster.close()
         drivers.stop()
