@@ -11,7 +11,7 @@ from tests.stores.conftest import OpenStore
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.stores import DestinationTableMetadata, PipelineStore, TableAction, TableControls, table_worker
+from levada.stores import CopyOrder, DestinationTableMetadata, PipelineStore, TableAction, TableControls, table_worker
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -222,6 +222,34 @@ def test_controls_survive_restart(store: PipelineStore, open_store: OpenStore) -
         assert instance.get_table_controls(ITEMS) is None
 
 
+def test_order_for_a_copy(store: PipelineStore, open_store: OpenStore) -> None:
+    """A driver orders, another process with its epoch takes and answers; of two that take, one has it."""
+    order = CopyOrder("first", epoch=1)
+    assert store.get_copy_order(ORDERS) is None
+    store.order_copy(ORDERS, order)
+    job, rival = open_store("shop"), open_store("shop")
+    for each in (job, rival):
+        each.join(1)
+        assert each.get_copy_order(ORDERS) == order
+    mine, theirs = (CopyOrder("first", 1, worker) for worker in ("mine", "theirs"))
+    assert job.change_copy_order(ORDERS, order, mine)
+    assert job.change_copy_order(ORDERS, order, mine), "the same again, after a lost answer, was done already"
+    assert not rival.change_copy_order(ORDERS, order, theirs)
+    assert not job.change_copy_order(ITEMS, order, mine)
+    done = CopyOrder("first", 1, "mine", '{"lsn": "0/7", "ü": "\\u0000"}')
+    assert job.change_copy_order(ORDERS, mine, done)
+    store.clear_table_copy_state(ORDERS)
+    assert store.get_copy_order(ORDERS) == done
+    store.order_copy(ORDERS, CopyOrder("second", 1))
+    assert not job.change_copy_order(ORDERS, done, mine)
+    store.order_copy(ORDERS, None)
+    assert job.get_copy_order(ORDERS) is None
+    assert not job.change_copy_order(ORDERS, CopyOrder("second", 1), done)
+    store.order_copy(ORDERS, order)
+    store.delete_table_pipeline_state(ORDERS)
+    assert store.get_copy_order(ORDERS) is None
+
+
 def fill(store: PipelineStore) -> None:
     """Write something of everything for two tables."""
     for table in (ORDERS, ITEMS):
@@ -310,6 +338,9 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "update phases": lambda s: s.update_table_replication_states({ORDERS: Ready()}),
     "rollback": lambda s: s.rollback_table_replication_state(ORDERS),
     "store schema": lambda s: s.store_table_schema(schema(9)),
+    "order a copy": lambda s: s.order_copy(ORDERS, CopyOrder("t", 1)),
+    "take an order back": lambda s: s.order_copy(ORDERS, None),
+    "change an order": lambda s: s.change_copy_order(ORDERS, CopyOrder("t", 1), CopyOrder("t", 1, "w")),
     "prune schemas": lambda s: s.prune_table_schemas({ORDERS: SnapshotId(9)}),
     "upsert progress": lambda s: s.upsert_replication_progress("capture", Lsn(99)),
     "delete progress": lambda s: s.delete_replication_progress("capture"),

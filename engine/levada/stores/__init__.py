@@ -7,6 +7,7 @@ ConfigMaps. Each is a `Storage` (what is kept, and who may write) beneath one ca
 from levada.stores.cached import CachedStore
 from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
+    CopyOrder,
     DestinationTableMetadata,
     PipelineStore,
     SchemaStore,
@@ -22,6 +23,7 @@ from levada.stores.storage import Storage, table_worker
 __all__ = [
     "CachedStore",
     "ConfigMapStore",
+    "CopyOrder",
     "DestinationTableMetadata",
     "MemoryStorage",
     "MemoryStore",

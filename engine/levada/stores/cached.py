@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import DestinationTableMetadata, PipelineStore, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Storage, table_worker
 from levada.values import Lsn, SnapshotId, TableId
@@ -44,6 +44,10 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._epoch = self._storage.next_epoch()
             return self._epoch
+
+    def join(self, epoch: int) -> None:
+        with self._turn:
+            self._epoch = epoch
 
     def close(self) -> None:
         with self._turn:
@@ -177,6 +181,20 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._controls = self._storage.load_controls()
             return len(self._controls)
+
+    # Orders
+
+    def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
+        with self._turn:
+            self._storage.put_order(self._epoch, table, order)
+
+    def get_copy_order(self, table: TableId) -> CopyOrder | None:
+        with self._turn:
+            return self._storage.load_order(table)
+
+    def change_copy_order(self, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        with self._turn:
+            return self._storage.change_order(self._epoch, table, expected, now)
 
     # Lifecycle
 

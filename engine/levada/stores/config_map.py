@@ -34,7 +34,7 @@ from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
 from levada.stores.storage import HISTORY, Storage, table_worker
 from levada.values import Lsn, SnapshotId, TableId
@@ -293,11 +293,33 @@ class ConfigMapStorage(Storage):
         told = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
         self._change_tables(epoch, [table], lambda _, state: state.update(controls=told), room=ROOM_BYTES)
 
+    # Orders
+
+    def load_order(self, table: TableId) -> CopyOrder | None:
+        return _order(json.loads(self._read(self._part(table)).data.get(f"{_TABLE}{int(table)}", "{}")))
+
+    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
+        def put(_: TableId, state: _Table) -> None:
+            state.pop("order", None)
+            if order is not None:
+                state["order"] = _told(order)
+
+        self._change_tables(epoch, [table], put, room=ROOM_BYTES)
+
+    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        def change(_: TableId, state: _Table) -> bool:
+            if _order(state) not in (expected, now):
+                return False
+            state["order"] = _told(now)
+            return True
+
+        return self._change_tables(epoch, [table], change)[0]
+
     # Lifecycle
 
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
         def delete(_: TableId, state: _Table) -> None:
-            for what in {*state} - ({"phases", "controls"} if keep_phases else set()):
+            for what in {*state} - ({"phases", "controls", "order"} if keep_phases else set()):
                 del state[what]
 
         if not keep_phases:
@@ -352,6 +374,14 @@ def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
     else:
         data.pop(key, None)
     return answer
+
+
+def _order(state: _Table) -> CopyOrder | None:
+    return CopyOrder(*state["order"]) if "order" in state else None
+
+
+def _told(order: CopyOrder) -> list[Any]:
+    return [order.token, order.epoch, order.worker, order.answer]
 
 
 def _table_of(worker: str) -> TableId | None:

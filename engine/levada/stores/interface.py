@@ -37,6 +37,20 @@ class TableControls:
     made_as: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """A copy of a table that the driver of ``epoch`` leaves to a process of its own.
+
+    ``token`` tells one attempt from another, ``worker`` the process that has taken it, empty for none yet; ``answer``
+    is that process's word, the engine's own text.
+    """
+
+    token: str
+    epoch: int
+    worker: str = ""
+    answer: str = ""
+
+
 class SchemaStore(ABC):
     """The versions of each table's schema."""
 
@@ -132,7 +146,7 @@ class TableLifecycleStore(ABC):
 
     @abstractmethod
     def clear_table_copy_state(self, table: TableId) -> None:
-        """Before a copy: forget the table's schema versions, metadata and progress; keep its phases and controls."""
+        """Before a copy: forget the table's schema versions, metadata and progress; keep phases, controls, order."""
 
     @abstractmethod
     def delete_table_pipeline_state(self, table: TableId) -> None:
@@ -161,6 +175,22 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     @abstractmethod
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         """Return the requests and remove them, in one step; reads storage, not the cache."""
+
+    @abstractmethod
+    def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
+        """Keep the order in place of an earlier one; None: take it back."""
+
+    @abstractmethod
+    def get_copy_order(self, table: TableId) -> CopyOrder | None:
+        """Return the table's order; reads storage, not the cache."""
+
+    @abstractmethod
+    def change_copy_order(self, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        """Put ``now`` in the place of ``expected``, in one step; False, and no change, if another is there, or none."""
+
+    @abstractmethod
+    def join(self, epoch: int) -> None:
+        """Write with the epoch of the driver that this process works for, until another takes the pipeline over."""
 
     @abstractmethod
     def next_epoch(self) -> int:

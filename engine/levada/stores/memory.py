@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from levada.errors import StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import HISTORY, Storage, table_worker
 from levada.values import Lsn, SnapshotId, TableId
@@ -25,6 +25,7 @@ class _Kept:
     progress: dict[str, Lsn] = field(default_factory=dict)
     destinations: dict[TableId, DestinationTableMetadata] = field(default_factory=dict)
     controls: dict[TableId, TableControls] = field(default_factory=dict)
+    orders: dict[TableId, CopyOrder] = field(default_factory=dict)
     actions: dict[TableId, TableAction] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -125,18 +126,38 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             kept.controls[table] = controls
 
+    def load_order(self, table: TableId) -> CopyOrder | None:
+        with self._locked() as kept:
+            return kept.orders.get(table)
+
+    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
+        with self._write(epoch) as kept:
+            if order is None:
+                kept.orders.pop(table, None)
+            else:
+                kept.orders[table] = order
+
+    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        with self._write(epoch) as kept:
+            if kept.orders.get(table) not in (expected, now):
+                return False
+            kept.orders[table] = now
+            return True
+
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
         with self._write(epoch) as kept:
             kept.schemas.pop(table, None)
             kept.destinations.pop(table, None)
             kept.progress.pop(table_worker(table), None)
             if not keep_phases:
-                for part in (kept.histories, kept.actions, kept.controls):
+                for part in (kept.histories, kept.actions, kept.controls, kept.orders):
                     part.pop(table, None)
 
     def delete_all(self, epoch: int) -> None:
         with self._write(epoch) as kept:
-            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.controls, kept.actions):
+            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations):
+                part.clear()
+            for part in (kept.controls, kept.orders, kept.actions):
                 part.clear()
 
     def close(self) -> None:

@@ -80,6 +80,17 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         primary key (pipeline, table_id)
     );
     """,
+    """
+    create table copy_orders (
+        pipeline text not null references pipelines,
+        table_id oid not null,
+        token text not null,
+        epoch bigint not null,
+        worker text not null,
+        answer text not null,
+        primary key (pipeline, table_id)
+    );
+    """,
 )
 
 _Connection = psycopg.Connection[tuple[Any, ...]]

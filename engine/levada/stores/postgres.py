@@ -11,14 +11,14 @@ from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg.types.json import Jsonb
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import source_errors
+from levada.postgres.failures import LOGIN_FAILURES, source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
-from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
 from levada.stores.migrations import migrate
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
 from levada.stores.storage import HISTORY, Storage, table_worker
@@ -26,9 +26,11 @@ from levada.values import Lsn, SnapshotId, TableId
 
 _log = logging.getLogger(__name__)
 
-_ATTEMPTS: Final = 5
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 3.0
+_FIRST_PATIENCE_S: Final = 2.0
+_PATIENCE_S: Final = 120.0
+"""How long a server that has answered before is waited for: the time that its restart, or a new password, takes."""
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -38,7 +40,8 @@ class PostgresStorage(Storage):
     """One pipeline's rows in a schema's tables, over one connection that is made anew when it is lost.
 
     A statement whose connection was lost is run again, so each method has the same effect when done twice. Raise the
-    last Transient after a few attempts, NeedsOperator for what no attempt mends.
+    last Transient after two seconds, or after two minutes if the server has answered before; NeedsOperator for what no
+    attempt mends.
     """
 
     def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
@@ -46,6 +49,7 @@ class PostgresStorage(Storage):
         self._pipeline = pipeline
         self._schema = schema
         self._connection: _Connection | None = None
+        self._reached = False
         self._closed = False
 
     # Connections
@@ -55,9 +59,9 @@ class PostgresStorage(Storage):
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
         retrying = Retrying(
-            stop=stop_after_attempt(_ATTEMPTS),
+            stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
-            retry=retry_if_exception(lambda error: isinstance(error, Transient)),
+            retry=retry_if_exception(self._may_mend),
             reraise=True,
         )
         done: _T = retrying(self._attempt, work)
@@ -70,10 +74,16 @@ class PostgresStorage(Storage):
                 connection = self._connected()
                 with connection.transaction():
                     return work(connection)
-        except Transient as error:
-            _log.warning("%s", error.message)
-            self._disconnect()
+        except LevadaError as error:
+            if self._may_mend(error):
+                _log.warning("%s", error.message)
+                self._disconnect()
             raise
+
+    def _may_mend(self, error: BaseException) -> bool:
+        # Each login reads the password anew.
+        login = self._reached and isinstance(error, NeedsOperator) and error.code in LOGIN_FAILURES
+        return not self._closed and (login or isinstance(error, Transient))
 
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.closed:
@@ -84,6 +94,7 @@ class PostgresStorage(Storage):
                 " ON CONFLICT DO NOTHING",
                 {"p": self._pipeline},
             )
+            self._reached = True
         return self._connection
 
     def _disconnect(self) -> None:
@@ -294,6 +305,45 @@ class PostgresStorage(Storage):
             ),
         )
 
+    # Orders
+
+    def load_order(self, table: TableId) -> CopyOrder | None:
+        return self._run(lambda c: self._order(c, table))
+
+    def _order(self, c: _Connection, table: TableId) -> CopyOrder | None:
+        row = c.execute(
+            "SELECT token, epoch, worker, answer FROM copy_orders WHERE pipeline = %s AND table_id = %s",
+            [self._pipeline, int(table)],
+        ).fetchone()
+        return None if row is None else CopyOrder(*row)
+
+    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
+        def put(c: _Connection) -> None:
+            of_table = [self._pipeline, int(table)]
+            c.execute("DELETE FROM copy_orders WHERE pipeline = %s AND table_id = %s", of_table)
+            if order is not None:
+                c.execute(
+                    "INSERT INTO copy_orders (pipeline, table_id, token, epoch, worker, answer)"
+                    " VALUES (%s, %s, %s, %s, %s, %s)",
+                    [*of_table, order.token, order.epoch, order.worker, order.answer],
+                )
+
+        self._write(epoch, put)
+
+    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        def change(c: _Connection) -> bool:
+            # The lock on the pipeline's row keeps others from changing it in between.
+            if self._order(c, table) not in (expected, now):
+                return False
+            c.execute(
+                "UPDATE copy_orders SET token = %s, epoch = %s, worker = %s, answer = %s"
+                " WHERE pipeline = %s AND table_id = %s",
+                [now.token, now.epoch, now.worker, now.answer, self._pipeline, int(table)],
+            )
+            return True
+
+        return self._write(epoch, change)
+
     # Lifecycle
 
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
@@ -306,6 +356,7 @@ class PostgresStorage(Storage):
                 c.execute("DELETE FROM table_phases WHERE pipeline = %s AND table_id = %s", of_table)
                 c.execute("DELETE FROM table_actions WHERE pipeline = %s AND table_id = %s", of_table)
                 c.execute("DELETE FROM table_controls WHERE pipeline = %s AND table_id = %s", of_table)
+                c.execute("DELETE FROM copy_orders WHERE pipeline = %s AND table_id = %s", of_table)
 
         self._write(epoch, delete)
 
@@ -317,6 +368,7 @@ class PostgresStorage(Storage):
             c.execute("DELETE FROM progress WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_controls WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM copy_orders WHERE pipeline = %s", [self._pipeline])
 
         self._write(epoch, delete)
 

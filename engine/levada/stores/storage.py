@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, SnapshotId, TableId
 
@@ -18,6 +18,11 @@ HISTORY: Final = 16
 def table_worker(table: TableId) -> str:
     """Name the worker whose progress belongs to one table, and is forgotten with it."""
     return f"table_{int(table)}"
+
+
+def resync_worker(table: TableId) -> str:
+    """Name the worker whose progress tells that a table is being copied again beside itself, since which LSN."""
+    return f"resync_{int(table)}"
 
 
 class Storage(ABC):
@@ -93,8 +98,20 @@ class Storage(ABC):
         """Keep what was acted on for a table."""
 
     @abstractmethod
+    def load_order(self, table: TableId) -> CopyOrder | None:
+        """Return the table's order for a copy."""
+
+    @abstractmethod
+    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
+        """Keep a table's order in place of an earlier one; None: forget it."""
+
+    @abstractmethod
+    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
+        """Do what `PipelineStore.change_copy_order` says; true if it was done already."""
+
+    @abstractmethod
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        """Forget a table: unless to be kept, its phases, requests and controls as well."""
+        """Forget a table: unless they are to be kept, its phases, requests, controls and order as well."""
 
     @abstractmethod
     def delete_all(self, epoch: int) -> None:
