@@ -8,11 +8,10 @@
 ARG BASE_IMAGE=debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS base
-ENV DEBIAN_FRONTEND=noninteractive
+ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates tini $(command -v python3 >/dev/null || echo python3) \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log \
-        /usr/share/doc/* /usr/share/man/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 # Hadoop asks for the user's name, so that there must be one.
 RUN groupadd --gid 185 levada && useradd --uid 185 --gid 185 --no-create-home --home-dir /var/lib/levada levada \
     && rm -rf /var/log/*.log /var/log/lastlog /var/log/faillog /etc/*- \
@@ -20,8 +19,9 @@ RUN groupadd --gid 185 levada && useradd --uid 185 --gid 185 --no-create-home --
 
 
 FROM base AS build
+ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends openjdk-17-jdk-headless python3-pip python3-venv
+    && apt-get install -y --no-install-recommends openjdk-17-jdk-headless python3-venv
 
 # Of the JDK: all of Java SE, what Spark and its libraries ask for beyond, and jcmd for a look inside.
 RUN home="$(dirname "$(dirname "$(readlink -f "$(command -v javac)")")")" \
@@ -44,40 +44,41 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && /build/bin/pip --python /opt/levada/venv install --no-compile --no-index --no-deps /wheels/*.whl \
     && rm -rf /wheels
 
-# What no pipeline loads: machine learning, graphs, Spark Connect, the state of Spark's own streams, HTTP/3,
-# native libraries of other systems, headers, tests, examples.
+# What no pipeline loads: machine learning, graphs, Spark Connect, the state of Spark's own streams, HTTP/3, Arrow Flight,
+# the asynchronous half of Kubernetes' client, native libraries of other systems, headers, tests, examples.
 RUN cd /opt/levada/venv/lib/python3*/site-packages \
-    && rm -f pyspark/jars/spark-mllib[-_]* pyspark/jars/spark-graphx_* pyspark/jars/spark-connect_* \
+    && rm -rf pyspark/jars/spark-mllib[-_]* pyspark/jars/spark-graphx_* pyspark/jars/spark-connect_* \
         pyspark/jars/breeze* pyspark/jars/spire* pyspark/jars/cats-kernel_* pyspark/jars/algebra_* \
         pyspark/jars/rocksdbjni-* pyspark/jars/netty-codec-native-quic-* \
-        pyspark/jars/netty-*-osx-* pyspark/jars/netty-*-windows-* \
-    && rm -rf pyspark/examples pyspark/data pyspark/R pyarrow/include pyarrow/src \
-    && find . -type d -name tests -prune -exec rm -rf {} +
+        pyspark/jars/netty-*-osx-* pyspark/jars/netty-*-windows-* pyspark/examples pyspark/data pyspark/R \
+        pyarrow/include pyarrow/src pyarrow/flight.py pyarrow/_flight* pyarrow/libarrow_flight* \
+        pyarrow/libarrow_python_flight* kubernetes/aio \
+    && find . -type d -name tests -prune -exec rm -rf {} + \
+    && /build/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/levada/venv
 
 # A Java that must trust other certificates, or go by a proxy, to fetch the jars is told so here.
 ARG JAVA_TOOL_OPTIONS
+COPY engine/levada/errors.py /fetch/levada/
+COPY engine/levada/local /fetch/levada/local
+RUN LEVADA_CACHE=/opt/levada/cache PYTHONPATH=/fetch /opt/levada/venv/bin/python -m levada.local \
+    && rm /opt/levada/cache/jars/.lock
+
+
+# The project by itself: a layer of a few megabytes, the only one that changes with it.
+FROM build AS project
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY operator operator
 RUN /build/bin/pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . \
-    && /build/bin/pip --python /opt/levada/venv install --no-compile --no-index --no-deps /wheels/*.whl \
-    && LEVADA_CACHE=/opt/levada/cache /opt/levada/venv/bin/python -m levada.local \
-    && rm -f /opt/levada/cache/jars/.lock \
-    && /build/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/levada/venv
-COPY --chmod=0755 docker/entrypoint.sh /opt/levada/entrypoint.sh
+    && /build/bin/pip --python /opt/levada/venv install --no-compile --no-index --no-deps --root /project /wheels/*.whl \
+    && /build/bin/python -m compileall -q -s /project --invalidation-mode unchecked-hash /project
+COPY --chmod=0755 docker/entrypoint.sh /project/opt/levada/entrypoint.sh
 
 
 FROM base
-ARG VERSION=dev
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="levada" \
-      org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: operator, driver and executor" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/levada /opt/levada
-ENV DEBIAN_FRONTEND= \
-    HOME=/var/lib/levada \
+COPY --from=project /project /
+ENV HOME=/var/lib/levada \
     JAVA_HOME=/opt/levada/java \
     LEVADA_CACHE=/opt/levada/cache \
     PATH=/opt/levada/venv/bin:/opt/levada/java/bin:/usr/local/bin:/usr/bin:/bin \
@@ -87,3 +88,10 @@ WORKDIR /var/lib/levada
 USER 185:185
 ENTRYPOINT ["/usr/bin/tini", "--", "/opt/levada/entrypoint.sh"]
 CMD ["levada", "--help"]
+ARG VERSION=dev
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="levada" \
+      org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: operator, driver and executor" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
