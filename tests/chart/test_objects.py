@@ -115,8 +115,9 @@ def test_notes_begin_with_a_pipeline_that_is_valid(values: dict[str, Any], tmp_p
     # No cluster is asked: the client's own dry run prints what an install would.
     notes = run("install", "levada", CHART, "--dry-run=client", "--values", file).stdout.partition("NOTES:\n")[2]
     assert notes
-    manifest = notes.partition("<<EOF\n")[2].partition("  EOF\n")[0]
-    pipeline = load_manifests("\n".join(line.removeprefix("  ") for line in manifest.splitlines())).pipeline
+    applied = notes.partition("<<EOF\n")[2].partition("  EOF\n")[0]
+    _, manifest = "\n".join(line.removeprefix("  ") for line in applied.splitlines()).split("---\n")
+    pipeline = load_manifests(manifest).pipeline
     assert pipeline.metadata.name == "shop"
     assert f"kubectl -n {values.get('watchNamespaces', ['default'])[0]} apply" in notes
 
