@@ -24,7 +24,8 @@ from levada.local.cache import only_process
 ROOT: Final = SOURCES.parents[2]
 NAME: Final = "localhost/levada"
 BASE: Final = "localhost/levada-base:bookworm"
-SOURCE_FOLDERS: Final = ("engine/levada", "operator/levada_operator")
+_PARTS: Final = ("Dockerfile", "docker", "requirements", "pyproject.toml", "engine/levada", "operator/levada_operator")
+"""What the image is made of."""
 _MIRROR: Final = "http://deb.debian.org/debian"
 
 _SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
@@ -33,65 +34,24 @@ _JAVA_TRUST: Final = "/etc/ssl/certs/java/cacerts"
 
 
 def ensure_image(layout: Layout) -> str:
-    """Build Levada's image unless it is there, load it into the node, and return its name.
-
-    The name has digests of what goes into it. Where only sources differ from an image that was built here, they are
-    put over it: seconds instead of minutes.
-    """
-    things = _digest("Dockerfile", "docker", "requirements", "pyproject.toml")
-    tag = f"{NAME}:{things}-{_digest(*SOURCE_FOLDERS)}"
+    """Build Levada's image unless it is there, load it into the node, and return its name, which has a digest."""
+    tag = f"{NAME}:{_digest()}"
     with only_process(layout.root / "image"):
-        if _on_node(layout, tag):
-            return tag
-        install(IMAGE_PACKAGES)
-        if not _built(tag):
-            whole = layout.root / "image" / f"whole-{things}"
-            if whole.exists() and _built(whole.read_text()):
-                _put_sources_over(whole.read_text(), tag)
-            else:
+        if not _on_node(layout, tag):
+            install(IMAGE_PACKAGES)
+            if not _built(tag):
                 _build(tag)
-                whole.write_text(tag)
-        _load(layout, tag)
+            _load(layout, tag)
     return tag
 
 
-def _digest(*names: str) -> str:
+def _digest() -> str:
     digest = hashlib.sha256()
-    for path in map(ROOT.joinpath, names):
+    for path in map(ROOT.joinpath, _PARTS):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
-    return digest.hexdigest()[:10]
-
-
-def _put_sources_over(whole: str, tag: str) -> None:
-    """Make an image of another and the sources as they are now."""
-    container = _buildah("from", whole).strip()
-    try:
-        packages = _in(
-            container, "python", "-c", "import levada, pathlib; print(pathlib.Path(levada.__file__).parents[1])"
-        )
-        for folder in SOURCE_FOLDERS:
-            name = Path(folder).name
-            _in(container, "rm", "-rf", f"{packages}/{name}")
-            _buildah("copy", "--quiet", container, str(ROOT / folder), f"{packages}/{name}")
-            _in(
-                container,
-                "python",
-                "-m",
-                "compileall",
-                "-q",
-                "--invalidation-mode",
-                "unchecked-hash",
-                f"{packages}/{name}",
-            )
-        _buildah("commit", "--quiet", container, tag)
-    finally:
-        _buildah("rm", container)
-
-
-def _in(container: str, *command: str) -> str:
-    return _buildah("run", "--user=0", "--isolation=chroot", container, "--", *command).strip()
+    return digest.hexdigest()[:12]
 
 
 def load_pause(layout: Layout) -> None:
@@ -107,9 +67,9 @@ def load_pause(layout: Layout) -> None:
 def _build(tag: str) -> None:
     if not _built(BASE):
         _build_base()
-    print(f"building {tag}: minutes, whenever the requirements change", file=sys.stderr, flush=True)
+    print(f"building {tag}: minutes when its requirements changed, else seconds", file=sys.stderr, flush=True)
     arguments = ["--build-arg", f"BASE_IMAGE={BASE}", "--network=host", *_isolation(), *_registries()]
-    make = ["make", "--no-print-directory", "image", f"IMAGE={tag}", f"IMAGE_ARGS={' '.join(arguments)}"]
+    make = ["make", "--silent", "image", f"IMAGE={tag}", f"IMAGE_ARGS={' '.join(arguments)}"]
     # By buildah, whatever else is there: it needs no daemon, and is what the image is loaded from.
     subprocess.run([*make, "IMAGE_BUILD=buildah build --layers"], cwd=ROOT, check=True, stdout=sys.stderr)
 

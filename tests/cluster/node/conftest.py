@@ -1,0 +1,58 @@
+"""Fixtures of the tier with a node: the image, the operator as its chart installs it, and places with a shop each.
+
+`shop` is a running Pipeline that the tests of a module share; each leaves it streaming. A test that breaks what others
+need asks for `place` or `new_place`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.bringup.images import ensure_image
+from tests.cluster.bringup.layout import Layout
+from tests.cluster.bringup.node import enter
+from tests.cluster.kubectl import Kubectl
+from tests.cluster.node.installed import Installed, install
+from tests.cluster.node.place import Place, new_place
+
+
+@pytest.fixture(scope="session")
+def layout(cluster: Kubectl) -> Layout:
+    """The node that this project brings up; another cluster's cannot be reached as these tests must."""
+    ours = Layout.default()
+    if Path(os.environ["KUBECONFIG"]) != ours.kubeconfig():
+        pytest.skip("KUBECONFIG names another cluster than that of `make cluster-up`")
+    enter(ours, "true")
+    return ours
+
+
+@pytest.fixture(scope="session")
+def image(layout: Layout) -> str:
+    """Levada's image, on the node: that of these sources, or one that was loaded there by hand."""
+    return os.environ.get("LEVADA_TEST_IMAGE") or ensure_image(layout)
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Kubectl, image: str) -> Iterator[Installed]:
+    """The operator, installed by its chart for all namespaces."""
+    with install(cluster, image) as installed:
+        yield installed
+
+
+@pytest.fixture
+def place(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Place]:
+    """A place of the test's own, without a Pipeline yet."""
+    with new_place(layout, cluster) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def shop(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Place]:
+    """A Pipeline that streams, shared by the tests of a module."""
+    with new_place(layout, cluster) as one:
+        one.apply()
+        one.ready()
+        yield one

@@ -1,0 +1,25 @@
+"""A deletion always ends, whatever is down, and says what it had to leave."""
+
+from __future__ import annotations
+
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.node.place import SLOT, Place
+
+
+def test_deletion_ends_without_the_source(place: Place) -> None:
+    """PostgreSQL is down: the Pipeline goes when time is over, and an Event names the slot and the SQL."""
+    place.apply(deletionPolicy={"cleanupTimeoutSeconds": 30})
+    place.ready()
+    place.server.stop("immediate")
+    place.kubectl("delete", "pipeline", "shop", "--timeout=240s")
+    assert f"SELECT pg_drop_replication_slot('{SLOT}')" in eventually(lambda: place.events("CleanupAbandoned"))[0]
+
+
+def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
+    """A namespace with a Pipeline that runs is deleted, and is gone; the Event is at the namespace."""
+    place.apply()
+    place.ready()
+    name = place.kubectl.namespace
+    cluster("delete", "namespace", name, "--timeout=240s")
+    found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={name}")
+    assert any(SLOT in event["message"] for event in found)

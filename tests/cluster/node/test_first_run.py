@@ -1,0 +1,35 @@
+"""The example, from `kubectl apply` to nothing left, as a user runs it."""
+
+from __future__ import annotations
+
+import re
+
+from tests.cluster.kubectl import eventually
+from tests.cluster.node.place import SHOP, TABLES, Place
+from traffic import Traffic  # type: ignore[import-not-found]
+
+
+def test_shop_from_apply_to_nothing_left(place: Place) -> None:
+    """Applied as it is: Ready, equal to the source under writers, told by kubectl; deleted, it leaves but the lake."""
+    kubectl = place.kubectl
+    traffic = Traffic(place.server.uri("shop")).start()
+    kubectl("apply", "-f", str(SHOP / "pipeline.yaml"))
+    place.ready()
+    traffic.stop()
+    place.equal()
+
+    head, line = kubectl("get", "pipelines").splitlines()
+    assert head.split() == ["NAME", "READY", "PHASE", "TABLES", "LAG", "AGE"]
+    assert re.fullmatch(r"shop +True +Streaming +6/6 +\S+ +\S+", line.strip()), line
+    eventually(lambda: kubectl("get", "tablesyncs").count(" Ready ") == len(TABLES))
+    head, *lines = kubectl("get", "tablesyncs").splitlines()
+    assert head.split() == ["NAME", "PIPELINE", "TABLE", "PHASE", "COPIED", "ROWS", "LAG", "AGE"]
+    assert {line.split()[2] for line in lines} == {f"public.{table}" for table in TABLES}
+    assert "DriverReady" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
+
+    kubectl("delete", "-f", str(SHOP / "pipeline.yaml"), "--timeout=180s")
+    assert place.slot() is None
+    assert place.events("CleanupFinished")
+    remains = "pods,jobs,statefulsets,configmaps,services,tablesyncs"
+    eventually(lambda: kubectl.get(remains, "", "-l", "levada.dev/pipeline") == [])
+    assert (place.lake / "shop" / "orders" / "metadata").is_dir()

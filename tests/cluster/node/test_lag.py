@@ -1,0 +1,62 @@
+"""What the status says of the slot is what PostgreSQL says, whatever state the driver is in; and suspending it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cluster.kubectl import eventually
+from tests.cluster.node.place import Place
+
+MIB: Final = 1 << 20
+PROBE: Final = {"health": {"lagProbeSeconds": 10}}
+
+
+def write_wal(shop: Place, mib: int) -> None:
+    """Write that much WAL which is no table's."""
+    shop.execute(f"SELECT pg_logical_emit_message(false, 'test', repeat('x', {MIB})) FROM generate_series(1, {mib})")
+
+
+def told_as_it_is(shop: Place) -> bool:
+    """Tell whether the status is within a tenth, or a MiB, of what PostgreSQL says."""
+    slot, told = shop.slot(), shop.status().get("slot", {})
+    assert slot is not None
+    real, said = slot["lag"], told.get("lagBytes")
+    return said is not None and abs(said - real) <= max(MIB, real // 10)
+
+
+def test_lag_is_told_while_the_driver_runs(shop: Place) -> None:
+    """A burst of WAL is read and confirmed; the status follows the slot down."""
+    write_wal(shop, 30)
+    eventually(lambda: (shop.slot() or {"lag": 1 << 40})["lag"] < MIB, 120)
+    eventually(lambda: told_as_it_is(shop))
+    assert shop.status()["slot"]["active"] is True
+
+
+def test_lag_is_told_while_suspended(shop: Place) -> None:
+    """Suspended, the driver drains and goes; the slot stays, its lag is sampled; resumed, both sides become equal."""
+    shop.patch(suspend=True, **PROBE)
+    eventually(lambda: shop.condition("Suspended") == ("True", "Drained"))
+    assert shop.kubectl.get("pod", "shop-driver-0") is None
+    assert shop.condition("Ready") == ("False", "Suspended")
+    shop.execute("UPDATE customers SET name = name || '!'")
+    write_wal(shop, 40)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    assert shop.status()["slot"]["active"] is False
+    shop.patch(suspend=False)
+    shop.ready()
+    shop.equal()
+    eventually(lambda: told_as_it_is(shop))
+
+
+def test_lag_is_told_while_the_driver_crashes(shop: Place) -> None:
+    """A driver that cannot stay up is CrashLooping, and the lag that grows meanwhile is told; mended, it catches up."""
+    template = shop.manifest()["spec"]["driver"]["podTemplate"]
+    template["spec"]["containers"][0]["env"] = [{"name": "JAVA_HOME", "value": "/nowhere"}]
+    shop.apply(**PROBE, driver={"podTemplate": template})
+    eventually(lambda: shop.condition("DriverAvailable") == ("False", "CrashLooping"), 180)
+    write_wal(shop, 40)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    shop.apply()
+    eventually(lambda: shop.condition("DriverAvailable") == ("True", "PodReady"), 180)
+    shop.ready()
+    shop.equal()

@@ -1,0 +1,21 @@
+"""A password is changed while the driver runs."""
+
+from __future__ import annotations
+
+from tests.cluster.kubectl import eventually
+from tests.cluster.node.place import PASSWORD, ROLE, Place, secret
+
+
+def test_rotated_password_is_taken_up(shop: Place) -> None:
+    """The password changes at the source and in the Secret, connections are cut: replication goes on, no restart."""
+    uid, restarts = shop.driver_uid(), shop.restarts()
+    new = f"{PASSWORD}-2"
+    shop.execute(f"ALTER ROLE {ROLE} PASSWORD '{new}'")
+    shop.kubectl.apply(secret(new))
+    # The kubelet writes the new file within its sync period.
+    eventually(lambda: shop.in_driver("cat", "/var/run/levada/secrets/shop-cdc/password") == new, 180)
+    shop.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'")
+    shop.execute("UPDATE customers SET name = name || '?'")
+    shop.equal()
+    shop.ready()
+    assert (shop.driver_uid(), shop.restarts()) == (uid, restarts)

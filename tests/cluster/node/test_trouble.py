@@ -1,0 +1,75 @@
+"""What keeps a driver from running is a condition that says what to do; mended, the driver runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.bringup.layout import Layout
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.node.installed import Installed
+from tests.cluster.node.place import Place, new_place, secret
+
+
+@pytest.fixture(scope="module")
+def troubled(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Place]:
+    """A place whose Pipeline runs only at the end."""
+    with new_place(layout, cluster, scale=0.002) as one:
+        yield one
+
+
+def told(place: Place, reason: str, *words: str, seconds: float = 120) -> None:
+    """Wait until the driver is unavailable for that reason; condition and Event have the words."""
+    try:
+        eventually(lambda: place.condition("DriverAvailable") == ("False", reason), seconds)
+    except AssertionError:
+        place.tell()
+        raise
+    message = next(c["message"] for c in place.status()["conditions"] if c["type"] == "DriverAvailable")
+    events = eventually(lambda: place.events(reason))
+    for word in words:
+        assert word in message
+        assert any(word in event for event in events)
+    assert place.condition("Ready")[0] == "False"
+
+
+def test_image_that_is_nowhere(troubled: Place) -> None:
+    """An image that cannot be pulled is named."""
+    troubled.apply(driver={"image": "localhost/nowhere:1"})
+    told(troubled, "ImagePullFailed", "localhost/nowhere:1")
+
+
+def test_pod_that_fits_no_node(troubled: Place) -> None:
+    """A pod that asks for more than any node has is told to be so."""
+    troubled.apply(driver={"resources": {"requests": {"cpu": "64"}}})
+    told(troubled, "Unschedulable", "Insufficient cpu", "spec.driver.resources")
+
+
+def test_missing_secret(troubled: Place) -> None:
+    """A Secret that is not there is named; the pod waits for it."""
+    troubled.kubectl("delete", "secret", "shop-cdc")
+    troubled.apply()
+    told(troubled, "SecretMissing", "shop-cdc")
+
+
+def test_wrong_password(troubled: Place) -> None:
+    """A login that is refused fails the preflight, with the engine's own words and code."""
+    troubled.kubectl.apply(secret("wrong"))
+    troubled.apply()
+    told(troubled, "PreflightFailed", "password", "source_auth_failed")
+
+
+def test_driver_without_memory(troubled: Place) -> None:
+    """A driver that the kernel ends for its memory is told so, with the field to raise."""
+    troubled.kubectl.apply(secret())
+    troubled.apply(driver={"resources": {"requests": {"memory": "200Mi"}, "limits": {"memory": "200Mi"}}})
+    told(troubled, "OutOfMemory", "limits.memory")
+
+
+def test_mended_it_runs(troubled: Place) -> None:
+    """With all of it mended the Pipeline becomes Ready, and nothing of the trouble is left in its conditions."""
+    troubled.kubectl.apply(secret())
+    troubled.apply()
+    troubled.ready()
+    assert troubled.condition("DriverAvailable") == ("True", "PodReady")
+    troubled.equal()
