@@ -58,6 +58,11 @@ def cleanup_name(pipeline: str) -> str:
     return f"{pipeline}-cleanup"
 
 
+def copy_name(pipeline: str, schema: str, table: str, order: str) -> str:
+    """Name the Job that makes the copy of a table that was ordered under that token."""
+    return f"{pipeline}-copy-{digest(chr(0).join((schema, table, order)))}"
+
+
 def lag_name(pipeline: str, turn: int) -> str:
     """Name the Job that samples the slot in that turn."""
     return f"{pipeline}-lag-{turn}"

@@ -32,7 +32,7 @@ from levada_operator.decide.events import EVENT_REASONS, transitions
 from levada_operator.decide.phase import pipeline_phase
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.observe.objects import ObjectKey, Refusal
+from levada_operator.observe.objects import ObjectKey, Refusal, read_job
 from levada_operator.observe.observed import Observed
 
 
@@ -357,8 +357,26 @@ def test_documents_of_samples_are_the_engines() -> None:
     assert owner(**spec()).name == "shop"
 
 
-def test_dedicated_copy_is_not_pretended() -> None:
-    """What is not built yet is said, not passed over."""
-    told = accept(running(table_sync(copy={"driver": "Dedicated"}))).table_conditions["shop-public-orders"]
-    assert told.status is True
-    assert "not built yet" in told.message
+def copies(seen: Observed) -> list[dict[str, Any]]:
+    """Return the copy Jobs that are to be made."""
+    return [b for b in reconcile(seen).apply if b["metadata"]["labels"]["levada.dev/role"] == "copy"]
+
+
+def test_ordered_copy_gets_one_job() -> None:
+    """Each copy that the driver orders gets a Job, once, even if it has ended; another order gets another."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"), table_document("events"))
+    (job,) = copies(running(progress=told))
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[:5] == ["levada", "copy", "/etc/levada/pipeline.yaml", "--table", "public.orders"]
+    made = job | {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    made["metadata"] |= {"creationTimestamp": written(at(-60))}
+    assert copies(running(progress=told, jobs=(read_job(made),))) == []
+    again = progress(table_document(phase="DataSync", copyOrder="second"))
+    (other,) = copies(running(progress=again, jobs=(read_job(made),)))
+    assert other["metadata"]["name"] != job["metadata"]["name"]
+
+
+def test_copy_is_not_begun_on_old_news() -> None:
+    """What a driver said long ago is no order."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"), fetched=-600)
+    assert copies(running(progress=told)) == []

@@ -12,7 +12,7 @@ from tests.operator.samples import MANIFEST, owner, owner_of, spec
 
 from levada.spec import Change, PipelineManifest, structural
 from levada.spec.model import CHANGE
-from levada_operator.desired.jobs import build_cleanup_job, build_lag_job
+from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_lag_job
 from levada_operator.desired.manifest import read_manifest, restart_digest
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
@@ -61,6 +61,7 @@ def test_jobs_and_table_syncs() -> None:
         "jobs_and_tables",
         [
             build_lag_job(one, 7),
+            build_copy_job(CASES["volume_and_tls"], "public", "Orders", "token"),
             build_cleanup_job(one),
             build_table_sync(one, "public", "orders"),
             build_tie(one, "written-by-hand"),
@@ -72,7 +73,12 @@ def test_jobs_and_table_syncs() -> None:
 def test_pods_meet_the_restricted_standard(name: str) -> None:
     """Every container of every pod: not root, no new privileges, no capability, seccomp, its root read-only."""
     one = CASES[name]
-    bodies = [*build_objects(one, running=True), build_lag_job(one, 1), build_cleanup_job(one)]
+    bodies = [
+        *build_objects(one, running=True),
+        build_lag_job(one, 1),
+        build_cleanup_job(one),
+        build_copy_job(one, "s", "t", "o"),
+    ]
     pods = [b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("StatefulSet", "Job")]
     pods += [yaml.safe_load(b["data"]["executor.yaml"])["spec"] for b in bodies if "executor.yaml" in b.get("data", {})]
     assert len(pods) >= 3

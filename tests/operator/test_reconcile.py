@@ -45,6 +45,7 @@ TABLES = [
     progress(),
     progress(table_document(), table_document("events", "DataSync")),
     progress(table_document(phase="Errored", error=error_document())),
+    progress(table_document(phase="DataSync", copyOrder="a token")),
     progress(fetched=-600),
     progress(*(table_document(f"t{i}") for i in range(45))),
 ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from levada.errors import InvalidManifest
 from levada.spec import (
     Change,
-    CopyDriver,
     Manifests,
     PipelineManifest,
     TableSyncManifest,
@@ -23,7 +22,6 @@ from levada_operator.observe.objects import TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _VALID = Condition("Accepted", True, "Valid")
-_DEDICATED = Condition("Accepted", True, "Valid", "copy.driver: Dedicated is not built yet; the shared driver copies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def _table_sync(written: TableSyncObject, last: TableSyncManifest | None) -> tup
         return last, Condition("Accepted", False, "InvalidSpec", error.message)
     if last is not None and (fixed := _immutable(changed_fields(last.spec, manifest.spec))):
         return last, Condition("Accepted", False, "ImmutableChange", f"{describe(fixed)}: make a new TableSync")
-    return manifest, _DEDICATED if manifest.spec.copy_.driver is CopyDriver.DEDICATED else _VALID
+    return manifest, _VALID
 
 
 def _immutable(changes: Mapping[str, Change]) -> dict[str, Change]:

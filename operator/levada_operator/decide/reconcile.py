@@ -17,11 +17,12 @@ from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_status import settled, table_ready, table_status
-from levada_operator.desired.jobs import build_lag_job
+from levada_operator.desired.jobs import build_copy_job, build_lag_job
 from levada_operator.desired.manifest import says_something
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.desired.table_sync import build_table_sync, build_tie
+from levada_operator.names import copy_name
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import TableReport
@@ -67,10 +68,19 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
         about = ObjectKey("Pipeline", owner.name)
         notes.append(Note(about, "TableSyncRemoved", f"{table_sync.name}: its table is no longer replicated"))
     return Plan(
-        apply=(*desired, *_table_syncs(observed, owner)),
+        apply=(*desired, *_copies(observed, owner), *_table_syncs(observed, owner)),
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
         notes=tuple(notes),
     )
+
+
+def _copies(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
+    """Yield the Jobs of copies that the driver has ordered since; one that is there is never changed."""
+    known = {job.name for job in observed.jobs}
+    for table in observed.fresh.tables if observed.fresh is not None else ():
+        name = copy_name(owner.name, table.schema, table.name, table.copy_order)
+        if table.copy_order and name not in known:
+            yield build_copy_job(owner, table.schema, table.name, table.copy_order)
 
 
 def _live(observed: Observed, body: dict[str, Any]) -> Any:

@@ -1,16 +1,17 @@
-"""The short Jobs: sample the slot while no driver runs, clean up before a Pipeline goes."""
+"""The Jobs: sample the slot while no driver runs, make a dedicated copy, clean up before a Pipeline goes."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from levada_operator.desired.owner import Owner, build_object
-from levada_operator.desired.pod import MANIFEST, WORK_DIR, build_job_template
+from levada_operator.desired.pod import MANIFEST, STAGING_VOLUME, WORK_DIR, build_job_template
 from levada_operator.desired.secrets import SECRETS_DIR
-from levada_operator.names import cleanup_name, lag_name
+from levada_operator.names import cleanup_name, copy_name, lag_name
 
 LAG_ROLE: Final = "lag"
 CLEANUP_ROLE: Final = "cleanup"
+COPY_ROLE: Final = "copy"
 
 
 def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
@@ -27,6 +28,22 @@ def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
         "template": template,
     }
     return build_object(owner, "Job", "batch/v1", lag_name(owner.name, turn), LAG_ROLE, {"spec": spec})
+
+
+def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[str, Any]:
+    """Return the Job of a copy that the driver has ordered; a pod that dies is replaced, and its copy begins again.
+
+    Why a copy failed is told to the driver, whose retry is another order, and another Job.
+    """
+    command = ["copy", MANIFEST, "--table", f"{schema}.{table}", "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
+    template = build_job_template(owner, COPY_ROLE, command)
+    # A volume that one node has at a time, and nothing for a copy.
+    pod, container = template["spec"], template["spec"]["containers"][0]
+    pod["volumes"] = [v for v in pod["volumes"] if v["name"] != STAGING_VOLUME]
+    container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != STAGING_VOLUME]
+    spec = {"backoffLimit": 3, "ttlSecondsAfterFinished": 3600, "template": template}
+    name = copy_name(owner.name, schema, table, order)
+    return build_object(owner, "Job", "batch/v1", name, COPY_ROLE, {"spec": spec})
 
 
 def build_cleanup_job(owner: Owner) -> dict[str, Any]:

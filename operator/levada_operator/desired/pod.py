@@ -20,6 +20,7 @@ GRACE_S: Final = 300
 
 CONFIG_DIR: Final = "/etc/levada"
 WORK_DIR: Final = "/var/lib/levada"
+STAGING_VOLUME: Final = "staging"
 MANIFEST: Final = f"{CONFIG_DIR}/{MANIFEST_FILE}"
 
 
@@ -73,6 +74,8 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
         "SPARK_LOCAL_DIRS": f"{WORK_DIR}/spark",
     }
+    if name == DRIVER_CONTAINER:
+        environment["LEVADA_DEDICATED_COPIES"] = "1"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
         # Not in a Job's pod: executors belong to the driver's.
         environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
@@ -133,7 +136,7 @@ def _volumes(owner: Owner) -> list[dict[str, Any]]:
         {"name": "tmp", "emptyDir": {}},
     ]
     if owner.spec.staging.volume_claim is not None:
-        volumes.append({"name": "staging", "persistentVolumeClaim": {"claimName": staging_name(owner.name)}})
+        volumes.append({"name": STAGING_VOLUME, "persistentVolumeClaim": {"claimName": staging_name(owner.name)}})
     return volumes + secret_volumes(owner)
 
 
@@ -144,5 +147,5 @@ def _mounts(owner: Owner) -> list[dict[str, Any]]:
         {"name": "tmp", "mountPath": "/tmp"},
     ]
     if owner.spec.staging.volume_claim is not None:
-        mounts.append({"name": "staging", "mountPath": f"{WORK_DIR}/staging"})
+        mounts.append({"name": STAGING_VOLUME, "mountPath": f"{WORK_DIR}/staging"})
     return mounts + secret_mounts(owner)

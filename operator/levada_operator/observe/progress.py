@@ -45,6 +45,8 @@ class TableReport:
     applied_lsn: str | None
     lag_seconds: float | None
     error: ErrorReport | None
+    copy_order: str = ""
+    """What tells apart a copy that a Job is to make, empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def _table(document: Mapping[str, Any]) -> TableReport:
         applied_lsn=document.get("appliedLsn"),
         lag_seconds=document.get("lagSeconds"),
         error=_error(document.get("error")),
+        copy_order=str(document.get("copyOrder") or ""),
     )
 
 
