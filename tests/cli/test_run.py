@@ -67,7 +67,9 @@ def test_suspended_tables_have_no_goal() -> None:
 
 def options(*, until: bool) -> RunOptions:
     """Return what a command line would say."""
-    return RunOptions(until_caught_up=until, secrets=None, work_dir=Path(), timeout_s=90)
+    return RunOptions(
+        manifest=Path("pipeline.yaml"), until_caught_up=until, secrets=None, work_dir=Path(), timeout_s=90
+    )
 
 
 def test_signals_are_success_unless_there_was_a_goal() -> None:

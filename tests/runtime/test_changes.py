@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from levada.runtime.config import (
     PublicationConfig,
     SlotConfig,
     StagingConfig,
-    TableConfig,
 )
+from levada.runtime.liveness import Liveness
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.retries import RetryLimits
-from levada.stores import MemoryStorage, MemoryStore
+from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
 from levada.values import QualifiedTable, TableMode
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ class Rig:
             discovery_s=3600.0,
             retries=RetryLimits(max_attempts=1),
         )
+        self.store: Callable[[], PipelineStore] = lambda: MemoryStore("shop", self.storage)
         self.running: Pipeline | None = None
 
     def start(self) -> None:
-        store = MemoryStore("shop", self.storage)
         self.running = Pipeline(
-            self.config, store=store, destination=self.destination, told=self.told, spark=self.spark
+            self.config, store=self.store(), destination=self.destination, told=self.told, spark=self.spark
         )
         self.running.start()
 
@@ -124,7 +125,7 @@ def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
 
 
 def test_selectors_add_and_remove_tables(rig: Rig, db: Database) -> None:
-    """A table selected now is copied and streamed, though the stream passed it over before; one left out is forgotten."""
+    """A table selected now is copied and streamed, though the stream passed it over; one left out is forgotten."""
     db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders, items, others")
     rig.start()
     rig.wait_caught_up()
@@ -249,3 +250,57 @@ def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool
     ]
     assert [d[1] for d in rig.destination.dropped if d[0] == "orders"][-2:] == [old, new]
     assert rig.destination.copies_of("items") == 1
+
+
+def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:
+    """A batch that never returns fails liveness though capture goes on; the idle time before it does not."""
+    release, liveness = threading.Event(), Liveness(2.0)
+
+    def hang(name: str) -> None:
+        if name == "orders":
+            release.wait(TIMEOUT_S)
+
+    rig.destination.before_apply = hang
+    rig.start()
+    try:
+        idle_since = rig.wait_caught_up().at
+        rig.wait(lambda p: p.at - idle_since > timedelta(seconds=3) and not liveness.observe(p, p.at))
+        db.execute("INSERT INTO orders VALUES (100)")
+        rig.wait(lambda p: table(p, "orders").job == "apply")
+        db.execute("INSERT INTO items VALUES (1)")
+        rig.wait(lambda p: table(p, "items").rows_applied == 1)
+        dead = rig.wait(lambda p: "apply of table public.orders" in liveness.observe(p, p.at))
+        assert dead.capture.connected
+    finally:
+        release.set()
+
+
+def test_a_password_can_be_changed(rig: Rig, db: Database, tmp_path: Path) -> None:
+    """Logins that fail until the Secret is new mend themselves: of capture, copies, the store, the lag's sampler."""
+    role = f"secret_{db.name}"
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "username").write_text(role)
+    (secret / "password").write_text("first")
+    db.execute(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'first'")
+    connection = replace(db.connection, credentials=secret, user=None)
+    rig.config = replace(rig.config, source=connection, retries=RetryLimits(100, 0.2, 0.2), selects=Only("orders"))
+    rig.store = lambda: PostgresStore(connection, "shop")
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        db.execute(f"ALTER ROLE {role} PASSWORD 'second'")
+        sampled = rig.wait(lambda p: p.slot.sampled_at is not None).slot.sampled_at
+        db.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role)
+        failed = rig.wait(lambda p: p.capture.error is not None and p.capture.error.code == "source_auth_failed")
+        assert failed.slot.sampled_at is not None
+        (secret / "password").write_text("second")
+        db.execute("INSERT INTO orders VALUES (100)")
+        rig.wait(lambda p: p.capture.connected and rig.destination.applied_rows.get("orders") == 1)
+        rig.say("orders", resync_nonce=1)
+        rig.change(selects=Only("orders", "items"))
+        rig.wait(lambda p: p.ready and len(p.tables) == 2 and rig.destination.copies_of("orders") == 2)
+        rig.wait(lambda p: p.slot.sampled_at != sampled)
+    finally:
+        rig.stop()
+        db.execute(f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")

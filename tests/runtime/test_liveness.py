@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.runtime import samples
 from tests.runtime.samples import seconds
 
-from levada.runtime.liveness import Liveness, moved, stuck, unread_bytes
+from levada.runtime.liveness import Liveness, hung, moved, stuck, unread_bytes
 from levada.runtime.progress import PipelineState, Progress
 from levada.values import Lsn
 
@@ -68,6 +68,31 @@ def test_wal_after_a_long_idle_time_has_the_whole_deadline() -> None:
     assert liveness.observe(at(10_010, lag=500), seconds(10_010)) == ""
     assert liveness.observe(at(10_000 + DEADLINE, lag=500), seconds(10_000 + DEADLINE)) != ""
     assert liveness.observe(at(10_901, lag=500, received=2100), seconds(10_901)) == ""
+
+
+def applying(second: float, **changes: object) -> Progress:
+    """Return a snapshot in which everything moves but one table's batch, begun at noon."""
+    job = {"job": "apply", "job_since": seconds(0), "pending_segments": 1, "pending_rows": 5, **changes}
+    return at(second, received=2000 + int(second), tables=(samples.table(), samples.table("payments", **job)))
+
+
+def test_a_batch_that_does_not_end_is_death() -> None:
+    """Though capture and the other tables go on; a batch in a queue, or upkeep that nobody waits for, is not."""
+    assert hung(applying(DEADLINE - 1), DEADLINE) == ""
+    assert "apply of table public.payments" in hung(applying(DEADLINE), DEADLINE)
+    assert "maintain" in hung(applying(DEADLINE, job="maintain"), DEADLINE)
+    assert hung(applying(DEADLINE, job="maintain", pending_segments=0), DEADLINE) == ""
+    assert hung(applying(DEADLINE, job_since=None), DEADLINE) == ""
+    assert hung(applying(DEADLINE, job="copy"), DEADLINE) == ""
+    assert "payments" in Liveness(DEADLINE).observe(applying(DEADLINE), seconds(DEADLINE))
+
+
+def test_the_deadline_can_change() -> None:
+    """A later one gives the same snapshot more time."""
+    liveness = Liveness(30.0)
+    assert liveness.observe(at(0), seconds(31)) != ""
+    liveness.deadline_s = 60.0
+    assert liveness.observe(at(0), seconds(31)) == ""
 
 
 def test_states_and_the_age_of_the_snapshot() -> None:

@@ -109,6 +109,7 @@ def run(
         raise typer.BadParameter("is for --until", param_hint="--timeout")
     manifests = read(manifest)
     options = RunOptions(
+        manifest=manifest,
         until_caught_up=until is Until.CAUGHT_UP,
         secrets=secrets,
         work_dir=folder(manifest, manifests, work_dir),

@@ -91,6 +91,11 @@ def errors(now: Document) -> Iterator[str]:
     for what, holder in (("pipeline", now), ("capture", now["capture"])):
         if holder["error"] is not None:
             yield error_text(what, holder["error"])
+    if now["manifest"]["error"] is not None:
+        yield error_text("changed manifest", now["manifest"]["error"])
+    if now["manifest"]["waiting"]:
+        fields = ", ".join(f"{w['field']} ({w['change']})" for w in now["manifest"]["waiting"])
+        yield f"changed manifest: not taken up before a restart: {fields}"
     for table in now["tables"]:
         if table["error"] is not None:
             yield error_text(f"{table['schema']}.{table['name']}", table["error"])

@@ -19,6 +19,7 @@ from levada.cli.output import console, show_error
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.errors import NeedsOperator
+from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
 from levada.runtime.manifest import build, pipeline_config
 from levada.runtime.pipeline import Pipeline
@@ -30,12 +31,14 @@ from levada.stores.phases import RetryPolicy
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What the command line said. ``timeout_s`` None: no limit."""
 
+    manifest: Path
     until_caught_up: bool
     secrets: Path | None
     work_dir: Path
@@ -49,15 +52,15 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
     """Run the pipeline and return how it ended; raise the error that ended it."""
     deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
     current: list[Pipeline] = []
-    spec = manifests.pipeline.spec
-    if spec.suspend:
-        console().print(f"{manifests.pipeline.metadata.name}: spec.suspend is true, so it rests", markup=False)
+    if manifests.pipeline.spec.suspend:
+        console().print(resting_words(manifests), markup=False)
         return Exit.OK
+    follower = ManifestFollower(options.manifest, manifests)
     server = ProgressServer(
-        lambda: current[0].progress() if current else None,
+        lambda: replace(current[0].progress(), manifest=follower.progress) if current else None,
         host=options.host,
         port=options.port,
-        progress_deadline_s=spec.health.progress_deadline_seconds,
+        progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
     )
     options.work_dir.mkdir(parents=True, exist_ok=True)
     with StopSignals() as signals, server, announced(options.work_dir, server.address):
@@ -82,7 +85,11 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
                 goal = None
                 if options.until_caught_up:
                     goal = caught_up_or_parked(pipeline.caught_up())
-                end = follow(pipeline, shown, signals, goal, deadline)
+                take_changes = changes_taken(follower, pipeline, server, options)
+                end = follow(pipeline, shown, signals, goal, deadline, take_changes)
+            if follower.running.pipeline.spec.suspend:
+                console().print(resting_words(follower.running), markup=False)
+                return Exit.OK
             end = ended_by(signals.received, options) if end is None else end
             console().print(closing_words(end, pipeline.progress(), options), markup=False)
             return end
@@ -94,9 +101,15 @@ def follow(
     signals: StopSignals,
     goal: Callable[[Progress], Exit | None] | None,
     deadline: float | None,
+    take_changes: Callable[[], bool] = lambda: True,
 ) -> Exit | None:
-    """Show progress until the goal is reached, the deadline (monotonic seconds) is over, or a signal came: None."""
+    """Show progress until the goal is reached or the deadline (monotonic seconds) is over.
+
+    Return None when a signal came, or when ``take_changes`` says that the pipeline is to rest.
+    """
     while True:
+        if not take_changes():
+            return None
         progress = pipeline.progress()
         shown.show(progress.to_json())
         end = goal(progress) if goal is not None else None
@@ -108,6 +121,27 @@ def follow(
             return Exit.TIMED_OUT
         if pipeline.wait(_POLL_S):
             raise NeedsOperator("pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal")
+
+
+def changes_taken(
+    follower: ManifestFollower, pipeline: Pipeline, server: ProgressServer, options: RunOptions
+) -> Callable[[], bool]:
+    """Return what looks at the manifest once a second, hands on what has changed, and is False once it says suspend."""
+    next_look = 0.0
+
+    def apply(manifests: Manifests) -> None:
+        if not manifests.pipeline.spec.suspend:
+            pipeline.reconfigure(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
+            server.set_progress_deadline(manifests.pipeline.spec.health.progress_deadline_seconds)
+
+    def take() -> bool:
+        nonlocal next_look
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + _LOOK_S
+            follower.look(apply)
+        return not follower.running.pipeline.spec.suspend
+
+    return take
 
 
 @contextmanager
@@ -145,6 +179,11 @@ def ended_by(received: signal.Signals | None, options: RunOptions) -> Exit:
     if not options.until_caught_up:
         return Exit.OK
     return Exit.INTERRUPTED if received is signal.SIGINT else Exit.TERMINATED
+
+
+def resting_words(manifests: Manifests) -> str:
+    """Return the line of a pipeline that is not to run."""
+    return f"{manifests.pipeline.metadata.name}: spec.suspend is true, so it rests"
 
 
 def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:

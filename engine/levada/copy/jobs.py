@@ -90,11 +90,17 @@ class SparkTasks(Generic[T]):
                         self._stop.set()
                     if self._stop.is_set():
                         # Again and again: a job that was about to be submitted is not in the group yet.
-                        self._context.cancelJobGroup(self._group)
+                        self._cancel_jobs()
         except BaseException:
             self._stop.set()
-            self._context.cancelJobGroup(self._group)
+            self._cancel_jobs()
             raise
+
+    def _cancel_jobs(self) -> None:
+        # Spark warns of a group that has no job, and there is none while a job ends or begins.
+        tracker = self._context.statusTracker()
+        if not set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(self._group)):
+            self._context.cancelJobGroup(self._group)
 
     def _work(self, queue: Iterator[tuple[int, Callable[[], T]]], results: dict[int, T]) -> None:
         try:

@@ -13,6 +13,9 @@ from psycopg import pq
 
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 
+LOGIN_FAILURES: Final = frozenset({"source_auth_failed", "credentials_unreadable"})
+"""What a login meets while its password is being changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

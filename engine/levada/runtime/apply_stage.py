@@ -13,7 +13,7 @@ from levada.apply.table import Applied, Applier
 from levada.destinations import Destination, Ordering
 from levada.runtime.deciding import apply_is_due, maintenance_is_due, wants_apply
 from levada.runtime.live import LiveConfig
-from levada.runtime.reports import ApplyEnded, MaintainEnded, Report
+from levada.runtime.reports import ApplyEnded, JobBegun, MaintainEnded, Report
 from levada.runtime.roster import Roster
 from levada.runtime.tables import TableRecord
 from levada.segments.manifest import Manifest
@@ -73,6 +73,7 @@ class ApplyStage:
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...]) -> None:  # in a pool
         tables = tuple(positions)
+        self._inbox.put(JobBegun(tables, datetime.now(UTC)))
         try:
             applied = self._applier.run(positions, manifests)
         except BaseException as error:
@@ -115,6 +116,7 @@ class ApplyStage:
 
     def _run_maintenance(self, table: TableId) -> None:  # in a pool
         error: BaseException | None = None
+        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
         try:
             self._destination.maintain(table)
         except BaseException as caught:

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 
 from levada.capture import CapturePosition, CaptureWorker
-from levada.errors import LevadaError, Transient
-from levada.runtime.retries import RetryLimits, as_levada_error
+from levada.errors import LevadaError
+from levada.runtime.retries import RetryLimits, as_levada_error, mends_itself
 
 _log = logging.getLogger(__name__)
 
 
 class CaptureThread:
-    """Runs `CaptureWorker`, again after every Transient error, until stopped or until an error that needs somebody.
+    """Runs `CaptureWorker`, again after every error that mends itself, until stopped or until one that does not.
 
     ``failed`` is called once, from this thread, with an error that ends capture for good.
     """
@@ -72,7 +72,7 @@ class CaptureThread:
             except Exception as error:
                 known = as_levada_error(error)
                 self.error = known
-                if not isinstance(known, Transient):
+                if not mends_itself(known):
                     _log.error("capture ended: %s", known, exc_info=error if known is not error else None)
                     self._failed(known)
                     return

@@ -69,6 +69,10 @@ class ProgressServer:
             threading.Thread(target=self._observe, name="levada-liveness", daemon=True),
         )
 
+    def set_progress_deadline(self, seconds: float) -> None:
+        """Let ``/livez`` fail after so many seconds without progress from now on."""
+        self._liveness.deadline_s = seconds
+
     @property
     def address(self) -> str:
         """The URL that this answers on, without a slash at its end."""

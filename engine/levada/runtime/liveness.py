@@ -1,15 +1,16 @@
-"""Whether a restart could help: WAL waits at the source and nothing moves. Pure but for the snapshot it remembers."""
+"""Whether a restart could help: something waits and does not move. Pure but for the snapshot it remembers.
+
+Stuck is one of: WAL waits at the source and nothing at all moves; changes of a table wait for a batch, or for upkeep,
+that does not end; the supervisor tells of nothing any more. A copy is not judged: how long the source takes to hand out
+a snapshot, or a destination to index what was copied, tells nothing. An idle source is healthy, however long it idles.
+"""
 
 from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta
-from typing import Final
 
 from levada.runtime.progress import PipelineState, Progress
-
-SNAPSHOT_MAX_AGE_S: Final = 120.0
-"""A snapshot older than this was made by a thread that is gone or hangs."""
 
 
 def unread_bytes(progress: Progress) -> int:
@@ -41,11 +42,25 @@ def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
     return f"{unread_bytes(now)} bytes of WAL wait at the source and nothing has moved for {still_s:.0f} s"
 
 
+def hung(progress: Progress, deadline_s: float) -> str:
+    """Return which table's batch or upkeep does not end though changes wait for it, empty if none."""
+    for table in progress.tables:
+        if table.job not in ("apply", "maintain") or table.job_since is None or not table.pending_segments:
+            continue
+        seconds = (progress.at - table.job_since).total_seconds()
+        if seconds >= deadline_s:
+            return f"{table.job} of table {table.table} runs for {seconds:.0f} s, and {table.pending_rows} changes wait"
+    return ""
+
+
 class Liveness:
-    """Remembers the last snapshot that was idle or had moved, and compares the next ones with it. Thread-safe."""
+    """Remembers the last snapshot that was idle or had moved, and compares the next ones with it. Thread-safe.
+
+    ``deadline_s`` may be changed at any time.
+    """
 
     def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._lock = threading.Lock()
         self._since: Progress | None = None
 
@@ -55,12 +70,13 @@ class Liveness:
             return ""
         if progress.state in (PipelineState.FAILED, PipelineState.STOPPED):
             return f"the pipeline is {progress.state.value.lower()}"
-        if now - progress.at > timedelta(seconds=SNAPSHOT_MAX_AGE_S):
+        deadline_s = self.deadline_s
+        if now - progress.at >= timedelta(seconds=deadline_s):
             return f"progress was last reported at {progress.at.isoformat(timespec='seconds')}"
         with self._lock:
             if self._since is None or not unread_bytes(progress) or moved(self._since, progress):
                 self._since = progress
-            return stuck(self._since, progress, self._deadline_s)
+            return stuck(self._since, progress, deadline_s) or hung(progress, deadline_s)
 
 
 def _positions(progress: Progress) -> tuple[object, ...]:

@@ -179,6 +179,22 @@ class StagingProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestProgress:
+    """What of the manifest's file is not taken up, though the engine runs: ``error``, and the earlier one goes on, or
+    fields that wait for a restart, with the class of their change."""
+
+    error: ErrorProgress | None = None
+    waiting: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "error": None if self.error is None else self.error.to_json(),
+            "waiting": [{"field": field, "change": change} for field, change in self.waiting],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The whole pipeline at one moment."""
 
@@ -192,6 +208,7 @@ class Progress:
     staging: StagingProgress
     tables: tuple[TableProgress, ...]
     error: ErrorProgress | None = None
+    manifest: ManifestProgress = ManifestProgress()
 
     @property
     def ready(self) -> bool:
@@ -219,6 +236,7 @@ class Progress:
             "slot": self.slot.to_json(),
             "capture": self.capture.to_json(),
             "staging": self.staging.to_json(),
+            "manifest": self.manifest.to_json(),
             "tablesByPhase": self.tables_by_phase,
             "tables": [t.to_json() for t in self.tables],
             "error": None if self.error is None else self.error.to_json(),

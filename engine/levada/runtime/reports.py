@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from levada.apply.table import Applied
@@ -39,6 +40,14 @@ class CopyEnded:
 
     table: TableId
     outcome: Copied | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class JobBegun:
+    """A batch or upkeep of these tables has left its queue."""
+
+    tables: tuple[TableId, ...]
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +97,15 @@ class Fatal:
     error: LevadaError
 
 
-Report = Landed | CopyStarted | CopyEnded | ApplyEnded | MaintainEnded | TableFailed | Discovered | Reconfigured | Fatal
+Report = (
+    Landed
+    | CopyStarted
+    | CopyEnded
+    | JobBegun
+    | ApplyEnded
+    | MaintainEnded
+    | TableFailed
+    | Discovered
+    | Reconfigured
+    | Fatal
+)

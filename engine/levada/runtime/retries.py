@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+from levada.postgres.failures import LOGIN_FAILURES
 from levada.stores.phases import Errored, RetryPolicy
 
 
@@ -33,17 +34,25 @@ def as_levada_error(error: BaseException) -> LevadaError:
     )
 
 
+def mends_itself(error: LevadaError) -> bool:
+    """Tell whether a running engine tries again: Transient, or a login that was good before.
+
+    A password is changed at the source and in its Secret one after the other, and each login reads the Secret anew.
+    """
+    return isinstance(error, Transient) or error.code in LOGIN_FAILURES
+
+
 def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:
     """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
 
-    A Transient error is retried by itself until the attempts are used up; then, as for any other, somebody must ask.
+    What mends itself is retried until the attempts are used up; then, as for any other error, somebody must ask.
     ``void``: changes of the table were left out, so that no retry but only a new copy makes it right.
     """
     known = as_levada_error(error)
     policy, due = RetryPolicy.MANUAL_RETRY, None
     if void or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
-    elif isinstance(known, Transient) and attempt < limits.max_attempts:
+    elif mends_itself(known) and attempt < limits.max_attempts:
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
     if policy is RetryPolicy.MANUAL_RETRY and not solution:

@@ -27,6 +27,7 @@ from levada.runtime.reports import (
     CopyStarted,
     Discovered,
     Fatal,
+    JobBegun,
     Landed,
     MaintainEnded,
     Reconfigured,
@@ -137,6 +138,9 @@ class Supervisor:
                 tables[table].copy = rows
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
+            case JobBegun(begun, at):
+                for table in begun:
+                    tables[table].busy_since = at
             case ApplyEnded(applied, outcome):
                 self._applies.ended([tables[t] for t in applied], outcome)
             case MaintainEnded(table, error):

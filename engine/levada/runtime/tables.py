@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from levada.copy.progress import CopyProgress
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class TableRecord:
     """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
 
-    ``busy`` names the job that has the table since ``busy_since``, empty for none: a destination is never called for
-    one table from two threads. A copy waits for capture's session ``copy_after_session``, is made as ``copied_as``, and
-    ends when ``cancel`` is set.
+    ``busy`` names the job that has the table, empty for none: a destination is never called for one table from two
+    threads. A batch or upkeep runs since ``busy_since``, None while it waits for a thread. A copy waits for capture's
+    session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set.
     """
 
     id: TableId
@@ -48,8 +48,8 @@ class TableRecord:
     copied_as: MadeAs | None = None
 
     def begin(self, job: str) -> None:
-        """Give the table to a job."""
-        self.busy, self.busy_since = job, datetime.now(UTC)
+        """Give the table to a job, which may have to wait until others have ended."""
+        self.busy, self.busy_since = job, None
 
     def end(self) -> None:
         """Take the table back from its job."""

@@ -5,7 +5,7 @@ The models are the one source of the manifests' form: of the CRDs, of what the c
 
 from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
 from levada.spec.manifests import EffectiveTable, Manifests, load_manifests, parse_manifest, table_settings
-from levada.spec.model import Change, changed_fields
+from levada.spec.model import Change, changed_fields, with_hot_fields
 from levada.spec.names import state_names
 from levada.spec.pipeline import (
     API_VERSION,
@@ -53,4 +53,5 @@ __all__ = [
     "state_names",
     "structural",
     "table_settings",
+    "with_hot_fields",
 ]

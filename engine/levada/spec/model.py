@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
 from pydantic.alias_generators import to_camel
@@ -93,6 +93,9 @@ def exactly_one(*fields: str, what: str) -> Rule:
     )
 
 
+M = TypeVar("M", bound=Model)
+
+
 def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Change]:
     """Return the path of every field that differs, with its change class."""
     changes: dict[str, Change] = {}
@@ -105,3 +108,16 @@ def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Chan
             assert isinstance(field.json_schema_extra, dict)
             changes[where] = Change(str(field.json_schema_extra[CHANGE]))
     return changes
+
+
+def with_hot_fields(old: M, new: M) -> M:
+    """Return ``old`` with the fields of ``new`` whose change is Hot."""
+    taken: dict[str, Any] = {}
+    for name, field in type(new).model_fields.items():
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Model) and isinstance(after, Model):
+            taken[name] = with_hot_fields(before, after)
+        else:
+            assert isinstance(field.json_schema_extra, dict)
+            taken[name] = after if field.json_schema_extra[CHANGE] == Change.HOT else before
+    return old.model_copy(update=taken)

@@ -1,0 +1,147 @@
+"""What becomes of a manifest that is changed under a running engine, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from levada.errors import InvalidManifest
+from levada.runtime.following import ManifestFollower, take_up
+from levada.spec import Change, Manifests, load_manifests
+
+
+def text(*table_syncs: dict[str, Any], **spec: Any) -> str:
+    """Return a manifest with these differences."""
+    pipeline = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "shop"},
+        "spec": {
+            "source": {"host": "db", "database": "shop"},
+            "tables": {"include": [{"schema": "public"}]},
+            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///wh"}}},
+            **spec,
+        },
+    }
+    syncs = [
+        {
+            "apiVersion": "levada.dev/v1alpha1",
+            "kind": "TableSync",
+            "metadata": {"name": f"sync-{i}"},
+            "spec": {"pipelineRef": {"name": "shop"}, **sync},
+        }
+        for i, sync in enumerate(table_syncs)
+    ]
+    return yaml.safe_dump_all([pipeline, *syncs])
+
+
+BEFORE = load_manifests(text())
+ORDERS = {"table": {"name": "orders"}}
+
+
+def test_hot_fields_are_taken_up_and_others_wait() -> None:
+    """Of one manifest both: what runs from then on has the one and not the other."""
+    new = load_manifests(text(freshnessSeconds=3, source={"host": "other", "database": "shop"}))
+    changed = take_up(BEFORE, new)
+    assert changed.taken == {"spec.freshnessSeconds": Change.HOT}
+    assert changed.waiting == {"spec.source.host": Change.RESTART}
+    assert changed.manifests.pipeline.spec.freshness_seconds == 3
+    assert changed.manifests.pipeline.spec.source.host == "db"
+    assert take_up(changed.manifests, new).taken == {}
+
+
+def test_all_of_a_table_sync_is_taken_up() -> None:
+    """One that comes, changes or goes; its fields that need a new copy too."""
+    one = load_manifests(text({**ORDERS, "mode": "Changelog", "suspend": True}))
+    assert take_up(BEFORE, one).taken == {"TableSync public.orders": Change.HOT}
+    other = load_manifests(text({**ORDERS, "mode": "Upsert", "suspend": True}))
+    assert take_up(one, other).taken == {"TableSync public.orders spec.mode": Change.RESYNC}
+    assert take_up(other, BEFORE).manifests.table_syncs == ()
+
+
+def test_another_pipeline_is_refused() -> None:
+    """What is immutable keeps all of the manifest from being taken up, and is named."""
+    new = load_manifests(text(freshnessSeconds=3, source={"host": "db", "database": "other"}))
+    with pytest.raises(InvalidManifest, match=r"spec\.source\.database") as refused:
+        take_up(BEFORE, new)
+    assert refused.value.code == "immutable_field_changed"
+
+
+class Engine:
+    """Takes what is handed on."""
+
+    def __init__(self, path: Path) -> None:
+        self.follower = ManifestFollower(path, BEFORE)
+        self.taken: list[Manifests] = []
+
+    def looks(self, times: int = 2) -> None:
+        for _ in range(times):
+            self.follower.look(self.taken.append)
+
+    @property
+    def error(self) -> str:
+        error = self.follower.progress.error
+        return "" if error is None else error.code
+
+
+def test_a_change_is_taken_up_once(tmp_path: Path) -> None:
+    """When two looks in a row have found it, and not again; the manifest that runs already is no change."""
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(text())
+    engine = Engine(path)
+    engine.looks()
+    assert engine.taken == []
+    path.write_text(text(freshnessSeconds=3))
+    engine.looks(1)
+    assert engine.taken == []
+    engine.looks(3)
+    assert [m.pipeline.spec.freshness_seconds for m in engine.taken] == [3]
+
+
+def test_a_mounted_file_is_a_link_that_is_swapped(tmp_path: Path) -> None:
+    """As the kubelet updates a ConfigMap's volume: by its content, whatever the links' own times are."""
+    for name, content in (("one", text()), ("two", text(freshnessSeconds=3))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pipeline.yaml").write_text(content)
+    data, path = tmp_path / "..data", tmp_path / "pipeline.yaml"
+    data.symlink_to("one")
+    path.symlink_to("..data/pipeline.yaml")
+    engine = Engine(path)
+    engine.looks()
+    (tmp_path / "..data_tmp").symlink_to("two")
+    (tmp_path / "..data_tmp").replace(data)
+    engine.looks()
+    assert len(engine.taken) == 1
+
+
+def test_a_bad_manifest_leaves_the_old_one_running(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One error each in the log and in progress, until a good one is there; a file that is gone is one too."""
+    path = tmp_path / "pipeline.yaml"
+    engine = Engine(path)
+    for content, code in ((None, "manifest_file_missing"), ("kind: Pipeline", "invalid_manifest")):
+        caplog.clear()
+        if content is not None:
+            path.write_text(content)
+        engine.looks(4)
+        assert engine.error == code
+        assert len(caplog.records) == 1
+    path.write_text(text(freshnessSeconds=3))
+    engine.looks()
+    assert (engine.error, len(engine.taken)) == ("", 1)
+
+
+def test_what_waits_for_a_restart_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Field and class, in progress until it is taken back; once in the log."""
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(text(driver={"mode": "Cluster"}))
+    engine = Engine(path)
+    engine.looks(4)
+    assert engine.follower.progress.waiting == (("spec.driver.mode", "Restart"),)
+    assert sum("before a restart" in r.message for r in caplog.records) == 1
+    path.write_text(text())
+    engine.looks()
+    assert not engine.follower.progress.waiting
+    assert engine.taken == []
