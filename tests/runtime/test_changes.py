@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -250,6 +251,34 @@ def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool
     ]
     assert [d[1] for d in rig.destination.dropped if d[0] == "orders"][-2:] == [old, new]
     assert rig.destination.copies_of("items") == 1
+
+
+def test_nothing_keeps_a_configuration(rig: Rig) -> None:
+    """Once another one holds, no part of the pipeline has the one before, nor a copy of what it said."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.change(
+        copy_tables=7,
+        copy_connections=7,
+        batch_bytes=7 << 20,
+        batch_fill_s=0.7,
+        heartbeat_s=7.0,
+        freshness_s=0.7,
+        batch_rows=7,
+        retries=RetryLimits(7, 7.0, 7.0),
+    )
+    running = rig.running
+    assert running is not None
+    rig.wait(lambda p: running.config == rig.config)
+    rig.wait_caught_up()
+    gc.collect()
+    kept = [o for o in gc.get_objects() if isinstance(o, PipelineConfig) and o.work_dir == rig.config.work_dir]
+    assert kept
+    assert all(o == rig.config for o in kept)
+    capture = running._worker
+    assert capture is not None
+    settings = capture._settings
+    assert (settings.batch_bytes, settings.fill_s, settings.heartbeat_s) == (7 << 20, 0.7, 7.0)
 
 
 def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:

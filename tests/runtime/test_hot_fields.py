@@ -93,7 +93,7 @@ def test_every_hot_field_has_its_place() -> None:
 def test_it_reaches_what_a_running_engine_reads(field: str, tmp_path: Path) -> None:
     """A change of it is a change of the configuration, in what a running pipeline can change.
 
-    What reads the configuration reads it anew: see test_changes, and test_nothing_keeps_a_configuration.
+    What reads the configuration reads it anew: see test_changes, and test_nothing_keeps_a_configuration in it.
     """
     before, after = config(tmp_path, {}), config(tmp_path, CHANGED[field])
     assert before != after

@@ -193,9 +193,10 @@ class TableSyncSpec(Model):
     suspend: Flag = setting(Change.HOT, False)
     """Whether this table rests; its changes are staged and kept. false: it is applied."""
     resync_nonce: Whole = setting(Change.RESYNC, 0, ge=0)
-    """Change it, and the table is copied again, beside the present one, which serves until the copy has caught up."""
+    """Change it, and the table is copied again, beside the present one, which serves until the copy has caught up. Once
+    for each value; 0 asks for nothing."""
     retry_nonce: Whole = setting(Change.HOT, 0, ge=0)
-    """Change it, and the step that failed is tried again; data is kept."""
+    """Change it, and the step that failed is tried again; data is kept. Once for each value; 0 asks for nothing."""
     destination_table: Annotated[str, Field(max_length=255)] = setting(Change.RESYNC, "")
     """The table's name at the destination. Empty: the source's."""
     mode: OptionalMode = setting(Change.RESYNC, "")

@@ -1,0 +1,70 @@
+"""The manifest is changed under `levada run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import Database
+from tests.scenarios.engine import Engine
+
+
+def table(progress: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table's progress, empty if there is none."""
+    return next((t for t in progress["tables"] if t["name"] == name), {})
+
+
+def table_sync(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a TableSync as it is written."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "TableSync",
+        "metadata": {"name": name},
+        "spec": {"pipelineRef": {"name": "shop"}, "table": {"name": name}, **spec},
+    }
+
+
+def test_manifest_changes(engine: Engine, db: Database) -> None:
+    """What is hot is taken up, what is not is told, what is wrong changes nothing, and suspend ends the engine well."""
+    db.execute(
+        "CREATE TABLE first (id int PRIMARY KEY, v text)",
+        "CREATE TABLE second (id int PRIMARY KEY, v text)",
+        "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 100) i",
+        "INSERT INTO second SELECT i, 'v' FROM generate_series(1, 100) i",
+    )
+    engine.spec = {"tables": {"include": [{"schema": "public", "name": "first"}]}}
+    engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+
+    engine.spec = {"tables": {"include": [{"schema": "public", "name": "*"}]}, "driver": {"mode": "Cluster"}}
+    engine.write_manifest(table_sync("first", suspend=True))
+    taken = engine.wait_for(lambda p: p["ready"] and bool(table(p, "second")) and table(p, "first")["suspended"])
+    assert taken["manifest"]["waiting"] == [{"field": "spec.driver.mode", "change": "Restart"}]
+    db.execute("UPDATE first SET v = 'first'", "UPDATE second SET v = 'second'")
+    engine.wait_for(lambda p: table(p, "second")["rowsApplied"] == 100 and table(p, "first")["pendingRows"] == 100)
+    engine.assert_equal("second")
+
+    engine.manifest.write_text("spec: [")
+    wrong = engine.wait_for(lambda p: p["manifest"]["error"] is not None)
+    assert wrong["manifest"]["error"]["code"] == "invalid_manifest"
+    assert table(wrong, "first")["suspended"]
+
+    engine.spec = {"suspend": False}
+    engine.write_manifest(
+        table_sync("first", destinationTable="renamed"), table_sync("second", mode="Changelog", resyncNonce=3)
+    )
+    again = engine.wait_for(
+        lambda p: p["ready"] and table(p, "second")["mode"] == "Changelog" and not table(p, "first")["suspended"]
+    )
+    assert again["manifest"] == {"error": None, "waiting": []}
+    assert table(again, "second")["resyncNonce"] == 3
+    db.execute("INSERT INTO first VALUES (101, 'new')", "DELETE FROM second WHERE id = 1")
+    engine.wait_caught_up()
+    tables = engine.warehouse / "shop_public"
+    engine.wait_for(lambda p: p["ready"] and (tables / "renamed").is_dir() and not (tables / "first").exists())
+
+    engine.spec = {"suspend": True}
+    engine.write_manifest()
+    assert engine.process is not None
+    assert engine.process.wait(120) == 0, engine.log[-3000:]
+    assert "so it rests" in engine.log
