@@ -169,6 +169,19 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nowhere.value.code == "no_cluster"
 
 
+def test_copies_are_left_to_others_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Dedicated table is copied by the engine itself, unless somebody makes such copies who can meet it."""
+    sync = {"table": {"name": "orders"}, "copy": {"driver": "Dedicated"}}
+    dedicated = {}
+    for told in ("", "1"):
+        monkeypatch.setenv("LEVADA_DEDICATED_COPIES", told)
+        for store in ("postgres", "memory"):
+            config = pipeline_config(manifests(sync, store={store: {}}), work_dir=tmp_path)
+            dedicated[told, store] = config.table(ORDERS).dedicated_copy
+            assert not config.table(ITEMS).dedicated_copy
+    assert [k for k, v in dedicated.items() if v] == [("1", "postgres")]
+
+
 def test_destinations_are_found_by_their_entry_point() -> None:
     """A package adds one without touching ours; an unknown name lists what is installed."""
     assert destination_class(manifests()).name == "iceberg"

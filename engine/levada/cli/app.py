@@ -189,6 +189,21 @@ def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir =
     return cleanup_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), confirmed=yes)
 
 
+@app.command(hidden=True)
+def copy(
+    manifest: ManifestFile,
+    table: Annotated[str, typer.Option("--table", metavar="TABLE", help="The table, as schema.name.")],
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+) -> Exit:
+    """Make the copy of one table that the running engine has left to another process."""
+    from levada.cli.copy import copy as copy_table
+    from levada.cli.manifests import folder, read
+
+    manifests = read(manifest)
+    return copy_table(manifests, secrets, folder(manifest, manifests, work_dir), table)
+
+
 @app.command()
 def schema() -> Exit:
     """Print the JSON schema of the manifests."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,13 @@ class CopyProgress:
             "rowsPerSecond": round(self.rows_per_second, 1),
             "secondsLeft": None if self.seconds_left is None else round(self.seconds_left, 1),
         }
+
+
+class CopyUnderWay(Protocol):
+    """A copy that is being made, here or elsewhere."""
+
+    def progress(self) -> CopyProgress:
+        """Return how far it has come, from any thread."""
 
 
 class CopyMeter:

@@ -44,7 +44,8 @@ class TableConfig:
     """What is different about one table. ``suspended``: parked, its segments are kept.
 
     Another ``excluded_columns``, ``mode`` or ``destination_table`` (empty: the source's name) makes its copy anew.
-    Another ``retry_nonce`` or ``resync_nonce`` than before is a request, acted on once; 0 is none.
+    Another ``retry_nonce`` or ``resync_nonce`` than before is a request, acted on once; 0 is none. ``dedicated_copy``:
+    another process copies it.
     """
 
     suspended: bool = False
@@ -53,6 +54,7 @@ class TableConfig:
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0
+    dedicated_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from levada.destinations import Destination
 from levada.runtime.controls import MadeAs
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import copies_to_start, is_void
+from levada.runtime.dedicated import DedicatedCopy
 from levada.runtime.live import LiveConfig
 from levada.runtime.reports import CopyEnded, CopyStarted, Report
 from levada.runtime.roster import Roster
@@ -57,8 +58,10 @@ class CopyStage:
 
     def _run(self, record: TableRecord) -> None:  # in a pool
         table = record.id
+        elsewhere = self._live.now.table(record.name).dedicated_copy
+        copier = DedicatedCopy(self._copier, self._live.now.progress_deadline_s) if elsewhere else self._copier
         try:
-            copied = self._copier.run(
+            copied = copier.run(
                 table, record.name, record.cancel, lambda rows: self._inbox.put(CopyStarted(table, rows))
             )
         except BaseException as error:

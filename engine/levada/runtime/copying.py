@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from levada.copy.snapshot import SnapshotRows
-from levada.destinations.interface import Destination, TableSettings
+from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
+
+
+def can_replace(destination: Destination) -> bool:
+    """Tell whether the destination can copy a table again beside itself."""
+    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session
 from levada.spec import (
+    CopyDriver,
     Manifests,
     OnLostSlot,
     PipelineSpec,
@@ -28,13 +29,16 @@ from levada.spec.running import Retries
 from levada.spec.source import SecretRef, Source
 from levada.stores import ConfigMapStore, MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
-from levada.values import QualifiedTable, TableMode
+from levada.values import QualifiedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DESTINATIONS: Final = "levada.destinations"
 """The entry-point group in which destinations are found by their name."""
+
+DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
+"""The variable that tells that somebody runs `levada copy` for what is ordered: the operator, in its drivers' pods."""
 
 _SSL_MODES: Final[Mapping[TlsMode, str]] = {
     TlsMode.DISABLE: "disable",
@@ -120,7 +124,7 @@ def pipeline_config(
         staging=_staging(manifests, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
-        tables={t.spec.table.qualified: _table_config(t.spec, spec.destination.mode) for t in manifests.table_syncs},
+        tables={t.spec.table.qualified: _table_config(t.spec, spec) for t in manifests.table_syncs},
         default_table=TableConfig(mode=spec.destination.mode),
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
@@ -223,14 +227,17 @@ def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], Se
     return "iceberg", settings, spec.iceberg.credentials_secret_ref
 
 
-def _table_config(spec: TableSyncSpec, default: TableMode) -> TableConfig:
+def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
+    # Where nobody starts processes for them, as on a laptop, or they could not meet, the engine makes all copies.
+    elsewhere = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
     return TableConfig(
         suspended=spec.suspend,
         excluded_columns=frozenset(spec.columns.exclude),
-        mode=spec.mode or default,
+        mode=spec.mode or pipeline.destination.mode,
         destination_table=spec.destination_table,
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
+        dedicated_copy=elsewhere and spec.copy_.driver is CopyDriver.DEDICATED,
     )
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError
 from levada.runtime.capturing import CaptureThread
+from levada.runtime.dedicated import OrderedCopy
 from levada.runtime.progress import (
     CaptureProgress,
     ErrorProgress,
@@ -67,6 +68,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,
+        copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
         job=record.busy,
         job_since=record.busy_since,
     )

@@ -81,6 +81,8 @@ class TableProgress:
     """The value of `retryNonce` that was acted on last."""
     resync_nonce: int = 0
     """The value of `resyncNonce` that was acted on last."""
+    copy_order: str = ""
+    """What tells the copy apart that another process is to make, or makes; empty for none."""
     job: str = ""
     """What has the table now: copy, apply, maintain, or empty for nothing."""
     job_since: datetime | None = None
@@ -107,6 +109,7 @@ class TableProgress:
             "suspended": self.suspended,
             "retryNonce": self.retry_nonce,
             "resyncNonce": self.resync_nonce,
+            "copyOrder": self.copy_order,
             "job": self.job,
             "jobSince": _time(self.job_since),
             "error": None if self.error is None else self.error.to_json(),

@@ -15,7 +15,7 @@ from levada.segments.manifest import Manifest
 from levada.values import TableId
 
 if TYPE_CHECKING:
-    from levada.copy.snapshot import SnapshotRows
+    from levada.copy.progress import CopyUnderWay
     from levada.postgres.catalog import PublishedTable
 
 
@@ -31,7 +31,7 @@ class CopyStarted:
     """A copy has its snapshot and begins to read."""
 
     table: TableId
-    rows: SnapshotRows
+    rows: CopyUnderWay
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from levada.copy.progress import CopyProgress
+from levada.copy.progress import CopyProgress, CopyUnderWay
 from levada.runtime.controls import MadeAs
 from levada.runtime.progress import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
-
-if TYPE_CHECKING:
-    from levada.copy.snapshot import SnapshotRows
 
 
 @dataclass(slots=True)
@@ -33,7 +29,7 @@ class TableRecord:
     busy_since: datetime | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
-    copy: SnapshotRows | None = None
+    copy: CopyUnderWay | None = None
     copied: CopyProgress | None = None
     copy_after_session: int = 0
     suspended: bool = False

@@ -157,8 +157,8 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             for part in (kept.histories, kept.schemas, kept.progress, kept.destinations):
                 part.clear()
-            for part in (kept.controls, kept.orders, kept.actions):
-                part.clear()
+            for said in (kept.controls, kept.orders, kept.actions):
+                said.clear()
 
     def close(self) -> None:
         """Keep everything: another store may be opened over this."""

@@ -1,0 +1,60 @@
+"""What the driver and a dedicated copy's process say to each other, in a table's order. Pure.
+
+The driver alone changes phases. It leaves an order in the store, and waits; the process takes the order, copies under
+the driver's epoch, and answers. Neither can speak out of turn: the process's every word replaces its last one in one
+step, so that an order that was taken back, or ordered anew, or taken by another process is noticed; and once another
+driver owns the pipeline, the store and the destination refuse both.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from levada.copy.progress import CopyProgress
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.stores.interface import CopyOrder
+from levada.values import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How far the copy is (``beat`` counts up while its process lives), where it ended, or what ended it."""
+
+    beat: int = 0
+    progress: CopyProgress | None = None
+    lsn: Lsn | None = None
+    error: LevadaError | None = None
+
+    def to_text(self) -> str:
+        """Return it for the store."""
+        told: dict[str, Any] = {"beat": self.beat}
+        if self.progress is not None:
+            told["progress"] = asdict(self.progress)
+        if self.lsn is not None:
+            told["lsn"] = str(self.lsn)
+        if (error := self.error) is not None:
+            transient = isinstance(error, Transient)
+            told["error"] = {
+                "transient": transient, "code": error.code, "message": error.message, "hint": error.hint
+            }  # fmt: skip
+        return json.dumps(told)
+
+
+def read_answer(order: CopyOrder) -> Answer:
+    """Return what the process has said last."""
+    if not order.answer:
+        return Answer()
+    told = json.loads(order.answer)
+    error = told.get("error")
+    return Answer(
+        beat=told["beat"],
+        progress=CopyProgress(**told["progress"]) if "progress" in told else None,
+        lsn=Lsn.parse(told["lsn"]) if "lsn" in told else None,
+        error=None if error is None else _error(**error),
+    )
+
+
+def _error(*, transient: bool, code: str, message: str, hint: str) -> LevadaError:
+    return (Transient if transient else NeedsOperator)(code, message, hint=hint)

@@ -1,0 +1,117 @@
+"""What a driver and a dedicated copy's process say to each other; nothing is copied here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from levada.copy.progress import CopyProgress
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.runtime import dedicated
+from levada.runtime.copy_job import open_order
+from levada.runtime.copy_orders import Answer, read_answer
+from levada.runtime.copying import TableCopy
+from levada.runtime.dedicated import DedicatedCopy, OrderedCopy
+from levada.stores import CopyOrder, MemoryStore
+from levada.values import Lsn, QualifiedTable, TableId
+
+ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
+ORDER = CopyOrder("token", 1)
+HALF = CopyProgress(5, 50, 10, 100, 50.0, 2.5, 4.0, 1)
+
+Wait = Callable[[], Lsn]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """A store in which the driver has ordered a copy."""
+    store = MemoryStore("shop")
+    store.next_epoch()
+    store.order_copy(ORDERS, ORDER)
+    return store
+
+
+@pytest.fixture
+def seen() -> OrderedCopy:
+    """What the driver shows of the copy."""
+    return OrderedCopy(ORDER.token)
+
+
+@pytest.fixture
+def wait(store: MemoryStore, seen: OrderedCopy, monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
+    monkeypatch.setattr(dedicated, "_POLL_S", 0.001)
+    copy = DedicatedCopy(cast(TableCopy, SimpleNamespace(store=store)), silence_s=0.1)
+    return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
+
+
+def said(store: MemoryStore, answer: Answer) -> None:
+    """Answer as the process that has the order does."""
+    order = store.get_copy_order(ORDERS)
+    assert order is not None
+    assert store.change_copy_order(ORDERS, order, replace(order, worker="job", answer=answer.to_text()))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(),
+        Answer(3, HALF),
+        Answer(progress=HALF, lsn=Lsn(2**40)),
+        Answer(error=Transient("a", "it broke", hint="wait")),
+        Answer(error=NeedsOperator("b", "é", hint="")),
+    ],
+)
+def test_answers_arrive_as_they_were_said(answer: Answer) -> None:
+    """Progress, position and error are the same on the other side, the retry policy too."""
+    read = read_answer(replace(ORDER, answer=answer.to_text()))
+    assert (read.beat, read.progress, read.lsn) == (answer.beat, answer.progress, answer.lsn)
+    assert type(read.error) is type(answer.error)
+    assert str(read.error) == str(answer.error)
+
+
+def test_driver_takes_the_position(store: MemoryStore, wait: Wait, seen: OrderedCopy) -> None:
+    """A copy that is done ends the wait, and what it came to is shown."""
+    said(store, Answer(progress=HALF, lsn=Lsn(7)))
+    assert wait() == Lsn(7)
+    assert seen.progress() == HALF
+
+
+def test_driver_raises_what_ended_the_copy(store: MemoryStore, wait: Wait) -> None:
+    """An error of the other process parks the table as one of this process would."""
+    said(store, Answer(error=NeedsOperator("select_privilege_missing", "no", hint="GRANT")))
+    with pytest.raises(NeedsOperator) as caught:
+        wait()
+    assert (caught.value.code, caught.value.hint) == ("select_privilege_missing", "GRANT")
+
+
+@pytest.mark.parametrize("now", [None, CopyOrder("another", 1)])
+def test_driver_gives_up_what_is_not_its_order(store: MemoryStore, wait: Wait, now: CopyOrder | None) -> None:
+    """An order that is gone, or another's, is not waited for."""
+    store.order_copy(ORDERS, now)
+    with pytest.raises(Transient) as caught:
+        wait()
+    assert caught.value.code == "copy_cancelled"
+
+
+def test_silence_is_an_error(store: MemoryStore, wait: Wait) -> None:
+    """An order that nobody takes, or whose process is gone for good, is not waited for without end."""
+    with pytest.raises(Transient) as caught:
+        wait()
+    assert caught.value.code == "copy_silent"
+
+
+@pytest.mark.parametrize("answer", [Answer(lsn=Lsn(1)), Answer(error=LevadaError("c", "no"))])
+def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
+    """A process that is started again after its answer does nothing; before it, it takes the order over."""
+    said(store, Answer(beat=4))
+    taken = open_order(store, ORDERS)
+    assert taken is not None
+    assert taken.worker == "job"
+    said(store, answer)
+    assert open_order(store, ORDERS) is None

@@ -1,0 +1,89 @@
+"""``copy.driver: Dedicated``: a table copied by another process, which meets the engine in the store and the lake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.scenarios.shop import Writers, create
+
+TABLES = ("customers", "orders", "notes")
+
+
+def dedicated(name: str) -> dict[str, Any]:
+    """Return a TableSync whose copy is left to another process."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "TableSync",
+        "metadata": {"name": f"shop-{name}"},
+        "spec": {
+            "pipelineRef": {"name": "shop"},
+            "table": {"schema": "public", "name": name},
+            "copy": {"driver": "Dedicated"},
+        },
+    }
+
+
+def orders(progress: dict[str, Any]) -> str:
+    """Return what tells the ordered copy of the table apart."""
+    found: str = next(t["copyOrder"] for t in progress["tables"] if t["name"] == "orders")
+    return found
+
+
+def copy_job(engine: Engine, number: int) -> subprocess.Popen[bytes]:
+    """Start ``levada copy``, as the operator's Job does, with a work folder of its own."""
+    command = [
+        "copy",
+        *engine.options(),
+        "--work-dir",
+        str(engine.folder / f"job-{number}"),
+        "--table",
+        "public.orders",
+    ]
+    with open(engine.folder / "engine.log", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "levada", *command], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def wait_until_taken(engine: Engine) -> None:
+    """Wait until a process has the order."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not engine.db.query("SELECT FROM levada.copy_orders WHERE worker <> ''"):
+        assert time.monotonic() < deadline, engine.log[-4000:]
+        time.sleep(0.1)
+
+
+def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> None:
+    """The engine copies the other tables, waits for this one's copy, and then streams it; nothing is lost or twice."""
+    create(engine.db, 3000)
+    engine.spec["tables"] = {"include": [{"schema": "public", "name": name} for name in TABLES]}
+    engine.write_manifest(dedicated("orders"))
+    with Writers(engine.db):
+        engine.start(LEVADA_DEDICATED_COPIES="1")
+        engine.wait_for(
+            lambda p: (
+                bool(p["tables"])
+                and orders(p) != ""
+                and all(t["phase"] == "Ready" for t in p["tables"] if t["name"] != "orders")
+            )
+        )
+        first = copy_job(engine, 1)
+        wait_until_taken(engine)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait(30)
+        second = copy_job(engine, 2)
+        assert second.wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+    engine.wait_caught_up()
+    assert engine.db.query("SELECT FROM levada.copy_orders") == []
+    engine.assert_equal(*TABLES)
+    assert engine.levada("copy", *engine.options(), "--table", "public.orders").stdout.endswith(
+        "no copy of it is ordered\n"
+    )
+    assert engine.stop() == 0
