@@ -232,9 +232,7 @@ def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf)
     assert raised.value.code == "snapshot_gone"
 
 
-def test_cancel_ends_a_copy_that_hangs(
-    db: Database, copy_of: CopyOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
     """Setting the event ends a copy whose tasks would go on for ever; no connection of it is left behind."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
     cancelled = threading.Event()
@@ -263,7 +261,6 @@ def test_cancel_ends_a_copy_that_hangs(
     assert not thread.is_alive()
     assert isinstance(raised[0], Transient)
     assert raised[0].code == "copy_cancelled"
-    assert not [r for r in caplog.records if "Failed to cancel job group" in r.getMessage()]
     with db.connect() as c:
         mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'levada:copy' AND datname = %s"
         while c.execute(mine, [db.name]).fetchone() != (0,):
