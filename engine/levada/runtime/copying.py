@@ -1,7 +1,8 @@
-"""The initial copy of one table, from an empty destination to a stamped commit."""
+"""The copy of one table, from its snapshot to a stamped commit: where it is to be, or beside the one that is there."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from psycopg import sql
 
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.interface import Destination, Ordering, TableSettings
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config import PipelineConfig
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
+
+_log = logging.getLogger(__name__)
 
 
 def can_replace(destination: Destination) -> bool:
@@ -63,41 +66,92 @@ class TableCopy:
     ) -> Copied:
         """Copy the table under a snapshot of its own; ``started`` is handed what tells its progress.
 
-        Whatever an earlier attempt left at the destination is dropped first. Raise Transient ``copy_cancelled`` once
-        ``cancelled`` is set.
+        A table that is there serves until its copy takes its place, if the destination can do so; else it is dropped
+        first, with whatever an earlier attempt left. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
         config = self.live.now
         with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
-            published, schema = self._read_schema(snapshot, table, name)
-            self.destination.drop_table_for_copy(schema)
-            self._settle(config, schema, name)
+            rows = self._rows(snapshot, table, name, cancelled)
+            mark = Watermark(config.name, self.epoch, snapshot.lsn)
             self.store.clear_table_copy_state(table)
-            self.store.store_table_schema(schema)
-            rows = SnapshotRows(
-                self.spark,
-                config.source,
-                snapshot,
-                published,
-                schema,
-                connections=config.copy_connections,
-                policy=config.on_unrepresentable,
-                cancelled=cancelled,
-            )
+            self.store.store_table_schema(rows.schema)
             started(rows)
-            self.destination.write_table_rows(schema, rows, Watermark(config.name, self.epoch, snapshot.lsn))
-            return Copied(schema, snapshot.lsn)
+            if not self._replaced(config, name, rows, mark):
+                self.destination.drop_table_for_copy(rows.schema)
+                self._settle(config, rows.schema, name)
+                self.destination.write_table_rows(rows.schema, rows, mark)
+            return Copied(rows.schema, snapshot.lsn)
+
+    def run_beside(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows, Lsn], None],
+    ) -> Copied | None:
+        """Copy the table beside itself, as `run` does otherwise; None if there is no table that serves meanwhile."""
+        config = self.live.now
+        with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
+            rows = self._rows(snapshot, table, name, cancelled)
+            started(rows, snapshot.lsn)
+            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            copied = self.destination.copy_replacement(rows.schema, rows, mark)
+            return Copied(rows.schema, snapshot.lsn) if copied else None
+
+    def _replaced(self, config: PipelineConfig, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+        """Copy to where the table is, in one step for its readers; False if that is no way to what is wanted."""
+        wanted, before = MadeAs.of(config, name), made(self.store.get_table_controls(rows.schema.id))
+        if not can_replace(self.destination) or before is None:
+            return False
+        if (before.destination_table, before.depends_on) != (wanted.destination_table, wanted.depends_on):
+            return False
+        try:
+            self._note(wanted, rows.schema, name)
+            if not self.destination.copy_replacement(rows.schema, rows, mark):
+                return False
+            if self.destination.swap_replacement(rows.schema.id, mark):
+                return True
+        except BaseException:
+            self._drop_replacement(rows.schema)
+            raise
+        raise Transient("replacement_lost", f"the new copy of {name} no longer fits: the table was changed meanwhile")
+
+    def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
+        try:
+            self.destination.drop_replacement(schema.id)
+        except LevadaError as error:
+            _log.warning("what was copied of %s stays behind until it is copied again: %s", schema.name, error)
+
+    def _rows(
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
+    ) -> SnapshotRows:
+        config = self.live.now
+        published, schema = self._read_schema(snapshot, table, name)
+        return SnapshotRows(
+            self.spark,
+            config.source,
+            snapshot,
+            published,
+            schema,
+            connections=config.copy_connections,
+            policy=config.on_unrepresentable,
+            cancelled=cancelled,
+        )
 
     def _settle(self, config: PipelineConfig, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         """Let what is said of the table now hold for its copy, after what was there under other settings is gone."""
         wanted = MadeAs.of(config, name)
-        controls = self.store.get_table_controls(schema.id) or TableControls()
-        before = made(controls)
+        before = made(self.store.get_table_controls(schema.id))
         if before == wanted:
             return
-        self.store.store_table_controls(schema.id, replace(controls, made_as=wanted.to_text()))
-        self.told[name] = TableSettings(wanted.mode, wanted.destination_table)
+        self._note(wanted, schema, name)
         if before is not None:
             self.destination.drop_table_for_copy(schema)
+
+    def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
+        controls = self.store.get_table_controls(schema.id) or TableControls()
+        self.store.store_table_controls(schema.id, replace(controls, made_as=wanted.to_text()))
+        self.told[name] = TableSettings(wanted.mode, wanted.destination_table)
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable

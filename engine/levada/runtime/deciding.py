@@ -9,6 +9,7 @@ from levada.apply.backlog import Pending
 from levada.apply.pace import due
 from levada.runtime.config import PipelineConfig
 from levada.runtime.phases import STREAMING
+from levada.runtime.resync import copies_running
 from levada.runtime.tables import TableRecord
 from levada.stores.phases import (
     Catchup,
@@ -56,8 +57,8 @@ def is_void(phase: TableReplicationPhase) -> bool:
 def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:
     """Return the tables whose copies begin now; ``sessions``: how many sessions of the stream have begun."""
     known = list(tables)
-    free = at_once - sum(r.busy == "copy" for r in known)
-    waiting = [r for r in known if isinstance(r.phase, Init) and not r.busy and not r.suspended]
+    free = at_once - copies_running(known)
+    waiting = [r for r in known if isinstance(r.phase, Init) and not r.busy and not r.suspended and r.resync is None]
     return [r for r in waiting if sessions >= r.copy_after_session][: max(0, free)]
 
 

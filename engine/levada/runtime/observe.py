@@ -15,6 +15,7 @@ from levada.runtime.progress import (
     ErrorProgress,
     PipelineState,
     Progress,
+    ResyncProgress,
     SlotProgress,
     StagingProgress,
     TableProgress,
@@ -68,10 +69,21 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,
+        resync=resync_progress(record, roster),
         copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
         job=record.busy,
         job_since=record.busy_since,
     )
+
+
+def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | None:
+    """Return how far the table's new copy is; None if none is made, nor was given up."""
+    resync = record.resync
+    if resync is None or resync.abandoned:
+        given_up = record.resync_error
+        return None if given_up is None else ResyncProgress("GivenUp", None, 0, given_up)
+    pending = roster.backlog.pending(record.id, beside=True)
+    return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
 
 
 def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:

@@ -29,6 +29,7 @@ from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
+from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
@@ -221,6 +222,7 @@ class Pipeline:
             capture=capture,
             copies=CopyStage(live, roster, store, destination, copier, inbox),
             applies=ApplyStage(live, roster, store, destination, applier, inbox),
+            resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
             discovery=Discovery(live, self._discover, inbox),
             retention=Retention(roster, log, store, worker.applied),
             configure=self._configure_capture,

@@ -51,6 +51,29 @@ class ErrorProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ResyncProgress:
+    """A copy that is made beside its table, which goes on meanwhile.
+
+    ``step`` is Waiting, Copying or CatchingUp, and GivenUp after an ``error`` that nothing mends; otherwise the error
+    is that of the last try. ``pending_rows`` were staged since the copy's snapshot and wait to be applied to it.
+    """
+
+    step: str
+    copy: CopyProgress | None
+    pending_rows: int
+    error: ErrorProgress | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "step": self.step,
+            "copy": None if self.copy is None else self.copy.to_json(),
+            "pendingRows": self.pending_rows,
+            "error": None if self.error is None else self.error.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TableProgress:
     """One table. ``lag_seconds`` is the age of the oldest change that is not at the destination, 0 without one.
 
@@ -81,6 +104,7 @@ class TableProgress:
     """The value of `retryNonce` that was acted on last."""
     resync_nonce: int = 0
     """The value of `resyncNonce` that was acted on last."""
+    resync: ResyncProgress | None = None
     copy_order: str = ""
     """What tells the copy apart that another process is to make, or makes; empty for none."""
     job: str = ""
@@ -109,6 +133,7 @@ class TableProgress:
             "suspended": self.suspended,
             "retryNonce": self.retry_nonce,
             "resyncNonce": self.resync_nonce,
+            "resync": None if self.resync is None else self.resync.to_json(),
             "copyOrder": self.copy_order,
             "job": self.job,
             "jobSince": _time(self.job_since),

@@ -11,6 +11,7 @@ from levada.apply.table import Applied
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied
+from levada.runtime.resync import ResyncEnded, ResyncStarted
 from levada.segments.manifest import Manifest
 from levada.values import TableId
 
@@ -104,6 +105,8 @@ Report = (
     | JobBegun
     | ApplyEnded
     | MaintainEnded
+    | ResyncStarted
+    | ResyncEnded
     | TableFailed
     | Discovered
     | Reconfigured

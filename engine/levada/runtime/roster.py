@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
 from levada.errors import LevadaError, NeedsOperator, Permanent
-from levada.runtime.controls import Asked, MadeAs, asked, made
+from levada.runtime.controls import Asked, MadeAs, asked, made, made_otherwise
+from levada.runtime.copying import can_replace
 from levada.runtime.deciding import is_void, next_phase, retry_is_due
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
+from levada.runtime.resync import Resync, may_serve
 from levada.runtime.retries import park
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore, TableAction, TableControls
 from levada.stores.phases import Errored, Init, TableReplicationPhase
-from levada.stores.storage import table_worker
+from levada.stores.storage import resync_worker, table_worker
 from levada.values import Lsn, TableId
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Roster:
         phases = self._store.get_table_replication_states()
         for gone in phases.keys() - {t.id for t in published}:
             _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
-            self._store.delete_table_pipeline_state(gone)
+            self._forget(gone)
         for table in published:
             self._add(table, Init() if resync else at_restart(phases.get(table.id)), phases.get(table.id))
 
@@ -82,16 +84,21 @@ class Roster:
             record.suspended = self._live.now.table(table.name).suspended
         gone = [self.tables[t] for t in self.tables.keys() - {t.id for t in published}]
         for record in gone:
-            if record.busy:
+            self.abandon_resync(record)
+            if record.busy or record.resync is not None:
                 record.suspended = True
                 record.cancel.set()
                 continue
             _log.info("table %s is no longer replicated: its destination stays", record.name)
-            self._store.delete_table_pipeline_state(record.id)
+            self._forget(record.id)
             self.backlog.forget(record.id)
             self._live.columns.pop(record.name, None)
             del self.tables[record.id]
-        return not any(r.busy for r in gone)
+        return not any(r.id in self.tables for r in gone)
+
+    def _forget(self, table: TableId) -> None:
+        self._store.delete_table_pipeline_state(table)
+        self._store.delete_replication_progress(resync_worker(table))
 
     def _add(self, table: PublishedTable, phase: TableReplicationPhase, stored: TableReplicationPhase | None) -> None:
         said = self._live.now.table(table.name)
@@ -108,6 +115,8 @@ class Roster:
         kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
         self._live.columns[table.name] = kept
         self._hold(record)
+        if self._store.get_replication_progress(resync_worker(table.id)) is not None:
+            self._go_on_with_resync(record)
 
     def _first_seen(self, record: TableRecord) -> TableControls:
         """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
@@ -126,6 +135,8 @@ class Roster:
                 record.suspended = suspended
             if suspended and record.busy == "copy":
                 record.cancel.set()
+            if suspended and record.resync is not None:
+                record.resync.cancel.set()
 
     def note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Note what the destination's table holds."""
@@ -192,6 +203,7 @@ class Roster:
 
     def begin_again(self, record: TableRecord) -> None:
         """Put the table back to where its copy begins, with all that is said of it now."""
+        self.abandon_resync(record)
         record.copy = record.copied = None
         self._take_columns(record)
         if not isinstance(record.phase, Init):
@@ -216,6 +228,7 @@ class Roster:
         """Park a table that changes were left out of: only a new copy makes it right."""
         if is_void(record.phase):
             return
+        self.abandon_resync(record)
         self.enter(record, park(error, 1, self._live.now.retries, datetime.now(UTC), void=True))
         self.backlog.track(record.id, self.staged_lsn, holds=False)
 
@@ -227,7 +240,7 @@ class Roster:
             record = self.tables.get(table)
             if record is None:
                 _log.warning("request %s for a table that is not replicated: %d", action.value, table)
-            elif record.busy:
+            elif record.busy or _is_abandoning(record):
                 self._store.request_table_action(table, action)
             elif action is TableAction.RESYNC:
                 self._resync(record)
@@ -247,7 +260,7 @@ class Roster:
                 record.cancel.set()
             return
         told = asked(controls, said, wanted)
-        if record.busy and told is not Asked.NOTHING:
+        if (record.busy or _is_abandoning(record)) and told is not Asked.NOTHING:
             return
         if isinstance(record.phase, Init):
             # Its copy begins with whatever holds then.
@@ -277,11 +290,54 @@ class Roster:
 
     def _resync(self, record: TableRecord) -> None:
         _log.info("table %s is copied again", record.name)
+        # A copy by another process takes the table's place when it is made, and is not brought up to date beside it.
+        here = not self._live.now.table(record.name).dedicated_copy
+        if here and can_replace(self._destination) and may_serve(record) and not self._is_made_otherwise(record):
+            self._resync_beside(record)
+            return
         if is_void(record.phase):
             # The stream leaves the table out until it begins anew, and the copy must not be older than that.
             record.copy_after_session = self._reopen()
         record.attempts = 0
         self.begin_again(record)
+
+    def _is_made_otherwise(self, record: TableRecord) -> bool:
+        return made_otherwise(self.controls(record), MadeAs.of(self._live.now, record.name))
+
+    # ---- a copy beside a table that streams -----------------------------------------------------------------------
+
+    def _resync_beside(self, record: TableRecord) -> None:
+        self._store.upsert_replication_progress(resync_worker(record.id), self.staged_lsn)
+        record.resync_error = None
+        if record.resync is None:
+            record.resync = Resync()
+        else:
+            record.resync.begin_anew()
+
+    def _go_on_with_resync(self, record: TableRecord) -> None:
+        """Begin a new copy again that the process before this one did not end."""
+        if can_replace(self._destination) and may_serve(record):
+            record.resync = Resync()
+            return
+        self._store.delete_replication_progress(resync_worker(record.id))
+        if isinstance(record.phase, Errored) and not is_void(record.phase):
+            self.begin_again(record)
+
+    def abandon_resync(self, record: TableRecord) -> None:
+        """Let the table's new copy go, if one is made; not an error if it goes already."""
+        if record.resync is None or record.resync.abandoned:
+            return
+        record.resync.abandoned = True
+        record.resync.cancel.set()
+        self.backlog.forget(record.id, beside=True)
+        self._store.delete_replication_progress(resync_worker(record.id))
+
+    def end_resync(self, record: TableRecord) -> None:
+        """Forget the table's new copy, which is the table by now."""
+        record.resync = None
+        self._store.delete_replication_progress(resync_worker(record.id))
+
+    # ---- retries --------------------------------------------------------------------------------------------------
 
     def _retry_on_demand(self, record: TableRecord) -> None:
         if is_void(record.phase):
@@ -297,3 +353,7 @@ class Roster:
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
         self._hold(record)
+
+
+def _is_abandoning(record: TableRecord) -> bool:
+    return record.resync is not None and record.resync.abandoned

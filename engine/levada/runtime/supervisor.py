@@ -34,6 +34,8 @@ from levada.runtime.reports import (
     Report,
     TableFailed,
 )
+from levada.runtime.resync import ResyncEnded, ResyncStarted
+from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.retries import as_levada_error
 from levada.runtime.roster import Roster
@@ -62,6 +64,7 @@ class Supervisor:
         capture: CaptureThread,
         copies: CopyStage,
         applies: ApplyStage,
+        resyncs: ResyncStage,
         discovery: Discovery,
         retention: Retention,
         configure: Callable[[PipelineConfig], None],
@@ -73,6 +76,7 @@ class Supervisor:
         self._capture = capture
         self._copies = copies
         self._applies = applies
+        self._resyncs = resyncs
         self._discovery = discovery
         self._retention = retention
         self._configure = configure
@@ -101,6 +105,7 @@ class Supervisor:
             self.roster.fatal = as_levada_error(error)
         finally:
             self._copies.cancel()
+            self._resyncs.cancel()
 
     def stop(self) -> None:
         """End the loop; from any thread."""
@@ -110,6 +115,7 @@ class Supervisor:
         """After the loop: wait for the jobs that run, and take what they report, so that their work is not lost."""
         self._copies.close()
         self._applies.close()
+        self._resyncs.close()
         self._discovery.close()
         try:
             self._take_reports(0)
@@ -145,6 +151,10 @@ class Supervisor:
                 self._applies.ended([tables[t] for t in applied], outcome)
             case MaintainEnded(table, error):
                 self._applies.maintained(tables[table], error)
+            case ResyncStarted(table):
+                self._resyncs.started(tables[table], report)
+            case ResyncEnded(table):
+                self._resyncs.ended(tables[table], report)
             case TableFailed(table, error, recorded):
                 if table in tables:
                     self.roster.void(tables[table], error)
@@ -166,6 +176,7 @@ class Supervisor:
             if not record.busy and not record.suspended:
                 self.roster.step(record)
         self._copies.start(self._capture.position.sessions)
+        self._resyncs.start(now)
         self._applies.start(now)
         self._applies.start_maintenance(now)
         self._retention.remove(now)

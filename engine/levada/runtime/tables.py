@@ -9,6 +9,7 @@ from datetime import datetime
 from levada.copy.progress import CopyProgress, CopyUnderWay
 from levada.runtime.controls import MadeAs
 from levada.runtime.progress import ErrorProgress
+from levada.runtime.resync import Resync
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
@@ -42,6 +43,10 @@ class TableRecord:
     mode: str = ""
     note: str = ""
     copied_as: MadeAs | None = None
+    resync: Resync | None = None
+    """The new copy that is made beside the table."""
+    resync_error: ErrorProgress | None = None
+    """Why the last one was given up."""
 
     def begin(self, job: str) -> None:
         """Give the table to a job, which may have to wait until others have ended."""
