@@ -1,0 +1,40 @@
+"""A pipeline that keeps its state in ConfigMaps, through the command line, against a real API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cluster.api.conftest import Kubectl
+from tests.conftest import Database
+from tests.scenarios.engine import Engine
+
+from levada.spec import state_names
+
+
+def test_every_command_works_with_it(db: Database, tmp_path: Path, kubectl: Kubectl) -> None:
+    """Run, stop, ask, resync, run again, clean up: nothing is kept in the source, nothing is left in the cluster."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, word text)",
+        "INSERT INTO orders SELECT i, 'w' || i FROM generate_series(1, 1000) i",
+    )
+    engine = Engine(db, tmp_path, {"store": {"configMap": {}}})
+    manifest = engine.write_manifest()
+    manifest.write_text(
+        manifest.read_text().replace("name: shop\n", f"name: shop\n  namespace: {kubectl.namespace}\n", 1)
+    )
+    engine.levada("check", *engine.options())
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+    engine.assert_equal("orders")
+    status = json.loads(engine.levada("status", *engine.options(), "-o", "json").stdout)
+    assert [(t["name"], t["phase"]) for t in status["tables"]] == [("orders", "Ready")]
+    engine.levada("resync", *engine.options(), "public.orders")
+    assert json.loads(kubectl.get("configmap", "shop-state")["data"]["actions"])
+    db.execute("INSERT INTO orders VALUES (0, 'new')", "DELETE FROM orders WHERE id = 1")
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+    engine.assert_equal("orders")
+    assert kubectl.get("configmap", "shop-state")["data"]["epoch"] == "2"
+    assert db.query("SELECT tablename FROM pg_tables WHERE schemaname = 'levada'") == []
+    engine.levada("cleanup", *engine.options(), "--yes")
+    for name in state_names("shop"):
+        assert set(kubectl.get("configmap", name)["data"]) == {"epoch", "write"}
