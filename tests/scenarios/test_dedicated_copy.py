@@ -60,11 +60,11 @@ def wait_until_taken(engine: Engine) -> None:
 
 
 def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> None:
-    """The engine copies the other tables, waits for this one's copy, and then streams it; nothing is lost or twice."""
+    """The engine copies the other tables, waits for this one's copy, then streams it, and again after a resync."""
     create(engine.db, 3000)
     engine.spec["tables"] = {"include": [{"schema": "public", "name": name} for name in TABLES]}
     engine.write_manifest(dedicated("orders"))
-    with Writers(engine.db):
+    with Writers(engine.db, pause_s=0.05):
         engine.start(LEVADA_DEDICATED_COPIES="1")
         engine.wait_for(
             lambda p: (
@@ -80,6 +80,10 @@ def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> Non
         second = copy_job(engine, 2)
         assert second.wait(TIMEOUT_S) == 0, engine.log[-4000:]
         engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+        engine.levada("resync", *engine.options(), "public.orders")
+        engine.wait_for(lambda p: orders(p) != "")
+        third = copy_job(engine, 3)
+        assert third.wait(TIMEOUT_S) == 0, engine.log[-4000:]
     engine.wait_caught_up()
     assert engine.db.query("SELECT FROM levada.copy_orders") == []
     engine.assert_equal(*TABLES)
