@@ -109,6 +109,45 @@ def test_budget_gives_a_burst_and_then_its_rate() -> None:
     asyncio.run(script())
 
 
+def test_budget_lets_prompt_writes_pass_bulk_ones() -> None:
+    """A table's write waits while a Pipeline's does, gives up when its time is over, and has its turn afterwards."""
+
+    async def script() -> None:
+        clock = Clock()
+        budget = WriteBudget(clock, burst=1)
+        now = asyncio.get_running_loop().time
+        assert await budget.take_bulk(now())
+        prompt = asyncio.create_task(budget.take())
+        await asyncio.sleep(0)
+        assert not await budget.take_bulk(now() + 0.01)
+        clock.now += 1 / WRITES_PER_S
+        await prompt
+        bulk = asyncio.create_task(budget.take_bulk(now() + 60))
+        await asyncio.sleep(0)
+        assert not bulk.done()
+        clock.now += 1 / WRITES_PER_S
+        assert await bulk
+
+    asyncio.run(script())
+
+
+def test_runner_leaves_tables_to_the_next_plan_when_there_is_no_room() -> None:
+    """The Pipeline's objects and status are written; its tables, for which no room is left, are not."""
+
+    async def script() -> list[tuple[str, str, str]]:
+        cluster, seen = Requests(), running(table_sync("new"), progress=progress(table_document("other")))
+        with ThreadPoolExecutor(1) as executor:
+            plan = reconcile(seen)
+            assert [w.key.kind for w in plan.statuses] == ["Pipeline", "TableSync"]
+            prompt = 1 + sum(n.about.kind == "Pipeline" for n in plan.notes)
+            await Runner(cluster, WriteBudget(Clock(), burst=prompt), executor).carry_out(plan, seen)
+        return cluster.writes
+
+    written = asyncio.run(script())
+    assert ("status", "Pipeline", "shop") in written
+    assert not [w for w in written if w[1] == "TableSync"]
+
+
 def test_queue_hands_a_key_out_once_at_a_time() -> None:
     """A key that is woken while it is busy comes again, after; many wakes are one."""
 

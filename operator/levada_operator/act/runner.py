@@ -1,4 +1,4 @@
-"""Carry a plan out, in its order: apply, delete, tell."""
+"""Carry a plan out: the Pipeline's objects, status and Events, then those of its tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.events import About, EventBook, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
+from levada_operator.decide.events import Note
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.names import PIPELINE_LABEL
@@ -24,6 +25,8 @@ _T = TypeVar("_T")
 
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
 _REFUSED_AGAIN: Final = timedelta(seconds=30)
+_TABLES_S: Final = 5.0
+"""How long a plan's writes about tables may take. The rest is planned anew, from what is seen by then."""
 
 
 @dataclass(slots=True)
@@ -47,20 +50,55 @@ class Runner:
         self._refused: dict[tuple[str, ObjectKey], tuple[datetime, Refusal]] = {}
 
     async def carry_out(self, plan: Plan, observed: Observed) -> Outcome:
-        """Do what the plan says. A refused object is told of in the outcome; raise RequestFailed for other failures."""
+        """Do what the plan says, the Pipeline's own before its tables'.
+
+        What finds no room in the budget is left to the next plan. A refused object is told of in the outcome; raise
+        RequestFailed for other failures.
+        """
         outcome = Outcome()
-        await self._apply(plan.apply, observed, outcome)
+        await self._apply([b for b in plan.apply if b["kind"] != "TableSync"], observed, outcome)
         for key in plan.delete:
-            await self._budget.take()
-            await self._write(key.kind, self._cluster.delete, key.kind, observed.pipeline.namespace, key.name)
-            outcome.deleted.append(key)
+            if key.kind != "TableSync":
+                await self._budget.take()
+                await self._delete(key, observed, outcome)
+        own = ObjectKey("Pipeline", observed.pipeline.name)
         for write in plan.statuses:
-            await self._tell(write, observed, outcome)
-        await self._note(plan, observed, outcome)
+            if write.key == own:
+                await self._tell(write, observed, outcome)
+        await self._note((n for n in plan.notes if n.about == own), observed)
+        await self._tables(plan, observed, outcome)
         return outcome
 
-    async def _apply(self, bodies: Iterable[dict[str, Any]], observed: Observed, outcome: Outcome) -> None:
-        """Apply in order, and stop at the first that is refused: what comes after needs it."""
+    async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
+        """Tell of the tables that are, remove those that go, make those that are not yet; as far as time allows."""
+        until = asyncio.get_running_loop().time() + _TABLES_S
+        for write in plan.statuses:
+            if write.key.kind != "TableSync":
+                continue
+            if write.urgent and not await self._budget.take_bulk(until):
+                return
+            # An Event whose status is not written would be told again.
+            if await self._tell(write, observed, outcome):
+                await self._note((n for n in plan.notes if n.about == write.key), observed)
+        for key in plan.delete:
+            if key.kind == "TableSync":
+                if not await self._budget.take_bulk(until):
+                    return
+                await self._delete(key, observed, outcome)
+        if not outcome.refusals:
+            await self._apply([b for b in plan.apply if b["kind"] == "TableSync"], observed, outcome, until)
+
+    async def _delete(self, key: ObjectKey, observed: Observed, outcome: Outcome) -> None:
+        await self._write(key.kind, self._cluster.delete, key.kind, observed.pipeline.namespace, key.name)
+        outcome.deleted.append(key)
+
+    async def _apply(
+        self, bodies: Iterable[dict[str, Any]], observed: Observed, outcome: Outcome, until: float | None = None
+    ) -> None:
+        """Apply in order, and stop at the first that is refused: what comes after needs it.
+
+        ``until``: it is bulk, and what has no room until then is left out.
+        """
         namespace, now = observed.pipeline.namespace, observed.now
         for body in bodies:
             key = ObjectKey(body["kind"], body["metadata"]["name"])
@@ -70,7 +108,10 @@ class Runner:
                 return
             try:
                 await self._keep_others(body, key, observed)
-                await self._budget.take()
+                if until is None:
+                    await self._budget.take()
+                elif not await self._budget.take_bulk(until):
+                    return
                 outcome.written.append(await self._write(key.kind, self._cluster.apply, body))
             except RequestFailed as error:
                 if not error.refused:
@@ -91,30 +132,33 @@ class Runner:
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
             raise RequestFailed(409, f"{key.kind} {key.name} is there already, and not this Pipeline's: rename it")
 
-    async def _tell(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> None:
+    async def _tell(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
+        """Write a status; tell whether it was written. For an urgent one of a table the room was taken before."""
         namespace, now = observed.pipeline.namespace, observed.now
         if write.urgent:
-            await self._budget.take()
+            if write.key.kind == "Pipeline":
+                await self._budget.take()
         else:
             last = self._told_at.get((namespace, write.key))
             early = last is not None and now - last < _COUNTERS_EVERY[write.key.kind]
             if early or not self._budget.take_spare():
                 POSTPONED.inc()
-                return
+                return False
         kind, name = write.key
         try:
             body = await self._write(kind, self._cluster.apply_status, kind, namespace, name, write.status)
         except RequestFailed as error:
             if error.status != 404:
                 raise
-            return
+            return False
         self._told_at[namespace, write.key] = now
         outcome.written.append(body)
+        return True
 
-    async def _note(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
+    async def _note(self, notes: Iterable[Note], observed: Observed) -> None:
         """Write Events; one that cannot be written is logged, and holds nothing up."""
         uids = {ObjectKey("TableSync", t.name): t.uid for t in observed.table_syncs}
-        for note in plan.notes:
+        for note in notes:
             about = About(observed.pipeline.namespace, uids.get(note.about, observed.pipeline.uid), note)
             event = self._events.event(about, observed.now)
             if event is None:

@@ -22,7 +22,8 @@ from levada_operator.observe.objects import Body, PipelineKey
 
 _log = logging.getLogger(__name__)
 
-_WORKERS: Final = 4
+_WORKERS: Final = 50
+"""Pipelines at a time: most of them wait for their tables' turn in the budget."""
 _THREADS: Final = 8
 
 

@@ -1,4 +1,4 @@
-"""A plan: what is to be done about one Pipeline. Carried out by `levada_operator.act`, in this order."""
+"""A plan: what is to be done about one Pipeline. Carried out by `levada_operator.act`."""
 
 from __future__ import annotations
 
