@@ -57,8 +57,9 @@ class Drivers:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("0.0.0.0", _PORT), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._servers = [ThreadingHTTPServer((self.address(n), _PORT), Handler) for n in range(pipelines)]
+        for server in self._servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def address(self, number: int) -> str:
         return f"127.78.0.{number + 1}"
@@ -121,7 +122,8 @@ class Drivers:
         }
 
     def stop(self) -> None:
-        self._server.shutdown()
+        for server in self._servers:
+            server.shutdown()
 
 
 class Cluster:
