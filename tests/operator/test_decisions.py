@@ -380,3 +380,13 @@ def test_copy_is_not_begun_on_old_news() -> None:
     """What a driver said long ago is no order."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), fetched=-600)
     assert copies(running(progress=told)) == []
+
+
+def test_status_tells_of_a_new_copy_beside_its_table() -> None:
+    """The table stays Ready; the step, how far the copy is and the values that were acted on are told."""
+    beside = {"step": "Copying", "copy": {"rows": 1_000, "bytes": 1 << 20, "percent": 37.4, "secondsLeft": 90}}
+    seen = running(progress=progress(table_document(resync=beside, resyncNonce=2)))
+    (status,) = [w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync"]
+    assert status["phase"] == "Ready"
+    assert (status["resync"]["step"], status["resync"]["copy"]["percent"]) == ("Copying", 37)
+    assert (status["resyncNonce"], "retryNonce" in status) == (2, False)

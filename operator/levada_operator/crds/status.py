@@ -93,6 +93,13 @@ _ATTENTION: Final = _object(
     },
 )
 
+_COPY: Final = {
+    "rows": _whole("Rows copied."),
+    "bytes": _whole("Bytes of the source's storage copied."),
+    "percent": _whole("Percent of the bytes."),
+    "secondsLeft": _whole("Seconds until it is done, by the rate so far."),
+}
+
 PIPELINE_STATUS: Final = _object(
     "What was last seen. Conditions are the interface; phase and display are for people.",
     {
@@ -149,15 +156,17 @@ TABLE_SYNC_STATUS: Final = _object(
         "conditions": _conditions(TABLE_SYNC_REASONS),
         "mode": _text("What the destination's table holds."),
         "note": _text("Why the mode is not the one asked for."),
-        "copy": _object(
-            "The last copy. Rounded.",
+        "copy": _object("The last copy. Rounded.", _COPY),
+        "resync": _object(
+            "A new copy that is made beside the table, which goes on meanwhile.",
             {
-                "rows": _whole("Rows copied."),
-                "bytes": _whole("Bytes of the source's storage copied."),
-                "percent": _whole("Percent of the bytes."),
-                "secondsLeft": _whole("Seconds until it is done, by the rate so far."),
+                "step": _text("Waiting, Copying or CatchingUp; GivenUp after an error that needs somebody."),
+                "copy": _object("How far it is. Rounded.", _COPY),
+                "message": _text("What went wrong with it last."),
             },
         ),
+        "retryNonce": _whole("The value of spec.retryNonce that was acted on last."),
+        "resyncNonce": _whole("The value of spec.resyncNonce that was acted on last."),
         "appliedLsn": _text("The position up to which changes are at the destination, at the last other change."),
         "lagSeconds": _whole("The age of the oldest change that is not at the destination, in seconds. Rounded."),
         "error": _object(

@@ -15,7 +15,7 @@ from levada_operator.decide.rounding import (
 )
 from levada_operator.observe.objects import TableSyncObject
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import CopyReport, ErrorReport, TableReport
+from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
 
 
 def table_status(
@@ -40,9 +40,14 @@ def table_status(
     if copy:
         status["copy"] = copy
     if report is None:
-        return status | {k: before[k] for k in ("mode", "appliedLsn") if k in before}
+        return status | {k: before[k] for k in ("mode", "appliedLsn", "retryNonce", "resyncNonce") if k in before}
     told = {"mode": report.mode, "note": report.note, "appliedLsn": report.applied_lsn, "lagSeconds": lag}
     status |= {key: value for key, value in told.items() if value not in (None, "")}
+    # 0 is what every table begins with.
+    nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}
+    status |= {name: nonce for name, nonce in nonces.items() if nonce}
+    if report.resync is not None:
+        status["resync"] = _resync(report.resync)
     if report.error is not None:
         status["error"] = _error(report.error)
     return status
@@ -97,6 +102,15 @@ def _copy(copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, A
         "secondsLeft": rounded_seconds(copy.seconds_left) if copy.percent < 100 else None,
     }
     return {key: value for key, value in told.items() if value is not None}
+
+
+def _resync(resync: ResyncReport) -> dict[str, Any]:
+    told: dict[str, Any] = {"step": resync.step}
+    if (copy := _copy(resync.copy, None)) is not None:
+        told["copy"] = copy
+    if resync.error is not None:
+        told["message"] = _message(resync.error)
+    return told
 
 
 def _error(error: ErrorReport) -> dict[str, Any]:

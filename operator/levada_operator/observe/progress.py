@@ -33,6 +33,15 @@ class CopyReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ResyncReport:
+    """A new copy that is made beside its table. ``copy`` is None before it begins."""
+
+    step: str
+    copy: CopyReport | None
+    error: ErrorReport | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
     """One table."""
 
@@ -47,6 +56,10 @@ class TableReport:
     error: ErrorReport | None
     copy_order: str = ""
     """What tells apart a copy that a Job is to make, empty for none."""
+    resync: ResyncReport | None = None
+    retry_nonce: int = 0
+    resync_nonce: int = 0
+    """The values that were acted on last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +125,38 @@ def read_slot(document: Mapping[str, Any]) -> SlotReport:
 
 
 def _table(document: Mapping[str, Any]) -> TableReport:
-    copy = document.get("copy")
     return TableReport(
         schema=str(document["schema"]),
         name=str(document["name"]),
         phase=str(document["phase"]),
         mode=str(document.get("mode") or ""),
         note=str(document.get("note") or ""),
-        copy=None
-        if copy is None
-        else CopyReport(
-            int(copy.get("rows") or 0),
-            int(copy.get("bytes") or 0),
-            float(copy.get("percent") or 0),
-            copy.get("secondsLeft"),
-        ),
+        copy=_copy(document.get("copy")),
         applied_lsn=document.get("appliedLsn"),
         lag_seconds=document.get("lagSeconds"),
         error=_error(document.get("error")),
         copy_order=str(document.get("copyOrder") or ""),
+        resync=_resync(document.get("resync")),
+        retry_nonce=int(document.get("retryNonce") or 0),
+        resync_nonce=int(document.get("resyncNonce") or 0),
     )
+
+
+def _copy(document: Mapping[str, Any] | None) -> CopyReport | None:
+    if document is None:
+        return None
+    return CopyReport(
+        rows=int(document.get("rows") or 0),
+        bytes=int(document.get("bytes") or 0),
+        percent=float(document.get("percent") or 0),
+        seconds_left=document.get("secondsLeft"),
+    )
+
+
+def _resync(document: Mapping[str, Any] | None) -> ResyncReport | None:
+    if document is None:
+        return None
+    return ResyncReport(str(document.get("step", "")), _copy(document.get("copy")), _error(document.get("error")))
 
 
 def _error(document: Mapping[str, Any] | None) -> ErrorReport | None:
