@@ -20,7 +20,7 @@ class Kubectl:
 
     def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = ["kubectl", "-n", self.namespace, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)}: {done.stderr}")
         return done

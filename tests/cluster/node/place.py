@@ -113,8 +113,11 @@ class Place:
 
     def kill_in_driver(self, program: str) -> None:
         """Send SIGKILL to every process of the driver's container whose command line begins so."""
-        each = 'tr "\\0" " " < "$p/cmdline" | grep -q "^$0" && kill -9 "${p#/proc/}"; done; true'
-        self.in_driver("bash", "-c", f"for p in /proc/[0-9]*; do {each}", program)
+        # The shell that looks has the words in its own command line.
+        found = '[ "$p" != "/proc/$$" ] && tr "\\0" " " < "$p/cmdline" | grep -q "^$0"'
+        self.in_driver(
+            "bash", "-c", f'for p in /proc/[0-9]*; do {found} && kill -9 "${{p#/proc/}}"; done; true', program
+        )
 
     def in_driver(self, *command: str) -> str:
         """Run a command in the driver's container."""

@@ -54,10 +54,14 @@ def test_killed_driver_comes_back(shop: Place) -> None:
         assert shop.driver_uid() == uid
 
 
-def test_killed_jvm_is_replaced(shop: Place) -> None:
-    """kill -9 of Spark's JVM: the driver does not stay as it is without it, and both sides become equal."""
+def test_killed_jvm_ends_the_driver(shop: Place) -> None:
+    """kill -9 of Spark's JVM: the driver ends and is started again, and both sides become equal."""
     with customers(shop):
+        uid, restarts = shop.driver_uid(), shop.restarts()
         shop.kill_in_driver(".*/bin/java")
+        eventually(lambda: shop.restarts() > restarts)
+        shop.ready()
+        assert shop.driver_uid() == uid
 
 
 def test_replication_goes_on_without_the_operator(shop: Place, operator: Installed) -> None:

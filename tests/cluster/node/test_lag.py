@@ -50,9 +50,7 @@ def test_lag_is_told_while_suspended(shop: Place) -> None:
 
 def test_lag_is_told_while_the_driver_crashes(shop: Place) -> None:
     """A driver that cannot stay up is CrashLooping, and the lag that grows meanwhile is told; mended, it catches up."""
-    template = shop.manifest()["spec"]["driver"]["podTemplate"]
-    template["spec"]["containers"][0]["env"] = [{"name": "JAVA_HOME", "value": "/nowhere"}]
-    shop.apply(**PROBE, driver={"podTemplate": template})
+    shop.apply(**PROBE, driver={"sparkConf": {"spark.driver.extraJavaOptions": "-XX:+NoSuchOption"}})
     eventually(lambda: shop.condition("DriverAvailable") == ("False", "CrashLooping"), 180)
     write_wal(shop, 40)
     eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
