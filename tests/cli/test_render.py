@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.runtime import samples
 
 from levada.cli.render import applied_rates, dashboard, errors, news, summary
-from levada.runtime.progress import PipelineState, TableProgress
+from levada.runtime.progress import PipelineState, ResyncProgress, TableProgress
 
 
 def document(*tables: TableProgress, **changes: Any) -> dict[str, Any]:
@@ -42,6 +42,21 @@ def test_dashboard_answers_the_three_questions() -> None:
     assert "1,200" in text
     assert "public.payments: public.orders has no key [no_replica_identity]" in text
     assert "hint: ALTER TABLE" in text
+
+
+def test_a_copy_beside_a_table_is_told() -> None:
+    """How far it is, and what ails it, beside the table that goes on; in the log a line for each step and tenth."""
+    copying = samples.table("orders", resync=ResyncProgress("Copying", samples.copying(), 7, None))
+    text = drawn(document(copying))
+    assert "public.orders: copied again, and serves meanwhile, 50.0%, 500 rows, 5.0s left" in text
+    assert "1/1 tables ready" in text
+    behind = document(samples.table("orders", resync=ResyncProgress("CatchingUp", None, 7, samples.error())))
+    assert "7 changes" in drawn(behind)
+    assert "new copy of public.orders: " in drawn(behind)
+    plain = document(samples.table("orders"))
+    assert "serves meanwhile, 50.0%" in "\n".join(news(document(copying), plain))
+    assert not list(news(document(copying), document(copying)))
+    assert "taken its place" in "\n".join(news(plain, behind))
 
 
 def test_rates_come_from_two_documents_of_one_process() -> None:

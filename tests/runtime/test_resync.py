@@ -117,10 +117,15 @@ def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None
     rig.lake.meanwhile = gate
     copying.opened.set()
     assert gate.reached.wait(TIMEOUT_S)
-    stopping = threading.Thread(target=rig.stop)
-    stopping.start()
+    ends = threading.Thread(target=rig.stop)
+    assert rig.running is not None
+    assert rig.running._capture is not None
+    capture = rig.running._capture
+    ends.start()
+    # Ended only once nothing is decided any more.
+    capture._thread.join(TIMEOUT_S)
     gate.opened.set()
-    stopping.join(TIMEOUT_S)
+    ends.join(TIMEOUT_S)
     assert "swap" not in rig.lake.steps
     db_insert(db)
     rig.start()

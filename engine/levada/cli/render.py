@@ -23,6 +23,7 @@ def dashboard(now: Document, before: Document | None = None) -> RenderableType:
     parts: list[RenderableType] = [Text.from_markup(headline(now)), Text.from_markup(slot_line(now), style="dim")]
     if now["tables"]:
         parts.append(tables(now, before))
+    parts += [Text(line, style="cyan") for line in resyncs(now)]
     parts += [Text(line, style="red") for line in errors(now)]
     return Group(*parts)
 
@@ -86,6 +87,32 @@ def applied_rates(now: Document, before: Document | None) -> dict[int, float]:
     return {t["id"]: max(0, t["rowsApplied"] - applied[t["id"]]) / seconds for t in now["tables"] if t["id"] in applied}
 
 
+def resyncs(now: Document) -> Iterator[str]:
+    """Yield how far the copies are that are made beside tables which go on meanwhile."""
+    for table in now["tables"]:
+        text = _resync_text(table)
+        if text:
+            yield f"{table['schema']}.{table['name']}: {text}"
+
+
+def _resync_text(table: Document) -> str:
+    resync = table["resync"]
+    step = "" if resync is None else resync["step"]
+    match step:
+        case "Waiting":
+            return "to be copied again, and serves meanwhile"
+        case "Copying":
+            copy = resync["copy"]
+            done = "" if copy is None else f", {percent(copy['percent'])}, {number(copy['rows'])} rows"
+            left = f", {duration(copy['secondsLeft'])} left" if copy and copy["secondsLeft"] else ""
+            return f"copied again, and serves meanwhile{done}{left}"
+        case "CatchingUp":
+            return f"copied again, and serves until its new copy has caught up: {number(resync['pendingRows'])} changes"
+        case "GivenUp":
+            return "its new copy was given up, and it goes on as it is"
+    return ""
+
+
 def errors(now: Document) -> Iterator[str]:
     """Yield what is wrong and what to do, the pipeline's own errors first."""
     for what, holder in (("pipeline", now), ("capture", now["capture"])):
@@ -97,8 +124,11 @@ def errors(now: Document) -> Iterator[str]:
         fields = ", ".join(f"{w['field']} ({w['change']})" for w in now["manifest"]["waiting"])
         yield f"changed manifest: not taken up before a restart: {fields}"
     for table in now["tables"]:
+        name = f"{table['schema']}.{table['name']}"
         if table["error"] is not None:
-            yield error_text(f"{table['schema']}.{table['name']}", table["error"])
+            yield error_text(name, table["error"])
+        if table["resync"] is not None and table["resync"]["error"] is not None:
+            yield error_text(f"new copy of {name}", table["resync"]["error"])
 
 
 def error_text(what: str, error: Document) -> str:
@@ -128,6 +158,9 @@ def _table_news(table: Document, before: Document | None) -> str:
     phase, copy = table["phase"], table["copy"]
     if before is None or before["phase"] != phase:
         return f"{phase}, {table['note']}" if table["note"] and before is None else str(phase)
+    if _resync_stage(table) != _resync_stage(before):
+        swapped = before["resync"] is not None and before["resync"]["step"] == "CatchingUp"
+        return _resync_text(table) or ("its new copy has taken its place" if swapped else "")
     if copy is None or phase != "DataSync":
         return ""
     done = 0.0 if before["copy"] is None else before["copy"]["percent"]
@@ -136,6 +169,15 @@ def _table_news(table: Document, before: Document | None) -> str:
     speed = f" at {rate(copy['rowsPerSecond'])}" if copy["rowsPerSecond"] else ""
     left = f", {duration(copy['secondsLeft'])} left" if copy["secondsLeft"] else ""
     return f"{phase} {percent(copy['percent'])}, {number(copy['rows'])} rows{speed}{left}"
+
+
+def _resync_stage(table: Document) -> tuple[str, int] | None:
+    """Return what a line of the log is worth: the step, and the tenths of a copy."""
+    resync = table["resync"]
+    if resync is None:
+        return None
+    copying = resync["step"] == "Copying" and resync["copy"] is not None
+    return resync["step"], int(resync["copy"]["percent"]) // 10 if copying else 0
 
 
 def summary(now: Document) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
@@ -27,6 +28,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+
+_READERS: Final = 8
+"""So many footers are read at once: a commit reads those of all its files, and a copy may have hundreds."""
 
 
 class IcebergTable:
@@ -104,8 +108,9 @@ class IcebergTable:
         last read.
         """
         with java_errors(f"write to {self.name}"):
-            added = [self._data_file(f) for f in files]
-            deleted = [self._delete_file(f) for f in deletes]
+            with ThreadPoolExecutor(_READERS) as pool:
+                added = list(pool.map(self._data_file, files))
+                deleted = list(pool.map(self._delete_file, deletes))
             if deleted or replacing:
                 update = self.java.newRowDelta()
                 for file in added:
