@@ -137,9 +137,9 @@ class Destination(ABC):
     def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
         """Write the copied rows beside the table, which goes on as it is: a new copy that is to take its place.
 
-        While it runs the other methods are called for the same table, from other threads. What an earlier one left,
-        whole or not, goes first. Return False, with nothing read, if there is no table that serves meanwhile: the
-        engine then drops what there is, and calls `write_table_rows`.
+        While it runs, and while `drop_replacement` does, the other methods are called for the same table, from other
+        threads. What an earlier one left, whole or not, goes first. Return False, with nothing read, if there is no
+        table that serves meanwhile: the engine then drops what there is, and calls `write_table_rows`.
         """
         raise NotImplementedError(f"{self.name} has no replacements")
 

@@ -70,10 +70,11 @@ class TableCopy:
         first, with whatever an earlier attempt left. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
         config = self.live.now
+        # Before the snapshot: a version that the stream tells after it belongs to the copy.
+        self.store.clear_table_copy_state(table)
         with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
             rows = self._rows(snapshot, table, name, cancelled)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
-            self.store.clear_table_copy_state(table)
             self.store.store_table_schema(rows.schema)
             started(rows)
             if not self._replaced(config, name, rows, mark):
