@@ -53,7 +53,7 @@ def test_receive_keeps_to_its_limits(db: Database) -> None:
         assert kinds(got) == "BR" + "I" * 5000 + "C"
         assert got[-1][25:26] == b"C"
     with open_stream(db) as stream:
-        assert 1 < len(stream.receive(10**6, 1000, 5)) < 20
+        assert 0 < len(stream.receive(10**6, 1000, 5)) < 20
 
 
 def test_unacknowledged_changes_come_again(db: Database) -> None:
