@@ -35,7 +35,10 @@ def up(layout: Layout, give_first_image: Callable[[Layout], None]) -> None:
     """Start the cluster, unless it runs; return when its node is ready."""
     if running(layout):
         return
-    down(layout)
+    if Path(f"/sys/class/net/{DEVICE}").exists():
+        # It goes with its node: that of another cache, whose addresses these would be too.
+        raise RuntimeError(f"another cluster runs on this machine: there is a network device {DEVICE}")
+    layout.init.unlink(missing_ok=True)
     _empty(layout)
     ensure_keys(layout)
     write_settings(layout)
@@ -55,13 +58,13 @@ def up(layout: Layout, give_first_image: Callable[[Layout], None]) -> None:
 
 def down(layout: Layout) -> None:
     """End the cluster and all that it made but images; no error if there is none."""
-    if (init := _first_process(layout)) is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(init, signal.SIGKILL)
-        while Path(f"/proc/{init}").exists():
-            time.sleep(0.05)
+    if (init := _first_process(layout)) is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(init, signal.SIGKILL)
+    while Path(f"/proc/{init}").exists() or Path(f"/sys/class/net/{DEVICE}").exists():
+        time.sleep(0.05)
     layout.init.unlink(missing_ok=True)
-    subprocess.run(["ip", "link", "delete", DEVICE], capture_output=True, check=False)
     for folder in _cgroups():
         _remove_cgroup(folder / CGROUP)
 
@@ -127,10 +130,14 @@ def _start(layout: Layout) -> int:
             start_new_session=True,
         )
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    _until(layout, lambda: children.read_text().strip(), "the node's first process is there")
-    init = int(children.read_text())
-    layout.init.write_text(str(init))
-    _until(layout, lambda: running(layout), "the node's first process is itself")
+    try:
+        _until(layout, lambda: children.read_text().strip(), "the node's first process is there")
+        init = int(children.read_text())
+        layout.init.write_text(str(init))
+        _until(layout, lambda: running(layout), "the node's first process is itself")
+    except BaseException:
+        parent.kill()
+        raise
     return init
 
 

@@ -95,6 +95,14 @@ class Place:
         found = self.status().get("conditions", ())
         return next(((c["status"], c["reason"]) for c in found if c["type"] == kind), ("", ""))
 
+    def reaches(self, kind: str, status: str, reason: str, seconds: float = 300) -> None:
+        """Wait until a condition has that status and reason."""
+        try:
+            eventually(lambda: self.condition(kind) == (status, reason), seconds)
+        except AssertionError:
+            self.tell()
+            raise AssertionError(f"{kind} is {self.condition(kind)}, not {(status, reason)}") from None
+
     def events(self, reason: str) -> list[str]:
         """Return the messages of the Pipeline's Events of that reason."""
         return [e["message"] for e in self.kubectl.get("events") if e["reason"] == reason]

@@ -96,6 +96,6 @@ def test_restarted_api_server_changes_nothing(shop: Place, layout: Layout, clust
     shop.ready()
     assert (shop.driver_uid(), shop.restarts()) == (uid, restarts)
     shop.patch(suspend=True)
-    eventually(lambda: shop.condition("Suspended") == ("True", "Drained"))
+    shop.reaches("Suspended", "True", "Drained")
     shop.patch(suspend=False)
     shop.ready()

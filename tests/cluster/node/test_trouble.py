@@ -18,13 +18,9 @@ def troubled(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[
         yield one
 
 
-def told(place: Place, reason: str, *words: str, seconds: float = 120) -> None:
+def told(place: Place, reason: str, *words: str) -> None:
     """Wait until the driver is unavailable for that reason; condition and Event have the words."""
-    try:
-        eventually(lambda: place.condition("DriverAvailable") == ("False", reason), seconds)
-    except AssertionError:
-        place.tell()
-        raise
+    place.reaches("DriverAvailable", "False", reason)
     message = next(c["message"] for c in place.status()["conditions"] if c["type"] == "DriverAvailable")
     events = eventually(lambda: place.events(reason))
     for word in words:
