@@ -38,4 +38,4 @@ def kubectl(cluster: Kubectl) -> Iterator[Kubectl]:
     mine = Kubectl(name)
     for pipeline in mine.get("pipelines"):
         mine.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
-    cluster("delete", "namespace", name, "--wait=false")
+    cluster("delete", "namespace", name, "--wait=false", "--ignore-not-found")
