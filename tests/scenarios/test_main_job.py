@@ -40,7 +40,7 @@ def test_killed_again_and_again(engine: Engine, db: Database) -> None:
     moments: list[tuple[Moment, float]] = [
         (lambda p: any(t["phase"] == "DataSync" for t in p["tables"]), 1.0),
         (lambda p: any(t["phase"] not in ("Init", "DataSync") for t in p["tables"]), 1.0),
-        *[(lambda p: p["ready"] and any(t["rowsApplied"] for t in p["tables"]), 3.0)] * 3,
+        *[(lambda p: p["ready"] and any(t["rowsApplied"] for t in p["tables"]), 3.0)] * 2,
     ]
     with shop.Writers(db, pause_s=0.02):
         for moment, longest_s in moments:
