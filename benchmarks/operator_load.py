@@ -43,6 +43,7 @@ class Drivers:
         self.names = [f"p{n:03d}" for n in range(pipelines)]
         self.tables = tables
         self.errored: set[tuple[int, int]] = set()
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -76,7 +77,7 @@ class Drivers:
             "pipeline": self.names[number],
             "epoch": 1,
             "state": "Running",
-            "startedAt": now,
+            "startedAt": self._started_at,
             "at": now,
             "ready": True,
             "slot": {
