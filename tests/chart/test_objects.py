@@ -101,7 +101,7 @@ def test_no_two_objects_have_one_name(name: str, tmp_path: Path) -> None:
 
 def test_long_names_fit(tmp_path: Path) -> None:
     """The longest name that Helm takes for a release still gives names that Kubernetes takes."""
-    place = ("a" * 53, CHART, "--namespace", "levada-system", "--set", "metrics.podMonitor.enabled=true")
+    place = ("a" * 53, CHART, "--namespace", "levada-system", "--set", "metrics.serviceMonitor.enabled=true")
     for body in yaml.safe_load_all(run("template", *place).stdout):
         if body:
             assert len(body["metadata"]["name"]) <= 63

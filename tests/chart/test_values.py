@@ -30,7 +30,7 @@ REFUSED = {
     "an annotation that is no text": {"podAnnotations": {"a": 1}},
     "two pods away": {"podDisruptionBudget": {"maxUnavailable": 2}},
     "a replica more": {"replicaCount": 2},
-    "an interval without a unit": {"metrics": {"podMonitor": {"interval": "30"}}},
+    "an interval without a unit": {"metrics": {"serviceMonitor": {"interval": "30"}}},
     "a port that is none": {"networkPolicy": {"apiServerPorts": [70000]}},
     "no port": {"networkPolicy": {"apiServerPorts": []}},
     "an alert at nothing": {"metrics": {"prometheusRule": {"lagSeconds": 0}}},

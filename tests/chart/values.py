@@ -31,7 +31,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
         "networkPolicy": {"enabled": True},
         "metrics": {
             "namespace": "monitoring",
-            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
             "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
             "dashboard": {"enabled": True, "annotations": {"folder": "Data"}},
         },

@@ -1,13 +1,14 @@
 """Fixtures of the tier with a node: the image, the operator as its chart installs it, and places with a shop each.
 
-`shop` is a running Pipeline that the tests of a module share; each leaves it streaming. A test that breaks what others
-need asks for `place` or `new_place`.
+`shop` is a running Pipeline that tests share; each leaves it streaming. A test that breaks what others need asks for
+`place` or `new_place`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,24 @@ def place(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Pla
         yield one
 
 
-@pytest.fixture(scope="module")
-def shop(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Place]:
-    """A Pipeline that streams, shared by the tests of a module."""
-    with new_place(layout, cluster) as one:
-        one.apply()
-        one.ready()
-        yield one
+@pytest.fixture(scope="session")
+def streaming_shop(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Callable[[], Place]]:
+    """Return the shared shop; one that a failing test left otherwise than it was is made anew."""
+    with ExitStack() as stack:
+        kept: list[Place] = []
+
+        def streaming() -> Place:
+            if not (kept and kept[-1].condition("Ready")[0] == "True" and not kept[-1].differences()):
+                stack.close()
+                kept.append(stack.enter_context(new_place(layout, cluster)))
+                kept[-1].apply()
+                kept[-1].ready()
+            return kept[-1]
+
+        yield streaming
+
+
+@pytest.fixture
+def shop(streaming_shop: Callable[[], Place]) -> Place:
+    """A Pipeline that streams, shared by all tests that ask for it."""
+    return streaming_shop()

@@ -33,7 +33,8 @@ def test_executors_work_and_go_with_their_driver(place: Place) -> None:
     """Two executors copy and apply; a driver that is deleted takes its executors along, and the next has its own."""
     place.apply(**cluster_mode(place))
     place.ready()
-    first = eventually(lambda: len(executors(place)) == 2 and executors(place))
+    eventually(lambda: len(executors(place)) == 2)
+    first = executors(place)
     place.equal()
     driver = place.driver_uid()
     place.kubectl("delete", "pod", "shop-driver-0", "--wait=false")
