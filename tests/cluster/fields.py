@@ -1,0 +1,99 @@
+"""Every field of a Pipeline's spec, its change class, and another value for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from levada.spec import Change, PipelineSpec
+from levada.spec.model import CHANGE, Model
+
+PATCHES: dict[str, Any] = {
+    "suspend": True,
+    "source.host": "other.pg.svc",
+    "source.port": 5433,
+    "source.database": "other",
+    "source.credentialsSecretRef.name": "other-cdc",
+    "source.tls.mode": "VerifyCA",
+    "source.tls.caSecretRef.name": "other-ca",
+    "source.tls.caSecretRef.key": "other.crt",
+    "source.slot.name": "other_slot",
+    "source.slot.failover": True,
+    "source.slot.onLost": "Resync",
+    "source.publication.name": "other_publication",
+    "source.publication.management": "External",
+    "source.heartbeatSeconds": 30,
+    "tables.include": [{"schema": "public", "name": "o*"}],
+    "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
+    "copy.maxConcurrentTables": 2,
+    "copy.connectionsPerTable": 2,
+    "batch.maxFillMs": 500,
+    "batch.maxBytes": "32Mi",
+    "freshnessSeconds": 30,
+    "onSchemaChange": "Fail",
+    "onUnrepresentable": "Text",
+    "destination.iceberg.catalog.type": "Hive",
+    "destination.iceberg.catalog.uri": "https://other.data.svc",
+    "destination.iceberg.catalog.warehouse": "s3://other",
+    "destination.iceberg.catalog.properties": {"s3.endpoint": "https://s3.data.svc"},
+    "destination.iceberg.namespace": "other",
+    "destination.iceberg.mode": "Changelog",
+    "destination.iceberg.credentialsSecretRef.name": "other-s3",
+    "destination.iceberg.maintenance.compactEverySeconds": 1800,
+    "destination.iceberg.maintenance.expireSnapshotsAfterHours": 48,
+    "destination.custom.type": "other",
+    "destination.custom.options": {"url": "https://other"},
+    "destination.custom.credentialsSecretRef.name": "other-http",
+    "staging.uri": "s3://other/staging",
+    "staging.volumeClaim.size": "2Gi",
+    "staging.volumeClaim.storageClassName": "other",
+    "store.postgres.schema": "other",
+    "retries.maxAttempts": 9,
+    "retries.delaySeconds": 20,
+    "retries.maxDelaySeconds": 900,
+    "health.progressDeadlineSeconds": 600,
+    "health.lagProbeSeconds": 60,
+    "driver.mode": "Cluster",
+    "driver.image": "levada:other",
+    "driver.resources.requests": {"cpu": "2"},
+    "driver.resources.limits": {"memory": "8Gi"},
+    "driver.sparkConf": {"spark.sql.session.timeZone": "UTC"},
+    "driver.podTemplate": {"metadata": {"annotations": {"team": "data"}}},
+    "executor.instances.min": 1,
+    "executor.instances.max": 8,
+    "executor.resources.requests": {"cpu": "1"},
+    "executor.resources.limits": {"memory": "4Gi"},
+    "executor.podTemplate": {"metadata": {"annotations": {"team": "data"}}},
+    "deletionPolicy.slot": "Retain",
+    "deletionPolicy.state": "Retain",
+    "deletionPolicy.publication": "Delete",
+    "deletionPolicy.destinationTables": "Delete",
+    "deletionPolicy.cleanupTimeoutSeconds": 120,
+}
+
+
+def fields(model: type[Model], prefix: str = "") -> Iterator[tuple[str, Change]]:
+    """Yield every field that has a value of its own, with its class."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{field.alias or name}"
+        inner = [t for t in (get_args(field.annotation) or (field.annotation,)) if _is_model(t)]
+        if inner and path not in PATCHES:
+            yield from fields(inner[0], f"{path}.")
+        else:
+            assert isinstance(field.json_schema_extra, dict)
+            yield path, Change(str(field.json_schema_extra[CHANGE]))
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Model)
+
+
+CLASSES = dict(fields(PipelineSpec))
+
+
+def patch_of(path: str) -> dict[str, Any]:
+    """Return the merge patch that gives the field the other value."""
+    patch: Any = PATCHES[path]
+    for name in reversed(path.split(".")):
+        patch = {name: patch}
+    return {"spec": patch}

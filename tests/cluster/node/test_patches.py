@@ -1,0 +1,69 @@
+"""`kubectl patch` of every field of a Pipeline that runs: its change class says whether the pod is another one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cluster.fields import CLASSES, patch_of
+from tests.cluster.kubectl import eventually
+from tests.cluster.node.place import Place
+
+from levada.spec import Change
+
+_OF_OTHERS = ("destination.custom", "staging.volumeClaim")
+"""Fields that the shop's Pipeline cannot have beside those that it has."""
+
+
+def of_class(change: Change) -> list[str]:
+    """Return the fields of that class that the shop can have, but for `suspend`, which has tests of its own."""
+    return [p for p, c in CLASSES.items() if c is change and not p.startswith(_OF_OTHERS) and p != "suspend"]
+
+
+def patch(place: Place, path: str) -> None:
+    """Give the field another value, and wait until an Event names its class and the field."""
+    place.kubectl.patch("pipeline", "shop", patch_of(path))
+    eventually(lambda: any(f"{CLASSES[path].value}: spec.{path}" in told for told in place.events("SpecChanged")))
+
+
+def test_hot_fields_reach_the_driver_that_runs(place: Place) -> None:
+    """Each is taken up by the process that runs, as its log says; no pod and no container is another."""
+    place.apply()
+    place.ready()
+    uid, restarts = place.driver_uid(), place.restarts()
+    for path in of_class(Change.HOT):
+        patch(place, path)
+
+    def missing() -> list[str]:
+        taken = [line for line in place.kubectl("logs", "shop-driver-0").splitlines() if "taken up from" in line]
+        return [path for path in of_class(Change.HOT) if not any(path in line for line in taken)]
+
+    eventually(lambda: not missing(), 180)
+    assert (place.driver_uid(), place.restarts()) == (uid, restarts)
+
+
+def test_other_fields_replace_the_pod(place: Place, shop: Place) -> None:
+    """Each has the driver's pod replaced, whether the new value is of use here or not; no other Pipeline's."""
+    other = shop.driver_uid(), shop.restarts()
+    place.apply()
+    place.ready()
+    for path in of_class(Change.RESTART) + of_class(Change.RESYNC):
+        before = place.driver_uid()
+        patch(place, path)
+        eventually(lambda before=before: place.driver_uid() not in ("", before))  # type: ignore[misc]  # bound on purpose
+    assert (shop.driver_uid(), shop.restarts()) == other
+    # With all as it was it runs again, and nothing is lost.
+    place.execute("UPDATE customers SET name = name || '#'")
+    place.kubectl("replace", "-f", "-", stdin=json.dumps(place.manifest()))
+    place.ready()
+    place.equal()
+
+
+@pytest.mark.parametrize("path", of_class(Change.IMMUTABLE))
+def test_immutable_field_is_refused(shop: Place, path: str) -> None:
+    """The API server refuses the patch, and names the field; the driver's pod stays."""
+    uid = shop.driver_uid()
+    done = shop.kubectl.run("patch", "pipeline", "shop", "--type=merge", "-p", json.dumps(patch_of(path)), check=False)
+    assert done.returncode != 0
+    assert path.split(".")[0] in done.stderr
+    assert shop.driver_uid() == uid
