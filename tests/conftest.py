@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.s3 import ObjectStore, object_store
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.connection import PostgresConnection
@@ -97,6 +98,13 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
                 except psycopg.errors.ObjectInUse:
                     admin.execute("SELECT pg_sleep(0.1)")
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """One object store for the session."""
+    with object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

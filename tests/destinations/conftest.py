@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.conftest import Database
+from tests.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
@@ -63,9 +64,10 @@ class Lake:
         from pyiceberg.catalog.sql import SqlCatalog
 
         uri = catalog["uri"].replace("jdbc:postgresql://", "postgresql+psycopg2://postgres@")
-        return SqlCatalog(
-            f"levada_{self.context.pipeline}", uri=uri, warehouse=catalog["warehouse"], init_catalog_tables="false"
-        ).load_table(f"shop_public.{table}")
+        properties = {**catalog["properties"], "uri": uri, "warehouse": catalog["warehouse"]}
+        return SqlCatalog(f"levada_{self.context.pipeline}", **properties, init_catalog_tables="false").load_table(
+            f"shop_public.{table}"
+        )
 
     def by_pyiceberg(self, table: str = "orders") -> pa.Table:
         return self.iceberg(table).scan().to_arrow()
@@ -84,20 +86,31 @@ def hadoop(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(manifest, DestinationContext(f"h{abs(hash(tmp_path))}", tmp_path / "work", spark))
 
 
-@pytest.fixture
-def jdbc(tmp_path: Path, spark: SparkSession, db: Database) -> Lake:
-    """A JDBC catalog on PostgreSQL."""
+def jdbc_lake(folder: Path, spark: SparkSession, db: Database, warehouse: str, **properties: str) -> Lake:
+    """Return a lake with a JDBC catalog on PostgreSQL."""
     catalog = {
         "type": "Jdbc",
         "uri": f"jdbc:postgresql://127.0.0.1:{db.server.port}/{db.name}",
-        "warehouse": f"file:{tmp_path / 'lake'}",
-        "properties": {"jdbc.user": "postgres"},
+        "warehouse": warehouse,
+        "properties": {"jdbc.user": "postgres", **properties},
     }
     manifest = {"catalog": catalog, "namespace": "shop_{schema}"}
-    return Lake(manifest, DestinationContext(f"j{abs(hash(tmp_path))}", tmp_path / "work", spark))
+    return Lake(manifest, DestinationContext(f"j{abs(hash(folder))}", folder / "work", spark))
 
 
-@pytest.fixture(params=["hadoop", "jdbc"])
+@pytest.fixture
+def jdbc(tmp_path: Path, spark: SparkSession, db: Database) -> Lake:
+    """A JDBC catalog over a folder."""
+    return jdbc_lake(tmp_path, spark, db, f"file:{tmp_path / 'lake'}")
+
+
+@pytest.fixture
+def object_lake(tmp_path: Path, spark: SparkSession, db: Database, s3: ObjectStore) -> Lake:
+    """A JDBC catalog over an object store."""
+    return jdbc_lake(tmp_path, spark, db, f"s3://{BUCKET}/{db.name}", **s3.properties)
+
+
+@pytest.fixture(params=["hadoop", "jdbc", "object_lake"])
 def lake(request: pytest.FixtureRequest) -> Lake:
     """Each catalog in turn."""
     found: Lake = request.getfixturevalue(request.param)

@@ -24,8 +24,7 @@ def lake_table(warehouse: Path, namespace: str, name: str) -> pa.Table:
     """Read the newest snapshot of a table of a Hadoop catalog."""
     metadata = warehouse / namespace / name / "metadata"
     version = (metadata / "version-hint.text").read_text().strip()
-    table = StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan().to_arrow()
-    return table.cast(pa.schema([pa.field(f.name, _small(f.type)) for f in table.schema]))
+    return StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan().to_arrow()
 
 
 def source_table(connection: psycopg.Connection[Any], schema: str, name: str, like: pa.Schema) -> pa.Table:
@@ -61,8 +60,13 @@ def source_table(connection: psycopg.Connection[Any], schema: str, name: str, li
 
 
 def differences(connection: psycopg.Connection[Any], warehouse: Path, namespace: str, schema: str, name: str) -> str:
-    """Return what differs between a table of the source and of the lake, empty if nothing does."""
-    lake = lake_table(warehouse, namespace, name)
+    """Return what differs between a table of the source and of a Hadoop catalog, empty if nothing does."""
+    return table_differences(connection, lake_table(warehouse, namespace, name), schema, name)
+
+
+def table_differences(connection: psycopg.Connection[Any], lake: pa.Table, schema: str, name: str) -> str:
+    """Return what differs between a table of the source and what PyIceberg read, empty if nothing does."""
+    lake = lake.cast(pa.schema([pa.field(f.name, _small(f.type)) for f in lake.schema]))
     try:
         source = source_table(connection, schema, name, lake.schema)
     except KeyError as error:

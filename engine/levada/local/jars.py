@@ -47,6 +47,13 @@ JARS: Final = (
         "1.12.0",
         "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     ),
+    # S3, and Glue: the AWS SDK as Iceberg's runtime wants it.
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-aws-bundle",
+        "1.12.0",
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
     Jar(
         "org.postgresql",
         "postgresql",

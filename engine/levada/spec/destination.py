@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -25,6 +26,8 @@ class CatalogType(StrEnum):
 
 _NEED_URI = (CatalogType.REST, CatalogType.JDBC, CatalogType.HIVE)
 _NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
+# A Hadoop catalog commits by a rename that fails if the name is taken: https://iceberg.apache.org/spec/#file-system-tables
+_OBJECT_STORES = "^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|oss)://"
 
 
 class Catalog(Model):
@@ -41,6 +44,12 @@ class Catalog(Model):
             "a catalog of type Jdbc, Hadoop or Glue needs a warehouse",
             "!(self.type in ['Jdbc', 'Hadoop', 'Glue']) || self.warehouse != ''",
             lambda c: c.type not in _NEED_WAREHOUSE or bool(c.warehouse),
+            field="warehouse",
+        ),
+        Rule(
+            "a catalog of type Hadoop cannot be on an object store, as it has no rename: take Rest, Jdbc or Glue",
+            f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
+            lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
             field="warehouse",
         ),
     )

@@ -23,7 +23,8 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "Hive": ("uri",),
     "Glue": ("warehouse",),
 }
-_GLUE: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+_S3: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+_ON_S3: Final = re.compile("s3[an]?://")
 _JDBC: Final = {"jdbc.schema-version": "V1"}
 
 
@@ -62,7 +63,10 @@ class CatalogConfig:
         for needed in _NEEDED[kind]:
             if not catalog.get(needed):
                 raise _invalid(f"catalog.{needed}", f"is needed for a catalog of the type {kind}")
-        properties = {"type": _TYPES[kind], **(_GLUE if kind == "Glue" else _JDBC if kind == "Jdbc" else {})}
+        properties = {"type": _TYPES[kind], **(_JDBC if kind == "Jdbc" else {})}
+        # A REST catalog says itself how its files are reached.
+        if kind == "Glue" or (kind != "Rest" and _ON_S3.match(str(catalog.get("warehouse")))):
+            properties |= _S3
         properties |= {key: str(catalog[key]) for key in ("uri", "warehouse") if catalog.get(key)}
         properties |= {key: str(value) for key, value in (catalog.get("properties") or {}).items()}
         if credentials is not None:

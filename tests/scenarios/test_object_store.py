@@ -1,0 +1,65 @@
+"""The main job with everything on an object store: the lake by S3FileIO, the staging area by Arrow's S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from tests.conftest import Database
+from tests.s3 import BUCKET, ObjectStore
+from tests.scenarios.engine import Engine
+from tests.scenarios.equality import table_differences
+
+
+@pytest.fixture
+def store(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The object store, and the keys to it in the environment, as a pod has them."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3
+
+
+def test_lake_and_staging_on_s3(db: Database, engine: Engine, store: ObjectStore, tmp_path: Path) -> None:
+    """Copied, streamed and killed in between: equal; what was staged is gone when it is applied."""
+    db.execute(
+        "CREATE TABLE item (id bigint PRIMARY KEY, name text, price numeric(10, 2), at timestamptz)",
+        "INSERT INTO item SELECT i, 'item ' || i, i / 7.0, now() FROM generate_series(1, 20000) i",
+    )
+    uri = f"127.0.0.1:{db.server.port}/{db.name}"
+    warehouse = f"s3://{BUCKET}/{db.name}"
+    named = {key: value for key, value in store.properties.items() if "key" not in key}
+    engine.spec = {
+        "destination": {
+            "iceberg": {
+                "catalog": {
+                    "type": "Jdbc",
+                    "uri": f"jdbc:postgresql://{uri}",
+                    "warehouse": warehouse,
+                    "properties": {"jdbc.user": "postgres", **named},
+                },
+                "namespace": "shop_{schema}",
+            }
+        },
+        "staging": {"uri": store.uri(f"{db.name}-staging")},
+    }
+    engine.write_manifest()
+    engine.levada("check", *engine.options())
+    engine.start()
+    engine.wait_caught_up()
+    db.execute(
+        "UPDATE item SET price = price + 1 WHERE id % 10 = 0",
+        "DELETE FROM item WHERE id % 10 = 1",
+        "ALTER TABLE item ADD COLUMN note text",
+        "INSERT INTO item SELECT i, 'item ' || i, i, now(), 'new' FROM generate_series(30001, 31000) i",
+    )
+    engine.kill()
+    db.execute("UPDATE item SET note = 'after the kill' WHERE id % 100 = 0")
+    engine.start()
+    engine.wait_caught_up()
+    assert engine.stop() == 0
+    properties = {**store.properties, "uri": f"postgresql+psycopg2://postgres@{uri}", "warehouse": warehouse}
+    lake = SqlCatalog("levada_shop", **properties, init_catalog_tables="false").load_table("shop_public.item")
+    assert lake.location().startswith("s3://")
+    with db.connect() as connection:
+        assert not table_differences(connection, lake.scan().to_arrow(), "public", "item")
