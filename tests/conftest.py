@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.s3 import ObjectStore, object_store
+from tests.servers.s3 import ObjectStore, object_store
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.connection import PostgresConnection

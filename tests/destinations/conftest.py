@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.conftest import Database
-from tests.s3 import BUCKET, ObjectStore
+from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ class Tables:
     def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
         self._config = config
         self._context = context
+        # Tables are made side by side; not every catalog says of a namespace made twice that it is there.
+        self._making_namespace = threading.Lock()
         self.jvm = Jvm(spark)
         for key, value in config.spark_conf().items():
             spark.conf.set(key, value)
@@ -73,7 +76,8 @@ class Tables:
             Property.COLUMNS.value: layout.columns_json(),
         }
         with java_errors(f"create {name}"):
-            self._make_namespace(name.namespace)
+            with self._making_namespace:
+                self._make_namespace(name.namespace)
             java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
             builder = self._catalog.buildTable(self._identifier(name), java_schema)
             table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
@@ -163,7 +167,7 @@ class Tables:
         try:
             self._catalog.createNamespace(namespace, self.jvm.map({}))
         except Py4JJavaError as error:
-            # Another table's thread was faster.
+            # Another process was faster.
             if "AlreadyExists" not in error.java_exception.getClass().getName():
                 raise
 

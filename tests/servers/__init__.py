@@ -1,0 +1,1 @@
+"""Servers that the engine is tested against, beside PostgreSQL: fetched from Maven, run on loopback, ended."""

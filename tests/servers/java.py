@@ -1,0 +1,77 @@
+"""A server in Java: its jars by Ivy, as the engine's are fetched, and its process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from levada.local.cache import cache_folder, only_process
+from levada.local.jars import pyspark_folder
+from levada.local.java import ensure_java
+
+_MODULE: Final = """
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="levada.dev" module="tests"/>
+  <dependencies>{}</dependencies>
+</ivy-module>
+"""
+_OPTIONS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+def fetched(name: str, dependencies: str) -> list[Path]:
+    """Return the jars of a module's dependencies, as Ivy's descriptor has them; ``name`` is theirs in the cache."""
+    folder = cache_folder() / "tests" / name
+    with only_process(folder.parent) as scratch:
+        if not folder.exists():
+            (scratch / "ivy.xml").write_text(_MODULE.format(dependencies))
+            ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
+            named = os.environ.get("LEVADA_IVY_SETTINGS")
+            command = [ensure_java().executable, "-jar", ivy, *(("-settings", named) if named else ())]
+            command += ["-ivy", scratch / "ivy.xml", "-cache", scratch / "ivy", "-confs", "default", "-types", "jar", "bundle"]
+            command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision](-[classifier]).[ext]"]
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (scratch / "jars").replace(folder)
+    return sorted(folder.iterdir())
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def serving(
+    log: Path, port: int, jars: Sequence[Path], main: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Run a class's main from these jars, once it answers at the port."""
+    command = [ensure_java().executable, *_OPTIONS, "-cp", os.pathsep.join(map(str, jars)), main, *arguments]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}) as process,
+    ):
+        try:
+            _wait(process, port, log)
+            yield
+        finally:
+            process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server does not answer:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.1)

@@ -1,0 +1,71 @@
+"""An object store that speaks S3: S3Proxy over a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.servers.java import fetched, free_port, serving
+
+BUCKET: Final = "lake"
+REGION: Final = "us-east-1"
+_ID, _SECRET = "levada", "only-a-test"
+
+_JAR: Final = """
+<dependency org="org.gaul" name="s3proxy" rev="4.1.0" transitive="false">
+  <artifact name="s3proxy" type="jar" ext="jar" m:classifier="jar-with-dependencies"/>
+</dependency>
+"""
+_SETTINGS: Final = """
+s3proxy.endpoint=http://127.0.0.1:{port}
+s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={identity}
+s3proxy.credential={credential}
+jclouds.provider=filesystem-nio2
+jclouds.filesystem.basedir={folder}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A running store with the bucket `BUCKET`, empty at first."""
+
+    port: int
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where it is, as a catalog is told, by Iceberg's names; PyIceberg's are the same."""
+        return {
+            "s3.endpoint": f"http://127.0.0.1:{self.port}",
+            "s3.path-style-access": "true",
+            "client.region": REGION,
+        }
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Where it is, and the keys to it."""
+        return {**self.place, "s3.access-key-id": _ID, "s3.secret-access-key": _SECRET}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The keys to it, as every client of AWS finds them."""
+        return {"AWS_ACCESS_KEY_ID": _ID, "AWS_SECRET_ACCESS_KEY": _SECRET, "AWS_REGION": REGION}
+
+    def uri(self, path: str) -> str:
+        """Return a path in the bucket as Arrow's file systems have it."""
+        return f"s3://{BUCKET}/{path}?scheme=http&endpoint_override=127.0.0.1:{self.port}&region={REGION}"
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """Run a store over a folder."""
+    (folder / "buckets" / BUCKET).mkdir(parents=True)
+    port = free_port()
+    settings = folder / "s3proxy.properties"
+    settings.write_text(_SETTINGS.format(port=port, identity=_ID, credential=_SECRET, folder=folder / "buckets"))
+    jars = fetched("s3proxy-4.1.0", _JAR)
+    with serving(folder / "s3proxy.log", port, jars, "org.gaul.s3proxy.Main", "--properties", str(settings)):
+        yield ObjectStore(port)
