@@ -48,6 +48,18 @@ def test_lag_is_told_while_suspended(shop: Place) -> None:
     eventually(lambda: told_as_it_is(shop))
 
 
+def test_lag_is_told_while_no_node_has_room(shop: Place) -> None:
+    """A driver that fits no node is Unschedulable, and the lag that grows is told; with less to ask for it catches up."""
+    shop.patch(driver={"resources": {"requests": {"cpu": "64"}}}, **PROBE)
+    shop.reaches("DriverAvailable", "False", "Unschedulable")
+    write_wal(shop, 40)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    shop.patch(driver={"resources": {"requests": {"cpu": "500m"}}})
+    shop.reaches("DriverAvailable", "True", "PodReady")
+    shop.ready()
+    shop.equal()
+
+
 def test_lag_is_told_while_the_driver_crashes(shop: Place) -> None:
     """A driver that cannot start is CrashLooping, and the lag that grows is told; mended, it catches up by itself."""
     shop.patch(**PROBE)
