@@ -33,8 +33,14 @@ def fetched(name: str, dependencies: str) -> list[Path]:
             ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
             named = os.environ.get("LEVADA_IVY_SETTINGS")
             command = [ensure_java().executable, "-jar", ivy, *(("-settings", named) if named else ())]
-            command += ["-ivy", scratch / "ivy.xml", "-cache", scratch / "ivy", "-confs", "default", "-types", "jar", "bundle"]
-            command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision](-[classifier]).[ext]"]
+            command += ["-ivy", scratch / "ivy.xml", "-cache", scratch / "ivy", "-confs", "default"]
+            command += [
+                "-types",
+                "jar",
+                "bundle",
+                "-retrieve",
+                f"{scratch}/jars/[artifact]-[revision](-[classifier]).[ext]",
+            ]
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             (scratch / "jars").replace(folder)

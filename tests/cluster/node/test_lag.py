@@ -49,7 +49,7 @@ def test_lag_is_told_while_suspended(shop: Place) -> None:
 
 
 def test_lag_is_told_while_no_node_has_room(shop: Place) -> None:
-    """A driver that fits no node is Unschedulable, and the lag that grows is told; with less to ask for it catches up."""
+    """A driver that fits no node is Unschedulable, the lag that grows is told; asking for less, it catches up."""
     shop.patch(driver={"resources": {"requests": {"cpu": "64"}}}, **PROBE)
     shop.reaches("DriverAvailable", "False", "Unschedulable")
     write_wal(shop, 40)
