@@ -20,6 +20,7 @@ from tests.operator.samples import (
     running,
     table_document,
     table_sync,
+    written,
 )
 
 from levada_operator.act.budget import BURST, WRITES_PER_S, WriteBudget
@@ -187,6 +188,32 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     assert dog.trouble() == ""
     clock.now += SWEEP_DEADLINE_S
     assert "sweep" in dog.trouble()
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace", "other_host", "rivals"),
+    [
+        ("db", "data", "db", ("data/old",)),
+        ("db", "shop", "db", ()),
+        ("db.data.svc", "shop", "db", ("data/old",)),
+        ("DB.data.svc.cluster.local.", "shop", "db.data", ("data/old",)),
+        ("db.shop.svc", "shop", "db", ()),
+        ("db.example.com", "shop", "db.example.com", ("data/old",)),
+        ("fd00::1", "shop", "fd00::1", ("data/old",)),
+    ],
+)
+def test_rivals_read_the_same_slot_of_the_same_server(
+    host: str, namespace: str, other_host: str, rivals: tuple[str, ...]
+) -> None:
+    """A host is who it is in the cluster's DNS: a Service's bare name is another one in another namespace."""
+    world = World(SURROUNDINGS)
+    source = {"slot": {"name": "levada_shop"}}
+    new = {"name": "new", "namespace": namespace, "creationTimestamp": written(at(60))}
+    world.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
+    world.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
+    seen = world.observe(PipelineKey(namespace, "new"), NOON)
+    assert seen is not None
+    assert seen.rivals == rivals
 
 
 def test_world_keeps_the_newest_and_forgets_what_is_gone() -> None:

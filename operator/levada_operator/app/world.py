@@ -154,10 +154,10 @@ class World:
 
     def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
         """Return the older Pipelines that read the same slot."""
-        slot = slot_of(pipeline.name, pipeline.spec)
+        slot = slot_of(pipeline.key, pipeline.spec)
         found = []
         for key, body in self.pipelines.items():
-            if key == pipeline.key or slot_of(key.name, body.get("spec") or {}) != slot:
+            if key == pipeline.key or slot_of(key, body.get("spec") or {}) != slot:
                 continue
             other = read_pipeline(body)
             if (other.created, other.key) < (pipeline.created, pipeline.key):
@@ -165,11 +165,18 @@ class World:
         return tuple(sorted(found))
 
 
-def slot_of(name: str, spec: Mapping[str, Any]) -> tuple[Any, ...]:
+def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells slots apart, of a spec that need not be right."""
     source = spec.get("source") or {}
-    slot = (source.get("slot") or {}).get("name") or f"levada_{name.replace('-', '_')}"
-    return (source.get("host"), source.get("port", 5432), source.get("database"), slot)
+    slot = (source.get("slot") or {}).get("name") or f"levada_{pipeline.name.replace('-', '_')}"
+    host = _resolved(str(source.get("host")), pipeline.namespace)
+    return (host, source.get("port", 5432), source.get("database"), slot)
+
+
+def _resolved(host: str, namespace: str) -> str:
+    """Return a host's name as the cluster's DNS has it: one without a dot is a Service of the Pipeline's namespace."""
+    name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
+    return name if "." in name or ":" in name else f"{name}.{namespace}"
 
 
 def utcnow() -> datetime:
