@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import yaml
 from tests.conftest import Database
 from tests.scenarios.equality import differences
+from tests.servers.ports import free_port
 
 TIMEOUT_S = 240
 
@@ -103,9 +103,7 @@ class Engine:
 
     def start(self, **environment: str) -> None:
         """Start ``levada run`` in the background."""
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         with open(self.folder / "engine.log", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "levada", "run", *self.options(), "--port", str(self.port)],

@@ -47,13 +47,6 @@ def fetched(name: str, dependencies: str) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @contextmanager
 def serving(
     log: Path, port: int, jars: Sequence[Path], main: str, *arguments: str, environment: Mapping[str, str] | None = None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.conftest import Database
-from tests.servers.java import fetched, free_port, serving
+from tests.servers.java import fetched, serving
+from tests.servers.ports import free_port
 from tests.servers.s3 import ObjectStore
 
 from levada.local.jars import pyspark_folder

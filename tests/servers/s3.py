@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.servers.java import fetched, free_port, serving
+from tests.servers.java import fetched, serving
+from tests.servers.ports import free_port
 
 BUCKET: Final = "lake"
 REGION: Final = "us-east-1"

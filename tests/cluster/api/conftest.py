@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.kubectl import Kubectl, eventually
+from tests.servers.ports import free_port
 
 from levada_operator.desired.pod import HTTP_PORT
 
@@ -146,11 +146,3 @@ def make_pod(kubectl: Kubectl, address: str, name: str = "shop-driver-0") -> Non
     ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": [
         {"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]}  # fmt: skip
     kubectl.patch("pod", name, {"status": ready}, "--subresource=status")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
