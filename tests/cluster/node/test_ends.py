@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from tests.cluster.bringup import node
 from tests.cluster.bringup.layout import Layout
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import SHOP, Place
 from traffic import Traffic  # type: ignore[import-not-found]
+
+pytestmark = pytest.mark.long
 
 assert SHOP  # the example's folder is on the path by its import
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import Place
+
+pytestmark = pytest.mark.long
 
 MIB: Final = 1 << 20
 PROBE: Final = {"health": {"lagProbeSeconds": 10}}

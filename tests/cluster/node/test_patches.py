@@ -11,6 +11,8 @@ from tests.cluster.node.place import Place
 
 from levada.spec import Change
 
+pytestmark = pytest.mark.long
+
 _OF_OTHERS = ("destination.custom", "staging.volumeClaim")
 """Fields that the shop's Pipeline cannot have beside those that it has."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import PASSWORD, ROLE, Place, secret
+
+pytestmark = pytest.mark.long
 
 
 def test_rotated_password_is_taken_up(shop: Place) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.lake import read_table
 from tests.cluster.node.place import SHOP, TABLES, Place
 from traffic import Traffic  # type: ignore[import-not-found]
+
+pytestmark = pytest.mark.long
 
 assert SHOP  # the example's folder is on the path by its import
 

@@ -10,6 +10,8 @@ from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place, new_place, secret
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def troubled(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Place]:
