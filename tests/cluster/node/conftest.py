@@ -57,7 +57,7 @@ def streaming_shop(layout: Layout, cluster: Kubectl, operator: Installed) -> Ite
         kept: list[Place] = []
 
         def streaming() -> Place:
-            if not (kept and kept[-1].condition("Ready")[0] == "True" and not kept[-1].differences()):
+            if not (kept and kept[-1].fit()):
                 stack.close()
                 kept.append(stack.enter_context(new_place(layout, cluster)))
                 kept[-1].apply()

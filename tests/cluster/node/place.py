@@ -86,6 +86,11 @@ class Place:
             self.tell()
             raise
 
+    def fit(self) -> bool:
+        """Tell whether the Pipeline is Ready, or is so soon, and both sides are equal."""
+        waiting = ("wait", "--for=condition=Ready", "pipeline/shop", "--timeout=60s")
+        return not self.kubectl.run(*waiting, check=False).returncode and not self.differences()
+
     def status(self) -> dict[str, Any]:
         """Return the Pipeline's status, empty if there is none."""
         return dict((self.kubectl.get("pipeline", "shop") or {}).get("status") or {})

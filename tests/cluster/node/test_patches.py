@@ -48,7 +48,11 @@ def test_other_fields_replace_the_pod(place: Place, shop: Place) -> None:
     """Each has the driver's pod replaced, whether the new value is of use here or not; no other Pipeline's."""
     other = shop.driver_uid(), shop.restarts()
     place.kubectl("create", "secret", "generic", "ca", "--from-literal=ca.crt=not looked at: tls.mode is Disable")
-    place.apply(source={"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}})
+    place.kubectl("create", "secret", "generic", "lake", "--from-literal=io.manifest.cache-enabled=false")
+    place.apply(
+        source={"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}},
+        destination={"iceberg": {"credentialsSecretRef": {"name": "lake"}}},
+    )
     place.ready()
     for path in of_class(Change.RESTART) + of_class(Change.RESYNC):
         before = place.driver_uid()
