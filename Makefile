@@ -20,7 +20,7 @@ test: setup lint ## Lint, then run every test that needs no cluster
 	$(BIN)/pytest --ignore=tests/cluster $(PARALLEL) $(PYTEST_ARGS)
 
 test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, else one of this machine's own (root, Linux)
-	$(CLUSTER) $(BIN)/pytest tests/cluster $(PYTEST_ARGS)
+	$(CLUSTER) $(BIN)/pytest tests/cluster --timeout $(BUILD_S) $(PYTEST_ARGS)
 
 cluster-up: setup ## Start a Kubernetes on this machine and print its KUBECONFIG; it stays until make cluster-down
 	@$(BRINGUP) up
@@ -29,6 +29,8 @@ cluster-down: ## End it
 	@$(BRINGUP) down
 
 BRINGUP = $(BIN)/python -m tests.cluster.bringup
+# The first test on the node waits for the image to be built: six minutes, where the machine is not busy.
+BUILD_S := 1800
 # CLUSTER_OPTIONS=--or-skip: where this machine cannot have a cluster, say why, and end well.
 CLUSTER = $(if $(KUBECONFIG),,$(BRINGUP) run $(CLUSTER_OPTIONS) --)
 
