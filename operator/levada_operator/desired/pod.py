@@ -17,6 +17,8 @@ from levada_operator.observe.pods import DRIVER_CONTAINER, PREFLIGHT_CONTAINER
 HTTP_PORT: Final = 8080
 GRACE_S: Final = 300
 """Seconds that a driver has to finish its batch and confirm its position."""
+HUNG_GRACE_S: Final = 20
+"""Seconds that a driver has which is ended because it stands still: it has no batch that it would finish."""
 
 CONFIG_DIR: Final = "/etc/levada"
 WORK_DIR: Final = "/var/lib/levada"
@@ -115,7 +117,7 @@ def _driver(owner: Owner) -> dict[str, Any]:
     return build_container(owner, DRIVER_CONTAINER, ["run", MANIFEST, *options]) | {
         "ports": ports,
         "startupProbe": _probe("/livez", period_s=5, failures=60),
-        "livenessProbe": _probe("/livez", period_s=20, failures=3),
+        "livenessProbe": _probe("/livez", period_s=20, failures=3) | {"terminationGracePeriodSeconds": HUNG_GRACE_S},
         "readinessProbe": _probe("/readyz", period_s=10, failures=3),
     }
 

@@ -124,13 +124,12 @@ class Place:
         """Return how often the driver's container was started again in its pod."""
         return sum(c["restartCount"] for c in self.driver().get("status", {}).get("containerStatuses", ()))
 
-    def kill_in_driver(self, program: str) -> None:
-        """Send SIGKILL to every process of the driver's container whose command line begins so."""
+    def kill_in_driver(self, program: str, signal: str = "KILL") -> None:
+        """Send a signal to every process of the driver's container whose command line begins so."""
         # The shell that looks has the words in its own command line.
         found = '[ "$p" != "/proc/$$" ] && tr "\\0" " " < "$p/cmdline" | grep -q "^$0"'
-        self.in_driver(
-            "bash", "-c", f'for p in /proc/[0-9]*; do {found} && kill -9 "${{p#/proc/}}"; done; true', program
-        )
+        kill = f'for p in /proc/[0-9]*; do {found} && kill -s "$1" "${{p#/proc/}}"; done; true'
+        self.in_driver("bash", "-c", kill, program, signal)
 
     def in_driver(self, *command: str) -> str:
         """Run a command in the driver's container."""

@@ -67,6 +67,20 @@ def test_killed_jvm_ends_the_driver(shop: Place) -> None:
         assert shop.driver_uid() == uid
 
 
+def test_hung_apply_is_started_again(shop: Place) -> None:
+    """Spark's JVM stands still: once the deadline is over the driver is started again, and both sides become equal."""
+    shop.patch(health={"progressDeadlineSeconds": 60})
+    try:
+        with customers(shop):
+            uid, restarts = shop.driver_uid(), shop.restarts()
+            shop.kill_in_driver(".*/bin/java", "STOP")
+            eventually(lambda: shop.restarts() > restarts, 300)
+            shop.ready()
+            assert shop.driver_uid() == uid
+    finally:
+        shop.patch(health=None)
+
+
 def test_replication_goes_on_without_the_operator(shop: Place, operator: Installed) -> None:
     """While there is no operator, changes arrive; a new one leaves the driver's pod alone."""
     uid, restarts = shop.driver_uid(), shop.restarts()
