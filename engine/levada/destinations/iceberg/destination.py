@@ -141,7 +141,7 @@ class IcebergDestination(Destination):
             return state.mark
 
     def maintain(self, table: TableId) -> None:
-        """Compact the table, expire old snapshots, remove orphan files: what it is time for. Call it between batches."""
+        """Compact the table, expire snapshots, remove orphan files: what it is time for. Call it between batches."""
         state = self._states.get(table)
         if state is None:
             return
