@@ -46,12 +46,16 @@ class Engine:
         path = self.folder / "engine.log"
         return path.read_text() if path.exists() else ""
 
+    def write_secret(self, name: str, keys: dict[str, str]) -> None:
+        """Write a Secret, a file for each key."""
+        folder = self.folder / "secrets" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for key, value in keys.items():
+            (folder / key).write_text(value)
+
     def write_manifest(self, *table_syncs: dict[str, Any]) -> Path:
         """Write the manifest and the Secret that it names."""
-        secret = self.folder / "secrets" / "pg"
-        secret.mkdir(parents=True, exist_ok=True)
-        (secret / "username").write_text("postgres")
-        (secret / "password").write_text("unused")
+        self.write_secret("pg", {"username": "postgres", "password": "unused"})
         spec: dict[str, Any] = {
             "source": {
                 "host": "127.0.0.1",

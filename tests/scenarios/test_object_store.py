@@ -16,23 +16,15 @@ from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 
 
-@pytest.fixture
-def store(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The object store, and the keys to it in the environment, as a pod has them."""
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return s3
-
-
-def replicate(db: Database, engine: Engine, store: ObjectStore, catalog: dict[str, Any], reader: Catalog) -> None:
+def replicate(db: Database, engine: Engine, iceberg: dict[str, Any], staging: str, reader: Catalog) -> None:
     """Copy a table, stream changes with a kill among them, and compare."""
     db.execute(
         "CREATE TABLE item (id bigint PRIMARY KEY, name text, price numeric(10, 2), at timestamptz)",
         "INSERT INTO item SELECT i, 'item ' || i, i / 7.0, now() FROM generate_series(1, 20000) i",
     )
     engine.spec = {
-        "destination": {"iceberg": {"catalog": catalog, "namespace": "shop_{schema}"}},
-        "staging": {"uri": store.uri(f"{db.name}-staging")},
+        "destination": {"iceberg": {"namespace": "shop_{schema}", **iceberg}},
+        "staging": {"uri": staging},
     }
     engine.write_manifest()
     engine.levada("check", *engine.options())
@@ -55,23 +47,25 @@ def replicate(db: Database, engine: Engine, store: ObjectStore, catalog: dict[st
         assert not table_differences(connection, lake.scan().to_arrow(), "public", "item")
 
 
-def test_jdbc_catalog_on_s3(db: Database, engine: Engine, store: ObjectStore) -> None:
-    """Copied, streamed and killed in between: equal."""
+def test_jdbc_catalog_on_s3(db: Database, engine: Engine, s3: ObjectStore) -> None:
+    """Copied, streamed and killed in between: equal. The catalog's Secret has the keys, also to the staging area."""
     address = f"127.0.0.1:{db.server.port}/{db.name}"
     warehouse = f"s3://{BUCKET}/{db.name}"
-    catalog = {
-        "type": "Jdbc",
-        "uri": f"jdbc:postgresql://{address}",
-        "warehouse": warehouse,
-        "properties": {"jdbc.user": "postgres", **store.place},
-    }
+    engine.write_secret("lake", {"jdbc.user": "postgres", **s3.keys})
+    catalog = {"type": "Jdbc", "uri": f"jdbc:postgresql://{address}", "warehouse": warehouse, "properties": s3.place}
+    iceberg = {"catalog": catalog, "credentialsSecretRef": {"name": "lake"}}
     uri = f"postgresql+psycopg2://postgres@{address}"
-    properties = {**store.properties, "uri": uri, "warehouse": warehouse, "init_catalog_tables": "false"}
-    replicate(db, engine, store, catalog, SqlCatalog("levada_shop", **properties))
+    properties = {**s3.properties, "uri": uri, "warehouse": warehouse, "init_catalog_tables": "false"}
+    replicate(db, engine, iceberg, f"{warehouse}-staging", SqlCatalog("levada_shop", **properties))
 
 
-def test_rest_catalog_on_s3(db: Database, engine: Engine, store: ObjectStore, tmp_path: Path) -> None:
-    """The same, where a service keeps the tables: the engine knows no more than its URI and where the store is."""
-    with rest_catalog(tmp_path, db, store, f"s3://{BUCKET}/{db.name}") as uri:
-        catalog = {"type": "Rest", "uri": uri, "properties": store.place}
-        replicate(db, engine, store, catalog, RestCatalog("levada_shop", uri=uri, **store.properties))
+def test_rest_catalog_on_s3(
+    db: Database, engine: Engine, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where a service keeps the tables, with the keys in the environment, as a pod's own identity is."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    with rest_catalog(tmp_path, db, s3, f"s3://{BUCKET}/{db.name}") as uri:
+        iceberg = {"catalog": {"type": "Rest", "uri": uri, "properties": s3.place}}
+        reader = RestCatalog("levada_shop", uri=uri, **s3.properties)
+        replicate(db, engine, iceberg, s3.uri(f"{db.name}-staging"), reader)

@@ -46,9 +46,14 @@ class ObjectStore:
         }
 
     @property
+    def keys(self) -> dict[str, str]:
+        """The keys to it, by the same names."""
+        return {"s3.access-key-id": _ID, "s3.secret-access-key": _SECRET}
+
+    @property
     def properties(self) -> dict[str, str]:
         """Where it is, and the keys to it."""
-        return {**self.place, "s3.access-key-id": _ID, "s3.secret-access-key": _SECRET}
+        return self.place | self.keys
 
     @property
     def environment(self) -> dict[str, str]:

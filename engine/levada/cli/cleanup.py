@@ -18,8 +18,8 @@ from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, pipelines
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import build, open_store, pipeline_config
+from levada.runtime.staging_area import open_staging
 from levada.segments.log import SegmentLog
-from levada.segments.staging import Staging
 from levada.spec import Manifests, Remains
 
 
@@ -78,7 +78,7 @@ def _forget(manifests: Manifests, config: PipelineConfig) -> str:
         store.delete_pipeline_state()
     finally:
         store.close()
-    log = SegmentLog(Staging.open(config.staging.uri, durable=config.staging.durable), config.name)
+    log = SegmentLog(open_staging(config.staging), config.name)
     log.collect_garbage()
     segments = log.list()
     for segment in segments:

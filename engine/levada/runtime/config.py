@@ -33,10 +33,16 @@ class PublicationConfig:
 
 @dataclass(frozen=True, slots=True)
 class StagingConfig:
-    """Where segments are kept. ``durable`` None: as the kind of storage suggests."""
+    """Where segments are kept. ``durable`` None: as the kind of storage suggests.
+
+    ``properties`` and the files in ``credentials`` are those of the lake's catalog: an object store is reached as that
+    of the lake is.
+    """
 
     uri: str
     durable: bool | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def pipeline_config(
             manifest.publication_name,
             managed=spec.source.publication.management is PublicationManagement.MANAGED,
         ),
-        staging=_staging(manifests, work_dir),
+        staging=_staging(spec, secrets, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
         tables={t.spec.table.qualified: _table_config(t.spec, spec) for t in manifests.table_syncs},
@@ -246,12 +246,16 @@ def _copies_depend_on(spec: PipelineSpec) -> str:
     return f"{spec.on_unrepresentable.value} {namespace}".strip()
 
 
-def _staging(manifests: Manifests, work_dir: Path) -> StagingConfig:
-    spec = manifests.pipeline.spec.staging
-    if spec.uri:
-        return StagingConfig(spec.uri)
-    # The operator mounts the volume there.
-    return StagingConfig(str(work_dir / "staging"), durable=spec.volume_claim is not None)
+def _staging(spec: PipelineSpec, secrets: Path | None, work_dir: Path) -> StagingConfig:
+    lake, staging = spec.destination.iceberg, spec.staging
+    if not staging.uri:
+        # The operator mounts the volume there.
+        return StagingConfig(str(work_dir / "staging"), durable=staging.volume_claim is not None)
+    if lake is None or "?" in staging.uri:
+        return StagingConfig(staging.uri)
+    reference = lake.credentials_secret_ref
+    credentials = None if secrets is None or reference is None else secrets / reference.name
+    return StagingConfig(staging.uri, properties=lake.catalog.properties, credentials=credentials)
 
 
 def _retries(spec: Retries) -> RetryLimits:

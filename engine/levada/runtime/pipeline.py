@@ -35,6 +35,7 @@ from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
 from levada.runtime.spark import spark_session
+from levada.runtime.staging_area import open_staging
 from levada.runtime.supervisor import Supervisor
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -179,7 +180,7 @@ class Pipeline:
         store.load_destination_tables_metadata()
         store.load_table_controls()
         take_requested_resyncs(store)
-        staging = self._staging = Staging.open(config.staging.uri, durable=config.staging.durable)
+        staging = self._staging = open_staging(config.staging)
         log = SegmentLog(staging, config.name)
         source = prepare_source(config, store, log.end(), lambda tables: take_said_resyncs(config, store, tables))
         log.collect_garbage()

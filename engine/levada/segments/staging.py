@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
+
+_ON_S3: Final = re.compile("s3[an]?://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +29,19 @@ class Staging:
 
     uri: str
     durable: bool
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """How the object store is reached, by PyIceberg's names; none: as Arrow finds by itself. Holds secrets."""
 
     @classmethod
-    def open(cls, uri: str, *, durable: bool | None = None) -> Self:
+    def open(cls, uri: str, *, durable: bool | None = None, properties: Mapping[str, str] | None = None) -> Self:
         """Return the staging area at ``uri``; it is durable unless ``durable`` says that it is scratch.
 
-        Raise NeedsOperator ``staging_unusable`` if no file system answers to the URI.
+        ``properties`` are for s3:// alone. Raise NeedsOperator ``staging_unusable`` if no file system answers to the
+        URI.
         """
-        staging = cls(uri if "://" in uri else str(Path(uri).absolute()), durable is not False)
+        where = uri if "://" in uri else str(Path(uri).absolute())
+        used = sorted((properties or {}).items()) if _ON_S3.match(where) else ()
+        staging = cls(where, durable is not False, tuple(used))
         staging._place()
         return staging
 
@@ -94,7 +102,7 @@ class Staging:
                 return
 
     def _place(self) -> tuple[pafs.FileSystem, str]:
-        return _connect(self.uri)
+        return _connect(self.uri, self.properties)
 
     @property
     def _local(self) -> bool:
@@ -124,14 +132,23 @@ def failures(action: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def _connect(uri: str) -> tuple[pafs.FileSystem, str]:
+def _connect(uri: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.FileSystem, str]:
     if "://" not in uri:
         return pafs.LocalFileSystem(), uri.rstrip("/")
+    if properties:
+        return _connect_as_lake(uri, dict(properties))
     try:
         fs, root = pafs.FileSystem.from_uri(uri)
     except pa.ArrowInvalid:
         fs, root = _connect_fsspec(uri)
     return fs, root.rstrip("/")
+
+
+def _connect_as_lake(uri: str, properties: dict[str, str]) -> tuple[pafs.FileSystem, str]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, bucket, path = PyArrowFileIO.parse_location(uri)
+    return PyArrowFileIO(properties).fs_by_scheme(scheme, bucket), path.rstrip("/")
 
 
 def _connect_fsspec(uri: str) -> tuple[pafs.FileSystem, str]:

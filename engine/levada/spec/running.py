@@ -64,7 +64,8 @@ class Staging(Model):
     )
 
     uri: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
-    """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none."""
+    """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none. S3 is reached as the catalog's
+    properties and Secret say, unless the URI has a query of its own."""
     volume_claim: VolumeClaim | None = setting(Change.IMMUTABLE, None)
     """A persistent volume for the driver. Without it: none."""
 
