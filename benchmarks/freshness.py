@@ -23,7 +23,7 @@ import numpy as np
 import psycopg
 import yaml
 from benchmarks.initial_copy import COLUMNS, ROWS
-from benchmarks.measure import Meter, rss_bytes, table
+from benchmarks.measure import Meter, memory_bytes, table
 from pyiceberg.table import StaticTable
 
 from levada.cli.engine import running_progress
@@ -179,16 +179,16 @@ def main() -> None:
             with Meter(process.pid) as meter:
                 first = _FIRST_ROWS + 1 + 2 * len(warm)
                 written = write(server, tables, options.rate, options.seconds, first)
-                steady = rss_bytes(process.pid)
+                steady = memory_bytes(process.pid)
                 until_applied(folder, process, len(tables), written[-1].lsn)
             seconds = trailing(folder, written)
     changes = len(written) * _PER_TRANSACTION
     p50, p95, worst = np.percentile(seconds, [50, 95, 100])
     print(
         table(
-            ("changes", "a second", "p50 s", "p95 s", "worst s", "CPU s/M", "RSS MB", "peak MB"),
+            ("changes", "a second", "p50 s", "p95 s", "worst s", "CPU s/M", "MB"),
             [(changes, round(changes / options.seconds), float(p50), float(p95), float(worst),
-              meter.usage.cpu * 1e6 / changes, round(steady / 1e6), round(meter.usage.peak_rss / 1e6))],
+              meter.usage.cpu * 1e6 / changes, round(steady / 1e6))],
         )
     )  # fmt: skip
 

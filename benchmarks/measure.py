@@ -74,6 +74,19 @@ def rss_bytes(pid: int | None = None) -> int:
     return sum(p.rss for p in _tree(pid or os.getpid()).values())
 
 
+def memory_bytes(pid: int | None = None) -> int:
+    """Resident bytes of the tree, pages that processes share counted once: what the memory of a pod is."""
+    return sum(_proportional_bytes(p) for p in process_tree(pid))
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1]) * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a measured block took. ``peak_rss`` in bytes, as far as samples every 0.2 s saw it."""
