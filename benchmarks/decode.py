@@ -127,7 +127,7 @@ def copy(conn: psycopg.Connection[Any]) -> list[bytes]:
 
 def copied(schema: ReplicatedTableSchema, parts: list[list[bytes]]) -> int:
     decoder = CopyDecoder(schema)
-    return sum(decoder.decode(part).num_rows for part in parts)
+    return sum(decoder.decode(bytearray(b"".join(part)), [len(p) for p in part]).num_rows for part in parts)
 
 
 def slices(messages: list[bytes], size: int) -> Iterator[list[bytes]]:

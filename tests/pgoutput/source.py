@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from tests.conftest import Database
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.pgoutput.copybinary import needs_text_cast
+from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
 from levada.pgoutput.messages import Relation
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
@@ -58,6 +59,11 @@ class Versions:
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         return None
+
+
+def decoded(schema: ReplicatedTableSchema, parts: Sequence[bytes]) -> pa.RecordBatch:
+    """Decode the payloads of a binary COPY at once."""
+    return CopyDecoder(schema).decode(bytearray(b"".join(parts)), [len(part) for part in parts])
 
 
 def connect(db: Database) -> psycopg.Connection[Any]:

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import Database
-from tests.pgoutput.source import Resolver, connect, copy, create_slot, printed, read_schema, stream, types
+from tests.pgoutput.source import Resolver, connect, copy, create_slot, decoded, printed, read_schema, stream, types
 
 from levada.pgoutput.changes import TableChanges
-from levada.pgoutput.copybinary import CopyDecoder
 from levada.pgoutput.decoder import Decoder
 from levada.schema.changes import UNREPRESENTABLE
 
@@ -202,7 +201,7 @@ def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection
         if isinstance(item, TableChanges)
     ]
     assert len(changes) == 1
-    copied = CopyDecoder(schema).decode(copy(conn, schema))
+    copied = decoded(schema, copy(conn, schema))
     refused = f"coalesce({case.refused}, false)"
     exact = f"CASE WHEN NOT {refused} THEN {case.expected} END"
     rows = printed(conn, ["id", "v IS NOT DISTINCT FROM NULL", exact, refused, "concat(v)"], "t")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
@@ -16,12 +15,11 @@ from levada.pgoutput.changes import ChangeBatch, TableChanges
 from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
 from levada.postgres.catalog import PublishedTable, published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.copying import copy_out
 from levada.postgres.failures import source_errors
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE, change_schema
 from levada.values import Lsn, QualifiedTable
-
-_SLICE_BYTES: Final = 4 << 20
 
 _NOW: Final = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text,
@@ -60,20 +58,20 @@ class SnapshotStream(BatchedStream):
         for table in self._tables:
             schema = read_table_schema(self._connection, table.id, columns=table.column_attnums)
             decoder = CopyDecoder(schema)
-            for parts in self._copied(table, schema):
-                rows = decoder.decode(parts)
+            for data, sizes in self._copied(table, schema):
+                rows = decoder.decode(data, sizes)
                 if rows.num_rows:
                     changes = TableChanges(schema, self._inserts(schema, rows))
                     yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None)
 
-    def _copied(self, table: PublishedTable, schema: ReplicatedTableSchema) -> Iterator[list[bytes]]:
+    def _copied(self, table: PublishedTable, schema: ReplicatedTableSchema) -> Iterator[tuple[bytearray, list[int]]]:
         columns = sql.SQL(", ").join(map(_expression, schema.columns))
         where = sql.SQL("" if table.row_filter is None else f" WHERE {table.row_filter}")
         for leaf in table.leaves:
             name = sql.Identifier(leaf.name.schema, leaf.name.name)
             query = sql.SQL("SELECT {} FROM ONLY {}").format(columns, name) + where
-            with source_errors(f"reading {leaf.name}"):
-                yield from _slices(self._connection, sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query))
+            statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(self._connection)
+            yield from copy_out(self._connection.pgconn, statement, f"reading {leaf.name}")
 
     def _inserts(self, schema: ReplicatedTableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
         count = rows.num_rows
@@ -90,19 +88,6 @@ class SnapshotStream(BatchedStream):
         odd = [rows.column(UNREPRESENTABLE)] if UNREPRESENTABLE in rows.schema.names else []
         layout = change_schema(schema, old=False, unchanged=False, unrepresentable=bool(odd))
         return pa.RecordBatch.from_arrays([*own, *always, *odd], schema=layout)
-
-
-def _slices(connection: psycopg.Connection[Any], statement: sql.Composed) -> Iterator[list[bytes]]:
-    parts: list[bytes] = []
-    size = 0
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for part in copy:
-            parts.append(bytes(part))
-            size += len(part)
-            if size >= _SLICE_BYTES:
-                yield parts
-                parts, size = [], 0
-    yield parts
 
 
 def _expression(column: Column) -> sql.Composable:

@@ -10,21 +10,20 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import pq, sql
+from psycopg import sql
 
 from levada.copy.plan import BlockRange
 from levada.errors import Unrepresentable
 from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import result_error, source_errors
+from levada.postgres.copying import copy_out
+from levada.postgres.failures import source_errors
 from levada.postgres.replication import quote_identifier
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
 from levada.values import OnUnrepresentable, QualifiedTable
 
-_SLICE_BYTES: Final = 2 << 20
-"""Larger ones cost more: they leave the processor's caches before they are decoded."""
 _SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
 """name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
 
@@ -64,15 +63,15 @@ class RangeReader:
     unrepresentable: int = field(default=0, init=False)
 
     def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the range, about 2 MiB of them at a time.
+        """Yield the rows of the range, a few MiB of them at a time.
 
         Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for.
         """
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:
-            for rows in _copy_slices(conn.pgconn, statement, f"copying {part.leaf}"):
-                batch = self._settle(decoder.decode(rows))
+            for data, sizes in copy_out(conn.pgconn, statement, f"copying {part.leaf}"):
+                batch = self._settle(decoder.decode(data, sizes))
                 if batch.num_rows:
                     self.rows += batch.num_rows
                     yield batch
@@ -121,29 +120,3 @@ def _expression(column: Column) -> str:
         return name
     # concat calls the type's own output function. A composite of NULLs "is null", but is not distinct from NULL.
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
-
-
-def _copy_slices(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[list[bytes]]:
-    """Run the COPY; yield what the server sent, a row each, in slices of about `_SLICE_BYTES`."""
-    started = pg.exec_(statement)
-    if started.status != pq.ExecStatus.COPY_OUT:
-        raise result_error(doing, started)
-    rows: list[bytes] = []
-    size = 0
-    receive = pg.get_copy_data
-    with source_errors(doing):
-        while True:
-            length, row = receive(0)
-            if length < 0:
-                break
-            # Not the memoryview: the garbage collector would walk them all, again and again, for twice the cost.
-            rows.append(bytes(row))
-            size += length
-            if size >= _SLICE_BYTES:
-                yield rows
-                rows, size = [], 0
-        ended = pg.get_result()
-    if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
-        raise result_error(doing, ended or started)
-    if rows:
-        yield rows

@@ -12,7 +12,7 @@ from levada.errors import DecodeError
 from levada.pgoutput.binary import BINARY
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
-from levada.pgoutput.wire import Ints, Refused, RowError, Values, WireBuffer, sizes_of
+from levada.pgoutput.wire import PADDING, Ints, Refused, RowError, Values, WireBuffer
 from levada.schema import ColumnType, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
 
@@ -41,14 +41,18 @@ class CopyDecoder:
         self._layout = schema.arrow
         self._rows = 0
 
-    def decode(self, parts: Sequence[bytes]) -> pa.RecordBatch:
+    def decode(self, data: bytearray, sizes: Sequence[int]) -> pa.RecordBatch:
         """Decode one CopyData payload per row, as PostgreSQL sends them; the header and the trailer may be among them.
 
-        The batch has the schema's columns, and `UNREPRESENTABLE` where some value has no place in its column. Raise
-        DecodeError naming the row, counted from 0 over all calls.
+        ``data`` has the payloads one after another, of these ``sizes``; it is taken over. The batch has the schema's
+        columns, and `UNREPRESENTABLE` where some value has no place in its column. Raise DecodeError naming the row,
+        counted from 0 over all calls.
         """
-        buffer, start, end = WireBuffer.join(parts, sizes_of(parts))
-        start, end = self._without_frame(parts, start, end)
+        size = np.array(sizes, np.int64)
+        end = np.cumsum(size)
+        start, end = self._without_frame(data, end - size, end)
+        data += PADDING
+        buffer = WireBuffer(data)
         try:
             batch = self._decode(buffer, start, end)
         except RowError as error:
@@ -58,21 +62,20 @@ class CopyDecoder:
         self._rows += batch.num_rows
         return batch
 
-    def _without_frame(self, parts: Sequence[bytes], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    def _without_frame(self, data: bytearray, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """Leave out the header, which comes before the first row or alone, and the trailer."""
-        if parts and not self._rows and parts[0][: len(SIGNATURE)] == SIGNATURE:
-            start = start.copy()
-            start[0] += self._header_size(parts[0])
+        if len(start) and not self._rows and data.startswith(SIGNATURE):
+            start[0] += self._header_size(data, int(end[0]))
             if start[0] == end[0]:
                 start, end = start[1:], end[1:]
-        if len(start) and parts[-1][-len(TRAILER) :] == TRAILER and end[-1] - start[-1] == len(TRAILER):
+        if len(start) and data.endswith(TRAILER) and end[-1] - start[-1] == len(TRAILER):
             start, end = start[:-1], end[:-1]
         return start, end
 
-    def _header_size(self, part: bytes) -> int:
+    def _header_size(self, data: bytearray, available: int) -> int:
         size = _FLAGS + 8
-        flags, extension = (int.from_bytes(part[at : at + 4], "big") for at in (_FLAGS, _FLAGS + 4))
-        if flags & _HAS_OIDS or size + extension > len(part):
+        flags, extension = (int.from_bytes(data[at : at + 4], "big") for at in (_FLAGS, _FLAGS + 4))
+        if flags & _HAS_OIDS or size + extension > available:
             raise DecodeError("malformed_copy", f"the header of the copy of {self._schema.name} is malformed")
         return size + extension
 

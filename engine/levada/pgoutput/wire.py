@@ -43,8 +43,8 @@ class WireBuffer:
 
     __slots__ = ("_views", "arrow", "bytes")
 
-    def __init__(self, data: bytes | pa.Buffer) -> None:
-        """Take ``data``, which ends with `PADDING`."""
+    def __init__(self, data: bytes | bytearray | pa.Buffer) -> None:
+        """Take ``data``, which ends with `PADDING`, and is not changed any more."""
         self.arrow: pa.Buffer = pa.py_buffer(data)
         self.bytes: Bytes = np.frombuffer(self.arrow, np.uint8)
         self._views: dict[str, np.ndarray[Any, Any]] = {}

@@ -33,6 +33,7 @@ TARGET_BYTES: Final = 128 << 20
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 << 20
 """A row group is closed at whichever of the two comes first; it is what a writer holds in memory."""
+_SAMPLE_ROWS: Final = 8192
 
 # Fixed by Iceberg's specification, "Position Delete Files".
 POSITION_DELETES: Final = pa.schema(
@@ -142,18 +143,23 @@ class DataWriter:
         self._waiting, self._rows, self._bytes = [], 0, 0
         with storage_errors(f"write to {self._storage.folder}"):
             if self._writer is None:
-                self._open_file()
+                self._open_file(dictionary_columns(group))
             assert self._writer is not None
             self._writer.write_table(group, row_group_size=group.num_rows)
             self._written += group.num_rows
             if self._sink.tell() >= self._target:
                 self._close_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self, dictionaries: list[str]) -> None:
         self._path = self._storage.folder + f"{uuid.uuid4()}.parquet"
         self._sink = self._io.new_output(self._path).create()
         self._writer = pq.ParquetWriter(
-            self._sink, self._schema, compression="zstd", store_decimal_as_integer=True, store_schema=False
+            self._sink,
+            self._schema,
+            compression="zstd",
+            use_dictionary=dictionaries,
+            store_decimal_as_integer=True,
+            store_schema=False,
         )
         self._written = 0
 
@@ -166,6 +172,22 @@ class DataWriter:
             self._sink.close()
         self.files.append(WrittenFile(self._path, self._written, size))
         self._writer = None
+
+
+def dictionary_columns(rows: pa.Table) -> list[str]:
+    """Return the Parquet paths of the columns whose values repeat, as far as the first rows tell.
+
+    For any other column the writer builds a dictionary, finds it too large and throws it away: half of what writing
+    costs, for a file that is a fifth larger.
+    """
+    sample = rows.slice(0, _SAMPLE_ROWS).combine_chunks()
+    return [path for f in sample.schema if (path := _repeating(f.name, sample.column(f.name)))]
+
+
+def _repeating(path: str, values: pa.ChunkedArray) -> str:
+    while pa.types.is_list(values.type):
+        path, values = f"{path}.list.element", pc.list_flatten(values)
+    return path if 2 * len(pc.unique(values)) <= len(values) else ""
 
 
 def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedTableSchema) -> pa.Table:

@@ -1,0 +1,44 @@
+"""COPY out of the server: payloads as they come, gathered in one buffer; what they mean is `levada.pgoutput`'s work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from psycopg import pq
+
+from levada.postgres.failures import result_error, source_errors
+
+_SLICE_BYTES: Final = 2 << 20
+"""Larger ones cost more: they leave the processor's caches before they are decoded."""
+
+
+def copy_out(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
+    """Run a COPY TO STDOUT; yield slices of a few MiB: CopyData payloads one after another, and the size of each.
+
+    ``doing`` is for messages of errors. One left before its end leaves the connection in the middle of the COPY.
+    """
+    started = pg.exec_(statement)
+    if started.status != pq.ExecStatus.COPY_OUT:
+        raise result_error(doing, started)
+    receive = pg.get_copy_data
+    data = bytearray()
+    sizes: list[int] = []
+    with source_errors(doing):
+        while True:
+            size, payload = receive(0)
+            if size < 0:
+                break
+            # Into one buffer at once: objects of their own would cost more than all else here.
+            data += payload
+            sizes.append(size)
+            if len(data) >= _SLICE_BYTES:
+                yield data, sizes
+                data, sizes = bytearray(), []
+        ended = pg.get_result()
+        while pg.get_result() is not None:
+            pass
+    if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
+        raise result_error(doing, ended or started)
+    if sizes:
+        yield data, sizes

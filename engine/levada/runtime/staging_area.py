@@ -1,0 +1,21 @@
+"""The staging area, reached as the lake is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from levada.destinations.iceberg.catalog import read_credentials
+from levada.runtime.config import StagingConfig
+from levada.segments.staging import Staging
+
+_STORE_PROPERTIES: Final = ("s3.", "client.")
+"""Of a catalog's properties, those of the object store."""
+
+
+def open_staging(config: StagingConfig) -> Staging:
+    """Return the staging area; raise NeedsOperator ``staging_unusable`` if no file system answers to its URI."""
+    properties = dict(config.properties)
+    if config.credentials is not None and config.credentials.is_dir():
+        properties |= read_credentials(config.credentials)
+    store = {key: value for key, value in properties.items() if key.startswith(_STORE_PROPERTIES)}
+    return Staging.open(config.uri, durable=config.durable, properties=store)
