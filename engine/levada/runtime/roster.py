@@ -153,7 +153,7 @@ class Roster:
         for table in manifest.tables:
             record = self.tables.get(table)
             if record is not None and record.pending_since is None:
-                record.pending_since = time.monotonic()
+                record.pending_since = time.monotonic() - manifest.span_s
 
     def position(self, record: TableRecord) -> Lsn:
         """Return the LSN below which nothing of the table is left to apply."""

@@ -66,6 +66,13 @@ class Manifest:
         return sum(f.bytes for f in self.files)
 
     @property
+    def span_s(self) -> float:
+        """Seconds from its first commit to its last, by the source's clock: for so long its first change waited."""
+        if self.first_commit_ts_us is None or self.last_commit_ts_us is None:
+            return 0.0
+        return max(0, self.last_commit_ts_us - self.first_commit_ts_us) / 1e6
+
+    @property
     def tables(self) -> frozenset[TableId]:
         """The tables that it has something of."""
         touched = {f.table for f in self.files} | {r.schema.id for r in self.relations}
