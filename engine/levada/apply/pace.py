@@ -14,8 +14,9 @@ _LATEST: Final = 0.5
 def due(waited_s: float, last_apply_s: float, freshness_s: float, pending_rows: int, max_rows: int) -> bool:
     """Tell whether to apply now.
 
-    ``waited_s``: seconds since the oldest pending change, as far as its segment tells. ``last_apply_s``: seconds that the table's last batch
-    took. ``freshness_s``: seconds that the table may trail its source. A full batch is always due.
+    ``waited_s``: seconds since the oldest pending change, as far as its segment tells. ``last_apply_s``: seconds that
+    the table's last batch took. ``freshness_s``: seconds that the table may trail its source. A full batch is always
+    due.
     """
     if pending_rows >= max_rows:
         return True
