@@ -32,7 +32,6 @@ from levada.local.postgres import EmbeddedPostgres
 _PER_TRANSACTION = 10
 _FIRST_ROWS = 100_000
 _WARM_UP_S = 15.0
-_PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,10 @@ def engine(folder: Path, manifest: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.terminate()
 
 
-def until_applied(folder: Path, process: subprocess.Popen[bytes], tables: int, target: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+def until_applied(
+    folder: Path, process: subprocess.Popen[bytes], tables: int, target: int, *, patience_s: float = 180
+) -> None:
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and process.poll() is None:
         progress = running_progress(folder / "work")
         if progress is not None and len(progress["tables"]) == tables and all(
