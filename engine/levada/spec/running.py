@@ -45,8 +45,8 @@ class Batch(Model):
 class VolumeClaim(Model):
     """A persistent volume."""
 
-    size: Bytes = setting(Change.RESTART)
-    """How large the volume is."""
+    size: Bytes = setting(Change.HOT)
+    """How large the volume is; it can grow where its storage class allows that."""
     storage_class_name: Annotated[str, Field(max_length=253)] = setting(Change.IMMUTABLE, "")
     """The storage class. Empty: the cluster's default."""
 
