@@ -69,8 +69,7 @@ class Maintenance(Model):
     """The upkeep of the tables, done between batches."""
 
     compact_every_seconds: Whole = setting(Change.RESTART, 600, ge=0, le=604800)
-    """How often, in seconds, a table written to is looked at for small files and deletes to merge. 0: never, and no
-    upkeep at all."""
+    """How often, in seconds, a table written to is looked at for small files and deletes to merge. 0: never."""
     expire_snapshots_after_hours: Whole = setting(Change.RESTART, 120, ge=0, le=87600)
     """How long, in hours, a table's past states can be read before their files are removed. 0: for ever."""
 
@@ -88,8 +87,7 @@ class Iceberg(Model):
     """The Secret whose keys are further properties of the catalog and its file system. Without it: the pod's own
     identity."""
     maintenance: Maintenance = setting(Change.RESTART, {})
-    """The upkeep of the tables. Once a day it also removes files older than three days that no commit names, which a
-    process left that was killed."""
+    """The upkeep of the tables."""
 
 
 class Custom(Model):

@@ -18,13 +18,7 @@ from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.layout import Layout, resync_hint
 from levada.destinations.iceberg.live import whole
-from levada.destinations.iceberg.maintenance import (
-    ORPHANS_EVERY_S,
-    MaintenanceSettings,
-    compact,
-    expire,
-    remove_orphans,
-)
+from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.state import TableState
@@ -141,7 +135,7 @@ class IcebergDestination(Destination):
             return state.mark
 
     def maintain(self, table: TableId) -> None:
-        """Compact the table, expire snapshots, remove orphan files: what it is time for. Call it between batches."""
+        """Compact the table and expire its old snapshots if it is time; call it between batches."""
         state = self._states.get(table)
         if state is None:
             return
@@ -223,9 +217,6 @@ class IcebergDestination(Destination):
             # Before old snapshots go: then the index can no longer follow from its own to the current one.
             self._index(state, table, state.schema, table.metadata.layout)
         expire(table, settings, int(time.time() * 1000))
-        if now >= state.orphans_due_at:
-            state.orphans_due_at = now + ORPHANS_EVERY_S
-            remove_orphans(table, self._tables.jvm, int(time.time() * 1000))
 
     # -- finding tables
 

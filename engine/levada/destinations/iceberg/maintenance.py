@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.files import TARGET_BYTES
-from levada.destinations.iceberg.java import Jvm, each, java_errors
+from levada.destinations.iceberg.java import Jvm, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts, kept_mark
 from levada.destinations.iceberg.table import IcebergTable
 
@@ -28,10 +27,6 @@ DELETED_SHARE: Final = 0.2
 """A larger share of deleted rows than this is worth rewriting the files they are in."""
 REWRITE_BYTES: Final = 1 << 30
 """What one look rewrites at most, so that the table's changes do not wait long."""
-ORPHANS_EVERY_S: Final = 24 * 3600
-"""How often a table's folder is looked at for files that nothing names: the whole of it is listed."""
-ORPHAN_AGE_S: Final = 3 * 24 * 3600
-"""A younger file may belong to a commit that somebody is about to make; Iceberg's own procedure waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +121,3 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
         table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
     table.refresh()
     _log.info("%s: snapshots before %s expired", table.name, oldest.id)
-
-
-def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
-    """Remove old files in the table's folder that no snapshot names; return how many.
-
-    They are of a process that was killed before its commit. Nothing is removed before the table's copy is complete, nor
-    while somebody makes a copy beside it: those files have no name yet, however old they are.
-    """
-    if table.metadata.mark is None or Claim.of(table) is not None:
-        return 0
-    with java_errors(f"look for orphan files of {table.name}"):
-        # Listed by the table's own way to its files: Hadoop's, the default, does not know of object stores here.
-        action = jvm.actions().deleteOrphanFiles(table.java).usePrefixListing(True)
-        found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
-        removed = sum(1 for _ in each(found.orphanFileLocations()))
-    if removed:
-        _log.info("%s: removed %d files of commits that never were", table.name, removed)
-    return removed

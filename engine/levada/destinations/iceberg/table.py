@@ -160,12 +160,6 @@ class IcebergTable:
         except LevadaError as error:
             _log.warning("%s stays behind as garbage: %s", folder, error.message)
 
-    def remove_data(self) -> None:
-        """Remove the folder of the data files of a table that was dropped, if that is in the table's own folder."""
-        folder, own = self.storage().folder, f"{self.java.location().rstrip('/')}/"
-        if folder.startswith(own) and len(folder) > len(own):
-            self.remove_folder(folder)
-
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver stamped the table, NeedsOperator if it belongs to another pipeline."""
         current = self.metadata.mark

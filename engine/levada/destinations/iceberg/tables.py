@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
+from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, java_errors
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
 from levada.destinations.iceberg.metadata import Property
@@ -92,10 +93,11 @@ class Tables:
         if self._remove_remains(name):
             _log.warning("removed what was left of %s by a drop that did not end", name)
         elif (table := self.load(name)) is not None:
+            claim = Claim.of(table)
+            if claim is not None:
+                claim.remove_files(table)
             with java_errors(f"drop {name}"):
                 self._catalog.dropTable(self._identifier(name), True)
-            # A catalog removes what snapshots name; a copy that was killed before its commit has left as much again.
-            table.remove_data()
 
     def _remove_remains(self, name: TableName) -> bool:
         """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
