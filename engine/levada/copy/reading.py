@@ -63,7 +63,7 @@ class RangeReader:
     unrepresentable: int = field(default=0, init=False)
 
     def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the range, a few MiB of them at a time.
+        """Yield the rows of the range, as many at a time as `copy_out` has in a slice.
 
         Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for.
         """

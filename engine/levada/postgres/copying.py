@@ -14,9 +14,10 @@ _SLICE_BYTES: Final = 2 << 20
 
 
 def copy_out(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
-    """Run a COPY TO STDOUT; yield slices of a few MiB: CopyData payloads one after another, and the size of each.
+    """Run a COPY TO STDOUT; yield slices: CopyData payloads one after another, and the size of each in bytes.
 
-    ``doing`` is for messages of errors. One left before its end leaves the connection in the middle of the COPY.
+    A slice ends with the payload that brings it to 2 MiB; the last may have less. ``doing`` is for messages of errors.
+    One left before its end leaves the connection in the middle of the COPY.
     """
     started = pg.exec_(statement)
     if started.status != pq.ExecStatus.COPY_OUT:

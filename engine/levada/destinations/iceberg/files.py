@@ -34,6 +34,7 @@ ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 << 20
 """A row group is closed at whichever of the two comes first; it is what a writer holds in memory."""
 _SAMPLE_ROWS: Final = 8192
+"""The rows that tell whether a column's values repeat."""
 
 # Fixed by Iceberg's specification, "Position Delete Files".
 POSITION_DELETES: Final = pa.schema(
@@ -175,7 +176,7 @@ class DataWriter:
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
-    """Return the Parquet paths of the columns whose values repeat, as far as the first rows tell.
+    """Return the Parquet paths of the columns of whose first values at most half are different.
 
     For any other column the writer builds a dictionary, finds it too large and throws it away: half of what writing
     costs, for a file that is a fifth larger.
