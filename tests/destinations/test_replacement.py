@@ -22,7 +22,7 @@ from levada.schema import Kind, ReplicatedTableSchema
 from levada.values import TableId
 
 T = TypeVar("T")
-CLAIM = "levada.replacement"
+CLAIM = "levada.copy"
 
 
 class SlowRows(MemoryRows):

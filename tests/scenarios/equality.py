@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pyarrow as pa
@@ -22,9 +23,19 @@ _NULL = "\\N"
 
 def lake_table(warehouse: Path, namespace: str, name: str) -> pa.Table:
     """Read the newest snapshot of a table of a Hadoop catalog."""
-    metadata = warehouse / namespace / name / "metadata"
-    version = (metadata / "version-hint.text").read_text().strip()
-    return StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan().to_arrow()
+    return _open(warehouse / namespace / name).scan().to_arrow()
+
+
+def left_by_copies(warehouse: Path, namespace: str, name: str) -> set[str]:
+    """Return the files that copies wrote to a table's folder and no snapshot of the table names."""
+    folder = warehouse / namespace / name
+    named = {urlsplit(path).path for path in _open(folder).inspect.all_files()["file_path"].to_pylist()}
+    return {str(file) for file in (folder / "data").glob("*/*.parquet")} - named
+
+
+def _open(folder: Path) -> StaticTable:
+    version = (folder / "metadata" / "version-hint.text").read_text().strip()
+    return StaticTable.from_metadata(str(folder / "metadata" / f"v{version}.metadata.json"))
 
 
 def source_table(connection: psycopg.Connection[Any], schema: str, name: str, like: pa.Schema) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Who makes a new copy beside a table, and where its files are.
+"""Who makes a copy of a table, its first or one beside it, and where the files are.
 
 A property of the table tells it, so that whoever comes after a crash removes files that no commit names. The commit
 that makes them the table's removes the claim: a folder that is claimed has nothing that the table needs.
@@ -22,14 +22,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The driver that makes a copy beside a table, and the folder of the files, which ends with a slash."""
+    """The driver that makes a copy, and the folder of the files, which ends with a slash."""
 
     epoch: int
     folder: str
 
     @classmethod
     def of(cls, table: IcebergTable) -> Claim | None:
-        """Return the claim on the table, None if nobody makes a copy beside it, or ended it."""
+        """Return the claim on the table, None if nobody makes a copy of it."""
         kept = table.metadata.properties.get(Property.CLAIM)
         return None if kept is None else cls(**json.loads(kept))
 
@@ -49,6 +49,13 @@ class Claim:
         told = json.dumps({"epoch": claim.epoch, "folder": claim.folder})
         table.set_properties({Property.CLAIM.value: told})
         return claim
+
+    def holds(self, table: IcebergTable, mark: Watermark) -> bool:
+        """Tell whether the claim is on the table, as that was last read; raise StaleEpoch if a newer driver's is."""
+        current = Claim.of(table)
+        if current is not None and current.epoch > mark.epoch:
+            raise StaleEpoch(mark.epoch, current.epoch)
+        return current == self
 
     def release(self, table: IcebergTable) -> None:
         """Remove the files and the claim, unless the table has them by now, or another driver has claimed it."""

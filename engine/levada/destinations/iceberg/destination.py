@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.changelog import write_changelog
+from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.evolution import bring_to, fill
 from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
 from levada.destinations.iceberg.index import KeyIndex
@@ -105,9 +107,9 @@ class IcebergDestination(Destination):
             table.check_epoch(mark)
             layout = bring_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
-            writer = PartitionWriter(table.storage(), layout, schema, copied)
-            files = [f for part in rows.map_partitions(writer) for f in part]
-            snapshot = _commit_copy(table, files, mark)
+            claim = Claim.take(table, mark)
+            files = _write_claimed(rows, PartitionWriter(claim.storage(table), layout, schema, copied), claim, table)
+            snapshot = _commit_copy(table, files, mark, claim)
             state.schema, state.mark = schema, mark
             if mode is TableMode.UPSERT:
                 self._index_copy(state, table, schema, layout, files, snapshot)
@@ -363,16 +365,33 @@ class IcebergDestination(Destination):
             state.forget_index()
 
 
-def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark) -> int:
-    """Commit copied rows in the place of all that is there; return the snapshot's id."""
+def _write_claimed(rows: TableRows, writer: PartitionWriter, claim: Claim, table: IcebergTable) -> list[WrittenFile]:
+    """Write the rows' files; if that fails, remove those that were written."""
+    try:
+        return [file for part in rows.map_partitions(writer) for file in part]
+    except Exception:
+        # What cannot be removed now goes with the claim when the copy is begun again.
+        with suppress(LevadaError):
+            claim.release(table)
+        raise
+
+
+def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, claim: Claim) -> int:
+    """Commit copied rows in the place of all that is there; return the snapshot's id.
+
+    Raise CommitConflict if somebody else has begun a copy meanwhile, StaleEpoch if that is a newer driver.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
+        # A copy takes hours: what has happened to the table since must be known before the files are looked at.
+        table.refresh()
+        table.check_epoch(mark)
+        if not claim.holds(table, mark):
+            raise CommitConflict("commit_conflict", f"{table.name} is being copied by somebody else")
         try:
             # The rows have every value: what was to be filled in before is so no longer.
-            done = {Property.FILL.value: None}
+            done = {Property.FILL.value: None, Property.CLAIM.value: None}
             return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
         except CommitConflict:
             if attempt == _ATTEMPTS:
                 raise
-            table.refresh()
-            table.check_epoch(mark)
     raise AssertionError

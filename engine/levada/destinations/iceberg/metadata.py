@@ -39,8 +39,8 @@ class Property(StrEnum):
     """attnum -> field id, in JSON."""
     FILL = "levada.fill"
     """attnums of added columns whose constant the rows that were there have not got yet, in JSON."""
-    CLAIM = "levada.replacement"
-    """Who makes a copy that is to take the table's place, and in which folder its files are, in JSON."""
+    CLAIM = "levada.copy"
+    """Who makes a copy of the table, and in which folder its files are, in JSON."""
 
 
 @dataclass(frozen=True, slots=True)

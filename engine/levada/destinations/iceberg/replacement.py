@@ -25,7 +25,6 @@ from levada.destinations.iceberg.tables import key_property
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import TableMode
 from levada.destinations.keys import KeyEncoder
-from levada.errors import StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -140,11 +139,8 @@ class Replacement:
         raise AssertionError
 
     def _fits(self, table: IcebergTable, mark: Watermark) -> bool:
-        claim = Claim.of(table)
-        if claim is not None and claim.epoch > mark.epoch:
-            raise StaleEpoch(mark.epoch, claim.epoch)
         # The stream may have brought the table to the columns that the copy had from the start.
-        return claim == self.claim and table.metadata.layout in (self.before, self.layout)
+        return self.claim.holds(table, mark) and table.metadata.layout in (self.before, self.layout)
 
     def remove_index(self) -> None:
         """Remove the index."""

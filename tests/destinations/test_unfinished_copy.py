@@ -1,0 +1,102 @@
+"""A copy that did not end leaves nothing in the lake once the table is copied again, and never counts as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows
+from tests.destinations.test_behaviours import ORDERS, apply, copy
+from tests.destinations.test_replacement import CLAIM, SlowRows, rows
+
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.claim import Claim
+from levada.destinations.iceberg.java import each
+from levada.destinations.iceberg.table import IcebergTable
+from levada.errors import LevadaError, NeedsOperator, StaleEpoch
+
+
+def table(destination: IcebergDestination) -> IcebergTable:
+    """The table as the destination has it."""
+    found = destination._states[ORDERS.id].table
+    assert found is not None
+    return found
+
+
+def stored(destination: IcebergDestination) -> set[str]:
+    """The files among the table's data, whoever names them."""
+    opened = table(destination)
+    listed = opened.java.io().listPrefix(opened.storage().folder)
+    return {name for f in each(listed) if (name := f.location().rsplit("/", 1)[-1]).endswith(".parquet")}
+
+
+def named(lake: Lake) -> set[str]:
+    """The files that the table's snapshot names."""
+    tasks = list(lake.iceberg().scan().plan_files())
+    paths = [t.file.file_path for t in tasks] + [d.file_path for t in tasks for d in t.delete_files]
+    return {p.rsplit("/", 1)[-1] for p in paths}
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    """Return what raises the error."""
+
+    def raising() -> None:
+        raise error
+
+    return raising
+
+
+def begin(lake: Lake, error: BaseException) -> IcebergDestination:
+    """A destination whose copy of the table failed after two of its files were written."""
+    destination = lake.destination()
+    copied = SlowRows(ORDERS, fail(error), rows(2), rows(1))
+    with pytest.raises(type(error)):
+        destination.write_table_rows(ORDERS, copied, lake.mark(1000))
+    return destination
+
+
+def test_a_killed_copy_leaves_nothing_to_the_next(lake: Lake) -> None:
+    """What it wrote has no name in the table; whoever copies the table again finds it by the claim, and removes it."""
+    left = stored(begin(lake, KeyboardInterrupt()))
+    assert len(left) == 2
+    destination = lake.destination()
+    assert destination.applied(ORDERS.id) is None
+    destination.drop_table_for_copy(ORDERS)
+    stream = copy(lake, destination)
+    stream.delete(id=1)
+    apply(lake, destination, stream)
+    assert stored(destination) == named(lake)
+    assert CLAIM not in lake.iceberg().properties
+
+
+def test_a_killed_copy_without_a_drop(hadoop: Lake) -> None:
+    """Copied again into the table that is there, a newer driver's claim takes the place of the former and its files."""
+    left = stored(begin(hadoop, KeyboardInterrupt()))
+    destination = hadoop.destination()
+    destination.write_table_rows(ORDERS, MemoryRows(ORDERS, rows(3)), hadoop.mark(1000, epoch=2))
+    assert stored(destination) == named(hadoop)
+    assert not left & named(hadoop)
+
+
+def test_a_failed_copy_removes_its_files(lake: Lake) -> None:
+    """A table that is parked after its copy failed does not keep what nobody can read."""
+    destination = begin(lake, NeedsOperator("value_out_of_range", "a value does not fit", hint="mend it"))
+    assert stored(destination) == set()
+    assert CLAIM not in lake.iceberg().properties
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(2, StaleEpoch), (1, LevadaError)])
+def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, error: type[LevadaError]) -> None:
+    """Whoever has begun a copy since has removed the files: they must not be committed."""
+    destination, other = hadoop.destination(), hadoop.destination()
+
+    def overtaken() -> None:
+        opened = other._tables.load(table(destination).name)
+        assert opened is not None
+        Claim.take(opened, hadoop.mark(1000, epoch))
+
+    with pytest.raises(error, match="epoch 2" if epoch == 2 else "by somebody else"):
+        destination.write_table_rows(ORDERS, SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
+    assert hadoop.destination().applied(ORDERS.id) is None
+    assert named(hadoop) == set()
