@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -333,3 +336,42 @@ def test_a_password_can_be_changed(rig: Rig, db: Database, tmp_path: Path) -> No
     finally:
         rig.stop()
         db.execute(f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
+
+
+def test_the_stream_is_told_of_while_the_store_waits(rig: Rig, db: Database) -> None:
+    """A store that does not answer holds up the phases, not what is known of the stream."""
+    rig.store = lambda: PostgresStore(db.connection, "shop")
+    rig.start()
+    before = rig.wait_caught_up()
+    with db.connect() as holder, holder.transaction():
+        holder.execute("LOCK TABLE levada.table_actions IN ACCESS EXCLUSIVE MODE")
+        while not db.query("SELECT FROM pg_locks WHERE NOT granted"):
+            time.sleep(0.05)
+        db.execute("INSERT INTO orders VALUES (100)")
+        during = rig.wait(lambda p: p.capture.rows > before.capture.rows)
+        assert not table(during, "orders").pending_rows
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows["orders"] == 1
+
+
+def test_a_source_that_does_not_answer_is_not_connected(rig: Rig, db: Database) -> None:
+    """Nor while it is tried again, which may take as long as a login may: the error stays until the stream is open."""
+    rig.change(retries=RetryLimits(100, 0.1, 0.1))
+    rig.start()
+    rig.wait_caught_up()
+    postmaster = int((db.server.data / "postmaster.pid").read_text().split()[0])
+    with db.connect() as admin:
+        os.kill(postmaster, signal.SIGSTOP)
+        try:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'walsender'")
+            rig.wait(lambda p: not p.capture.connected)
+            assert rig.running is not None
+            for _ in range(20):
+                time.sleep(0.05)
+                told = rig.running.progress().capture
+                assert not told.connected
+                assert told.error is not None
+        finally:
+            os.kill(postmaster, signal.SIGCONT)
+    assert rig.wait(lambda p: p.capture.connected).capture.error is None
+    rig.wait_caught_up()

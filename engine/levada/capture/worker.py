@@ -48,6 +48,8 @@ class CaptureWorker:
             durable=log.staging.durable, remember=remember, remember_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
+        self.streaming = False
+        """Whether a stream is open, or was until a moment ago and is opened anew because of `reopen`."""
 
     @property
     def position(self) -> CapturePosition:
@@ -72,23 +74,30 @@ class CaptureWorker:
         Raise Transient for what a later call may mend, SlotLost, and what else keeps the stream from going on. What is
         not in a segment by then is sent again.
         """
-        while not stop.is_set():
-            self._reopen.clear()
-            confirmed = self._confirmed()
-            start = max(confirmed, self._staged())
-            self._resolver.begin_session()
-            self._position = replace(self._position, staged_lsn=start, sessions=self._position.sessions + 1)
-            with ReplicationStream(
-                self._settings.connection,
-                slot=self._settings.slot,
-                publication=self._settings.publication,
-                start_lsn=start,
-            ) as stream:
-                self._acknowledger.attach(stream, confirmed, start)
-                try:
-                    self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
-                finally:
-                    self._acknowledger.detach()
+        try:
+            while not stop.is_set():
+                self._reopen.clear()
+                self._run_session(stop)
+        finally:
+            self.streaming = False
+
+    def _run_session(self, stop: threading.Event) -> None:
+        confirmed = self._confirmed()
+        start = max(confirmed, self._staged())
+        self._resolver.begin_session()
+        self._position = replace(self._position, staged_lsn=start, sessions=self._position.sessions + 1)
+        with ReplicationStream(
+            self._settings.connection,
+            slot=self._settings.slot,
+            publication=self._settings.publication,
+            start_lsn=start,
+        ) as stream:
+            self.streaming = True
+            self._acknowledger.attach(stream, confirmed, start)
+            try:
+                self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
+            finally:
+                self._acknowledger.detach()
 
     def _staged(self) -> Lsn:
         """Return the end of what is staged, and hand on what this process wrote without knowing that it succeeded."""

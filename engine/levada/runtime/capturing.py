@@ -27,8 +27,7 @@ class CaptureThread:
         self._failed = failed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
-        self.error: LevadaError | None = None
-        """The error that keeps the stream from running now, None while it runs."""
+        self._error: LevadaError | None = None
         self.attempts = 0
 
     @property
@@ -38,13 +37,13 @@ class CaptureThread:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the stream runs."""
-        return self._thread.is_alive() and self.error is None
+        """Tell whether the stream runs; from any thread."""
+        return self._worker.streaming
 
     @property
-    def alive(self) -> bool:
-        """Tell whether the thread runs."""
-        return self._thread.is_alive()
+    def error(self) -> LevadaError | None:
+        """The error that keeps the stream from running, also while it is tried again; None while it runs."""
+        return None if self._worker.streaming else self._error
 
     def reopen(self) -> int:
         """Ask for a new session of the stream; return its number, which `position` tells once it has begun."""
@@ -66,12 +65,12 @@ class CaptureThread:
         while not self._stop.is_set():
             rows = self.position.rows
             try:
-                self.error = None
                 self._worker.run(self._stop)
+                self._error = None
                 return
             except Exception as error:
                 known = as_levada_error(error)
-                self.error = known
+                self._error = known
                 if not mends_itself(known):
                     _log.error("capture ended: %s", known, exc_info=error if known is not error else None)
                     self._failed(known)

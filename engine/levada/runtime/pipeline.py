@@ -143,7 +143,7 @@ class Pipeline:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            progress = self._progress
+            progress = self.progress()
             if done(progress):
                 return progress
             if self.wait(_POLL_S):
@@ -154,8 +154,19 @@ class Pipeline:
                 raise TimeoutError(f"pipeline {self.config.name} did not get there in {timeout_s} s")
 
     def progress(self) -> Progress:
-        """Return the newest snapshot; from any thread, without waiting."""
-        return self._progress
+        """Return the newest snapshot; from any thread, without waiting.
+
+        The tables are as of ``at``, when the supervisor told of them: it waits where its store does not answer. The
+        stream and the slot are as of now, because what keeps the store from answering is often what ails them.
+        """
+        told, capture = self._progress, self._capture
+        if capture is None:
+            return told
+        return replace(
+            told,
+            slot=self._sampler.progress(),
+            capture=capture_progress(capture, told.capture.rows_per_second),
+        )
 
     def caught_up(self) -> Callable[[Progress], bool]:
         """Return what tells that every table is Ready and has applied all that is committed at the source now."""
