@@ -19,6 +19,7 @@ class _Holder:
     position: Lsn
     pending: list[Manifest] = field(default_factory=list)
     holds: bool = True
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,19 @@ class Backlog:
         self._tables: dict[TableId, _Holder] = {}
         self._beside: dict[TableId, _Holder] = {}
 
-    def track(self, table: TableId, position: Lsn, *, holds: bool = True, beside: bool = False) -> None:
+    def track(self, table: TableId, position: Lsn | None, *, holds: bool = True, beside: bool = False) -> None:
         """Begin to keep segments for a table from ``position`` on, or move it there (a copy, a resync).
 
-        Without ``holds`` the table needs nothing that is staged before its copy begins: it follows what lands.
+        None: the destination has not told yet, all that is staged is kept, and the position is 0 meanwhile. Without
+        ``holds`` the table needs nothing that is staged before its copy begins: it follows what lands.
         """
-        pending = [m for m in self._in_order() if holds and m.end_lsn > position and table in m.tables]
-        self._of(beside)[table] = _Holder(position, pending, holds)
+        start = position or Lsn(0)
+        pending = [m for m in self._in_order() if holds and m.end_lsn > start and table in m.tables]
+        self._of(beside)[table] = _Holder(start, pending, holds, position is not None)
+
+    def knows(self, table: TableId) -> bool:
+        """Tell whether the table's position is known."""
+        return self._tables[table].known
 
     def forget(self, table: TableId, *, beside: bool = False) -> None:
         """Keep nothing for the table any more; not an error if it was not tracked."""
@@ -86,7 +93,7 @@ class Backlog:
     def position(self, table: TableId, staged: Lsn, *, beside: bool = False) -> Lsn:
         """Return the table's position, given that everything up to ``staged`` is staged."""
         state = self._of(beside)[table]
-        if state.pending or not state.holds:
+        if state.pending or not state.holds or not state.known:
             return state.position
         return max(state.position, staged)
 

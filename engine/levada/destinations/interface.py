@@ -106,7 +106,11 @@ class Destination(ABC):
         raise NotImplementedError(f"{cls.__name__} cannot be made from a manifest")
 
     def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
-        """Open what is needed; called after state is loaded, before workers start."""
+        """Open what is needed; called after state is loaded, before workers start.
+
+        After an error that another attempt may mend, a pipeline that has copied tables goes on, to stage what changes:
+        the other calls follow all the same, and raise in their turn.
+        """
 
     def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
         """Close; called once, after the writes in flight."""

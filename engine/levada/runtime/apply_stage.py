@@ -11,15 +11,16 @@ from datetime import UTC, datetime
 
 from levada.apply.table import Applied, Applier
 from levada.destinations import Destination, Ordering
-from levada.runtime.deciding import apply_is_due, maintenance_is_due, wants_apply
+from levada.runtime.deciding import apply_is_due, is_void, maintenance_is_due, wants_apply
 from levada.runtime.live import LiveConfig
-from levada.runtime.reports import ApplyEnded, JobBegun, MaintainEnded, Report
+from levada.runtime.reports import ApplyEnded, JobBegun, Looked, MaintainEnded, Report
 from levada.runtime.roster import Roster
 from levada.runtime.tables import TableRecord
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, Init
 from levada.stores.storage import table_worker
-from levada.values import Lsn, TableId
+from levada.values import Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,36 @@ class ApplyStage:
         self._inbox = inbox
         self._together = destination.capabilities.ordering is Ordering.PIPELINE
         self._pool = ThreadPoolExecutor(1 if self._together else live.now.apply_threads, "levada-apply")
+
+    # ---- where tables are -----------------------------------------------------------------------------------------
+
+    def start_looks(self) -> None:
+        """Ask the destination where the tables are of which it is to be known."""
+        for record in self._roster.tables.values():
+            if record.look_due and not record.busy:
+                record.look_due = False
+                record.begin("look")
+                self._pool.submit(self._look, record.id)
+
+    def _look(self, table: TableId) -> None:  # in a pool
+        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+        try:
+            mark = self._destination.applied(table)
+        except BaseException as error:
+            self._inbox.put(Looked(table, error))
+        else:
+            self._inbox.put(Looked(table, mark))
+
+    def looked(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
+        """Let the table go on from where it is; park it where that cannot be told. A parked one stays so."""
+        record.end()
+        if is_void(record.phase) or isinstance(record.phase, Init):
+            # It is to be copied, as was decided meanwhile.
+            return
+        if not isinstance(outcome, BaseException):
+            self._roster.locate(record, None if outcome is None else outcome.lsn)
+        elif not isinstance(record.phase, Errored):
+            self._roster.park(record, outcome)
 
     # ---- batches --------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         mode=record.mode,
         note=record.note,
         copy=copied if copied is not None or copying else _finished_before(),
-        applied_lsn=None if copying else roster.position(record),
+        applied_lsn=roster.position(record) if roster.backlog.knows(record.id) and not copying else None,
         lag_seconds=None if copying else max(0.0, (now_us - oldest) / 1e6) if oldest is not None else 0.0,
         pending_segments=pending.segments,
         pending_rows=pending.rows,

@@ -31,6 +31,7 @@ from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
+from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
@@ -40,6 +41,7 @@ from levada.runtime.supervisor import Supervisor
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import DataSync, Init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +202,7 @@ class Pipeline:
             for manifest in log.list():
                 log.remove(manifest)
         self._tell_destination(source.tables)
-        self._destination.startup()
+        self._open_destination()
         self._worker = self._capture_worker(log, source)
         self._capture = CaptureThread(
             self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
@@ -212,6 +214,16 @@ class Pipeline:
         self._capture.start()
         self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
         self._thread.start()
+
+    def _open_destination(self) -> None:
+        """Start the destination up; if it does not answer, that ends a pipeline only before it has copied anything."""
+        try:
+            self._destination.startup()
+        except LevadaError as error:
+            phases = self._store.get_table_replication_states().values()
+            if not mends_itself(error) or all(isinstance(phase, Init | DataSync) for phase in phases):
+                raise
+            _log.warning("changes are staged until the destination can be used: %s", error)
 
     def _tell_destination(self, tables: tuple[PublishedTable, ...]) -> None:
         """Let the destination find each table where its copy was made, whatever is said of it now."""

@@ -108,7 +108,7 @@ class TableProgress:
     copy_order: str = ""
     """What tells the copy apart that another process is to make, or makes; empty for none."""
     job: str = ""
-    """What has the table now: copy, apply, maintain, or empty for nothing."""
+    """What has the table now: copy, look, apply, maintain, or empty for nothing."""
     job_since: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied
 from levada.runtime.resync import ResyncEnded, ResyncStarted
 from levada.segments.manifest import Manifest
-from levada.values import TableId
+from levada.values import TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import CopyUnderWay
@@ -49,6 +49,14 @@ class JobBegun:
 
     tables: tuple[TableId, ...]
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the destination says a table is marked with, None for no such table, or why it does not say."""
+
+    table: TableId
+    outcome: Watermark | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,7 @@ Report = (
     | CopyStarted
     | CopyEnded
     | JobBegun
+    | Looked
     | ApplyEnded
     | MaintainEnded
     | ResyncStarted

@@ -154,7 +154,8 @@ class ResyncStage:
     def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
         backlog, staged, table = self._roster.backlog, self._roster.staged_lsn, record.id
         reached = backlog.position(table, staged, beside=True)
-        if reached >= self._roster.position(record):
+        # Of a parked table that the destination did not tell of, it has no more than what is staged.
+        if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin("swap")
             self._submit(

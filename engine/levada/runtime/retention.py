@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from levada.errors import LevadaError
+from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.source import SLOT_WORKER
 from levada.segments.log import SegmentLog
+from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn
+
+_log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 2.0
 
@@ -24,20 +31,33 @@ class Retention:
         self._release = release
         self._next = 0.0
         self._remembered = Lsn(0)
+        self._gone: deque[Manifest] = deque()
+        """Those that nobody needs and that are not removed yet."""
 
     def remove(self, now: float) -> None:
         """Give up what nobody needs; before nothing shows it any more, remember how far the slot may have been told.
 
-        Does so every two seconds at most; ``now`` is of the monotonic clock.
+        Does so every two seconds at most; ``now`` is of the monotonic clock. What the staging area does not remove now
+        is tried again.
         """
         if now < self._next:
             return
         self._next = now + _EVERY_S
-        gone = self._roster.backlog.take_removable()
+        self._gone += self._roster.backlog.take_removable()
         everywhere = self._roster.backlog.everywhere(self._roster.staged_lsn)
-        position = everywhere if not self._log.staging.durable else max((m.end_lsn for m in gone), default=Lsn(0))
+        staged = max((m.end_lsn for m in self._gone), default=Lsn(0))
+        position = staged if self._log.staging.durable else everywhere
         if position > self._remembered:
             self._remembered = self._store.upsert_replication_progress(SLOT_WORKER, position)
-        for manifest in gone:
-            self._log.remove(manifest)
+        try:
+            self._remove_segments()
+        except LevadaError as error:
+            if not mends_itself(error):
+                raise
+            _log.warning("%d segments wait to be removed: %s", len(self._gone), error.message)
         self._release(everywhere)
+
+    def _remove_segments(self) -> None:
+        while self._gone:
+            self._log.remove(self._gone[0])
+            self._gone.popleft()

@@ -156,20 +156,24 @@ class Roster:
                 record.pending_since = time.monotonic() - manifest.span_s
 
     def position(self, record: TableRecord) -> Lsn:
-        """Return the LSN below which nothing of the table is left to apply."""
+        """Return the LSN below which nothing of the table is left to apply; 0 while that is not known."""
         return self.backlog.position(record.id, self.staged_lsn)
 
     def _hold(self, record: TableRecord) -> None:
-        """Begin to keep segments for the table from where its destination is; park it if its destination is gone."""
+        """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
         if is_void(record.phase) or isinstance(record.phase, Init):
             self.backlog.track(record.id, self.staged_lsn, holds=False)
-            return
-        position = self._position_at_destination(record)
-        if position is not None:
-            self.backlog.track(record.id, position)
-            return
-        self.backlog.track(record.id, Lsn(0))
-        if not isinstance(record.phase, Errored):
+        elif self._destination.capabilities.watermark:
+            # Asked by a job: one that does not answer must not keep the stream from being staged.
+            self.backlog.track(record.id, None)
+            record.look_due = True
+        else:
+            self.locate(record, self._store.get_replication_progress(table_worker(record.id)))
+
+    def locate(self, record: TableRecord, position: Lsn | None) -> None:
+        """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
+        self.backlog.track(record.id, position)
+        if position is None and not isinstance(record.phase, Errored):
             self.park(
                 record,
                 NeedsOperator(
@@ -178,12 +182,6 @@ class Roster:
                     hint=f"copy it again: levada resync MANIFEST {record.name}",
                 ),
             )
-
-    def _position_at_destination(self, record: TableRecord) -> Lsn | None:
-        if self._destination.capabilities.watermark:
-            mark = self._destination.applied(record.id)
-            return None if mark is None else mark.lsn
-        return self._store.get_replication_progress(table_worker(record.id))
 
     # ---- phases ---------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from levada.runtime.reports import (
     Fatal,
     JobBegun,
     Landed,
+    Looked,
     MaintainEnded,
     Reconfigured,
     Report,
@@ -147,6 +148,8 @@ class Supervisor:
             case JobBegun(begun, at):
                 for table in begun:
                     tables[table].busy_since = at
+            case Looked(table, outcome):
+                self._applies.looked(tables[table], outcome)
             case ApplyEnded(applied, outcome):
                 self._applies.ended([tables[t] for t in applied], outcome)
             case MaintainEnded(table, error):
@@ -175,6 +178,7 @@ class Supervisor:
         for record in self.roster.tables.values():
             if not record.busy and not record.suspended:
                 self.roster.step(record)
+        self._applies.start_looks()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)
         self._applies.start(now)

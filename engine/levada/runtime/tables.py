@@ -20,7 +20,8 @@ class TableRecord:
 
     ``busy`` names the job that has the table, empty for none: a destination is never called for one table from two
     threads. A batch or upkeep runs since ``busy_since``, None while it waits for a thread. A copy waits for capture's
-    session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set.
+    session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set. ``look_due``: the
+    destination is to be asked where the table is.
     """
 
     id: TableId
@@ -32,6 +33,7 @@ class TableRecord:
     attempts: int = 0
     copy: CopyUnderWay | None = None
     copied: CopyProgress | None = None
+    look_due: bool = False
     copy_after_session: int = 0
     suspended: bool = False
     pending_since: float | None = None

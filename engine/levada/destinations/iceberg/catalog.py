@@ -25,7 +25,12 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _S3: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
 _ON_S3: Final = re.compile("s3[an]?://")
-_JDBC: Final = {"jdbc.schema-version": "V1"}
+_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Rest": {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"},
+    "Jdbc": {"jdbc.schema-version": "V1"},
+}
+_POSTGRES: Final = {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60"}
+"""Seconds, by the names of PostgreSQL's driver. Without them a catalog that went away is waited for without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,9 @@ class CatalogConfig:
         for needed in _NEEDED[kind]:
             if not catalog.get(needed):
                 raise _invalid(f"catalog.{needed}", f"is needed for a catalog of the type {kind}")
-        properties = {"type": _TYPES[kind], **(_JDBC if kind == "Jdbc" else {})}
+        properties = {"type": _TYPES[kind], **_DEFAULTS.get(kind, {})}
+        if kind == "Jdbc" and str(catalog["uri"]).startswith("jdbc:postgresql:"):
+            properties |= _POSTGRES
         # A REST catalog says itself how its files are reached.
         if kind == "Glue" or (kind != "Rest" and _ON_S3.match(str(catalog.get("warehouse")))):
             properties |= _S3

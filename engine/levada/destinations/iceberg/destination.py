@@ -73,6 +73,10 @@ class IcebergDestination(Destination):
         catalog = CatalogConfig.from_manifest(config, context.pipeline, context.credentials)
         return cls(catalog, context, MaintenanceSettings.from_manifest(config.get("maintenance") or {}))
 
+    def startup(self) -> None:
+        """Open the catalog, so that one that cannot be used is told of before anything is copied."""
+        self._tables.open()
+
     def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
         """Return what the table holds: what was asked for, but every change where no key tells rows apart."""
         columns = {c.attnum for c in schema.columns}

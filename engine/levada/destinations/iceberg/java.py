@@ -52,13 +52,18 @@ class Jvm:
         self._java: JavaObject = jvm.java
 
     def actions(self) -> JavaObject:
-        """Return Iceberg's actions in Spark.
-
-        Threads of theirs ask Spark for the active session: it is handed down from the thread that starts them, and a
-        thread of this process has none of its own.
-        """
-        self._sessions.setActiveSession(self.session)
+        """Return Iceberg's actions in Spark; threads of theirs have the active session of the one that starts them."""
+        self._be_active()
         return self.iceberg.spark.actions.SparkActions.get(self.session)
+
+    def catalog(self, name: str) -> JavaObject:
+        """Return the catalog that the session has under this name."""
+        self._be_active()
+        return self.iceberg.spark.Spark3Util.loadIcebergCatalog(self.session, name)
+
+    def _be_active(self) -> None:
+        # Spark looks for settings in the active session, and a thread of this process has none of its own.
+        self._sessions.setActiveSession(self.session)
 
     def strings(self, values: Sequence[str]) -> JavaObject:
         """Return a ``String[]``."""

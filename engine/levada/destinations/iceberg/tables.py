@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tables:
-    """A catalog of Iceberg tables under its name in a Spark session."""
+    """A catalog of Iceberg tables under its name in a Spark session; it is opened when it is first needed."""
 
     def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
         self._config = config
@@ -36,23 +36,29 @@ class Tables:
         self.jvm = Jvm(spark)
         for key, value in config.spark_conf().items():
             spark.conf.set(key, value)
-        with java_errors("open the catalog"):
-            self._catalog: JavaObject = self.jvm.iceberg.spark.Spark3Util.loadIcebergCatalog(
-                self.jvm.session, config.name
-            )
+        self._opening = threading.Lock()
+        self._opened: JavaObject | None = None
+
+    def open(self) -> JavaObject:
+        """Return the catalog; raise Transient ``destination_unavailable`` while it does not answer."""
+        with self._opening:
+            if self._opened is None:
+                with java_errors("open the catalog"):
+                    self._opened = self.jvm.catalog(self._config.name)
+            return self._opened
 
     def exists(self, name: TableName) -> bool:
         """Tell whether there is such a table, whoever made it."""
         with java_errors(f"look for {name}"):
-            return bool(self._catalog.tableExists(self._identifier(name)))
+            return bool(self.open().tableExists(self._identifier(name)))
 
     def load(self, name: TableName) -> IcebergTable | None:
         """Return the table, None if there is none; raise NeedsOperator if it is not this pipeline's."""
         with java_errors(f"load {name}"):
             identifier = self._identifier(name)
-            if not self._catalog.tableExists(identifier):
+            if not self.open().tableExists(identifier):
                 return None
-            table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+            table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
         owner = table.metadata.properties.get(Property.PIPELINE)
         if owner != self._context.pipeline:
             raise NeedsOperator(
@@ -79,7 +85,7 @@ class Tables:
             with self._making_namespace:
                 self._make_namespace(name.namespace)
             java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
-            builder = self._catalog.buildTable(self._identifier(name), java_schema)
+            builder = self.open().buildTable(self._identifier(name), java_schema)
             table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
         made = table.metadata.layout
         if made.fields != layout.fields:
@@ -97,7 +103,7 @@ class Tables:
             if claim is not None:
                 claim.remove_files(table)
             with java_errors(f"drop {name}"):
-                self._catalog.dropTable(self._identifier(name), True)
+                self.open().dropTable(self._identifier(name), True)
 
     def _remove_remains(self, name: TableName) -> bool:
         """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
@@ -125,12 +131,12 @@ class Tables:
         """Yield this pipeline's tables that are where the configuration says; any others are left-overs of another."""
         for namespace in self._namespaces():
             with java_errors(f"list the tables of {'.'.join(namespace)}"):
-                found = list(self._catalog.listTables(self._namespace(namespace)))
+                found = list(self.open().listTables(self._namespace(namespace)))
             for identifier in found:
                 name = TableName(namespace, identifier.name())
                 try:
                     with java_errors(f"load {name}"):
-                        table = IcebergTable(self.jvm, name, self._catalog.loadTable(identifier))
+                        table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
                 except (Missing, NeedsOperator) as error:
                     _log.warning("%s is left out: %s", name, error.message)
                     continue
@@ -149,7 +155,7 @@ class Tables:
     def _inside(self, parent: tuple[str, ...]) -> list[JavaObject]:
         try:
             with java_errors("list the catalog's namespaces"):
-                listed = self._catalog.listNamespaces
+                listed = self.open().listNamespaces
                 return list(listed(self._namespace(parent)) if parent else listed())
         except Missing:
             # A warehouse that nobody wrote to yet.
@@ -158,14 +164,14 @@ class Tables:
     def _make_namespace(self, levels: tuple[str, ...]) -> None:
         for depth in range(1, len(levels) + 1):
             namespace = self._namespace(levels[:depth])
-            if not self._catalog.namespaceExists(namespace):
+            if not self.open().namespaceExists(namespace):
                 self._create_namespace(namespace)
 
     def _create_namespace(self, namespace: JavaObject) -> None:
         from py4j.protocol import Py4JJavaError
 
         try:
-            self._catalog.createNamespace(namespace, self.jvm.map({}))
+            self.open().createNamespace(namespace, self.jvm.map({}))
         except Py4JJavaError as error:
             # Another process was faster.
             if "AlreadyExists" not in error.java_exception.getClass().getName():
