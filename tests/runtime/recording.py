@@ -30,6 +30,7 @@ class Recording(Destination):
         self.applied_rows: dict[str, int] = {}
         self.before_apply: Callable[[str], None] = lambda table: None
         self.before_copy: Callable[[str], None] = lambda table: None
+        self.before_look: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
     def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
@@ -61,6 +62,7 @@ class Recording(Destination):
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
+        self.before_look()
         return self.marks.get(table)
 
     def copies_of(self, table: str) -> int:

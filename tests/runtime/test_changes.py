@@ -18,7 +18,7 @@ from tests.conftest import Database
 from tests.runtime.recording import Recording
 
 from levada.destinations.interface import TableSettings
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
     PublicationConfig,
@@ -26,11 +26,11 @@ from levada.runtime.config import (
     StagingConfig,
 )
 from levada.runtime.liveness import Liveness
-from levada.runtime.pipeline import Pipeline
+from levada.runtime.pipeline import Pipeline, reached
 from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.retries import RetryLimits
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
-from levada.values import QualifiedTable, TableMode
+from levada.values import Lsn, QualifiedTable, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,6 +111,11 @@ class Rig:
 def table(progress: Progress, name: str) -> TableProgress:
     """Return a table's progress."""
     return next(t for t in progress.tables if t.table.name == name)
+
+
+def wait_for(event: threading.Event) -> None:
+    """Wait for the event, as long as a test may last."""
+    event.wait(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -375,3 +380,45 @@ def test_a_source_that_does_not_answer_is_not_connected(rig: Rig, db: Database) 
             os.kill(postmaster, signal.SIGCONT)
     assert rig.wait(lambda p: p.capture.connected).capture.error is None
     rig.wait_caught_up()
+
+
+def test_a_destination_that_does_not_answer_holds_up_no_stream(rig: Rig, db: Database) -> None:
+    """Begun again, the engine reads and stages while the destination is asked where the tables are; then they go on."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    go_on = threading.Event()
+    rig.destination.before_look = lambda: wait_for(go_on)
+    rig.start()
+    db.execute("INSERT INTO orders VALUES (100)")
+    try:
+        told = rig.wait(lambda p: p.capture.rows == 1 and table(p, "orders").pending_rows == 1)
+        assert {t.applied_lsn for t in told.tables} == {None}
+        assert not reached(told, Lsn(1))
+    finally:
+        go_on.set()
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows["orders"] == 1
+    assert rig.destination.copies_of("orders") == 1
+
+
+def test_a_destination_that_is_away_when_the_engine_begins(rig: Rig, db: Database) -> None:
+    """Each table waits for its retry with the reason, and goes on from where it was; nothing is copied again."""
+    rig.change(retries=RetryLimits(100, 0.1, 0.1))
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    away = [Transient("destination_unavailable", "nobody answers")] * 5
+
+    def fail() -> None:
+        if away:
+            raise away.pop()
+
+    rig.destination.before_look = fail
+    rig.start()
+    db.execute("INSERT INTO orders VALUES (100)")
+    rig.wait(lambda p: any(t.error is not None and t.error.code == "destination_unavailable" for t in p.tables))
+    rig.wait_caught_up()
+    assert not away
+    assert rig.destination.applied_rows["orders"] == 1
+    assert rig.destination.copies_of("orders") == 1

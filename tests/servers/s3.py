@@ -32,9 +32,10 @@ jclouds.filesystem.basedir={folder}
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A running store with the bucket `BUCKET`, empty at first."""
+    """A running store with the bucket `BUCKET`."""
 
     port: int
+    secret: str = _SECRET
 
     @property
     def place(self) -> dict[str, str]:
@@ -48,7 +49,7 @@ class ObjectStore:
     @property
     def keys(self) -> dict[str, str]:
         """The keys to it, by the same names."""
-        return {"s3.access-key-id": _ID, "s3.secret-access-key": _SECRET}
+        return {"s3.access-key-id": _ID, "s3.secret-access-key": self.secret}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -58,7 +59,7 @@ class ObjectStore:
     @property
     def environment(self) -> dict[str, str]:
         """The keys to it, as every client of AWS finds them."""
-        return {"AWS_ACCESS_KEY_ID": _ID, "AWS_SECRET_ACCESS_KEY": _SECRET, "AWS_REGION": REGION}
+        return {"AWS_ACCESS_KEY_ID": _ID, "AWS_SECRET_ACCESS_KEY": self.secret, "AWS_REGION": REGION}
 
     def uri(self, path: str) -> str:
         """Return a path in the bucket as Arrow's file systems have it."""
@@ -66,12 +67,12 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """Run a store over a folder."""
-    (folder / "buckets" / BUCKET).mkdir(parents=True)
-    port = free_port()
+def object_store(folder: Path, *, port: int | None = None, secret: str = _SECRET) -> Iterator[ObjectStore]:
+    """Run a store over a folder, which has what an earlier one left, that answers to this secret key alone."""
+    (folder / "buckets" / BUCKET).mkdir(parents=True, exist_ok=True)
+    store = ObjectStore(port or free_port(), secret)
     settings = folder / "s3proxy.properties"
-    settings.write_text(_SETTINGS.format(port=port, identity=_ID, credential=_SECRET, folder=folder / "buckets"))
+    settings.write_text(_SETTINGS.format(port=store.port, identity=_ID, credential=secret, folder=folder / "buckets"))
     jars = fetched("s3proxy-4.1.0", _JAR)
-    with serving(folder / "s3proxy.log", port, jars, "org.gaul.s3proxy.Main", "--properties", str(settings)):
-        yield ObjectStore(port)
+    with serving(folder / "s3proxy.log", store.port, jars, "org.gaul.s3proxy.Main", "--properties", str(settings)):
+        yield store

@@ -21,11 +21,13 @@ from levada.cli.signals import StopSignals
 from levada.errors import NeedsOperator
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
-from levada.runtime.manifest import build, pipeline_config
+from levada.runtime.manifest import build, destination_secret, pipeline_config
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.progress import Progress, TableProgress
+from levada.runtime.renewal import SecretFollower, may_begin_anew
 from levada.runtime.source import check_source
 from levada.spec import Manifests
+from levada.stores import MemoryStorage
 from levada.stores.phases import RetryPolicy
 
 _log = logging.getLogger(__name__)
@@ -50,30 +52,47 @@ class RunOptions:
 
 def run(manifests: Manifests, options: RunOptions) -> Exit:
     """Run the pipeline and return how it ended; raise the error that ended it."""
-    deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
-    current: list[Pipeline] = []
     if manifests.pipeline.spec.suspend:
         console().print(resting_words(manifests), markup=False)
         return Exit.OK
-    follower = ManifestFollower(options.manifest, manifests)
-    server = ProgressServer(
-        lambda: replace(current[0].progress(), manifest=follower.progress) if current else None,
-        host=options.host,
-        port=options.port,
-        progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
-    )
     options.work_dir.mkdir(parents=True, exist_ok=True)
-    with StopSignals() as signals, server, announced(options.work_dir, server.address):
-        _log.info("progress at %s/v1/progress", server.address)
+    running = _Run(manifests, options)
+    with StopSignals() as signals, running.server, announced(options.work_dir, running.server.address):
+        _log.info("progress at %s/v1/progress", running.server.address)
         problems = check_source(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
         if refused(problems):
             show_problems(problems)
             return Exit.PREFLIGHT
-        with build(manifests, secrets=options.secrets, work_dir=options.work_dir) as parts:
-            pipeline = Pipeline(
+        while (end := running.until_renewal(signals)) is None:
+            _log.info("the destination's Secret has changed: beginning anew with it")
+        return end
+
+
+class _Run:
+    """One `levada run`: a pipeline, and another in its place whenever the destination's Secret has changed."""
+
+    def __init__(self, manifests: Manifests, options: RunOptions) -> None:
+        self._options = options
+        self._deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
+        self._follower = ManifestFollower(options.manifest, manifests)
+        self._memory = MemoryStorage()
+        self._pipeline: Pipeline | None = None
+        self.server = ProgressServer(
+            self._progress,
+            host=options.host,
+            port=options.port,
+            progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
+        )
+
+    def until_renewal(self, signals: StopSignals) -> Exit | None:
+        """Run until the end; return None when a pipeline is to be made anew."""
+        options, manifests = self._options, self._follower.running
+        # Looked at before it is read: what comes in between is a change.
+        secret = SecretFollower(destination_secret(manifests, options.secrets))
+        with build(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory) as parts:
+            pipeline = self._pipeline = Pipeline(
                 parts.config, store=parts.store, destination=parts.destination, told=parts.told, spark=parts.spark
             )
-            current.append(pipeline)
             if signals.received is not None:
                 return ended_by(signals.received, options)
             try:
@@ -82,17 +101,49 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
                 show_error(error, debug=options.debug)
                 return Exit.PREFLIGHT
             with stopped(pipeline), report(console()) as shown:
-                goal = None
-                if options.until_caught_up:
-                    goal = caught_up_or_parked(pipeline.caught_up())
-                take_changes = changes_taken(follower, pipeline, server, options)
-                end = follow(pipeline, shown, signals, goal, deadline, take_changes)
-            if follower.running.pipeline.spec.suspend:
-                console().print(resting_words(follower.running), markup=False)
+                goal = caught_up_or_parked(pipeline.caught_up()) if options.until_caught_up else None
+                leave = self._leave(pipeline, secret)
+                end = follow(pipeline, shown, signals, goal, self._deadline, leave)
+            if end is None and signals.received is None and not self._resting:
+                self._pipeline = None
+                return None
+            if self._resting:
+                console().print(resting_words(self._follower.running), markup=False)
                 return Exit.OK
             end = ended_by(signals.received, options) if end is None else end
             console().print(closing_words(end, pipeline.progress(), options), markup=False)
             return end
+
+    @property
+    def _resting(self) -> bool:
+        return self._follower.running.pipeline.spec.suspend
+
+    def _progress(self) -> Progress | None:
+        pipeline = self._pipeline
+        return None if pipeline is None else replace(pipeline.progress(), manifest=self._follower.progress)
+
+    def _leave(self, pipeline: Pipeline, secret: SecretFollower) -> Callable[[], bool]:
+        """Return what looks once a second at the manifest, hands on what has changed, and at the Secret.
+
+        It is True once the pipeline is to rest, or to be made anew.
+        """
+        next_look = 0.0
+
+        def look() -> bool:
+            nonlocal next_look
+            if time.monotonic() < next_look:
+                return False
+            next_look = time.monotonic() + _LOOK_S
+            self._follower.look(lambda manifests: self._take_up(manifests, pipeline))
+            return self._resting or (secret.changed() and may_begin_anew(pipeline.progress()))
+
+        return look
+
+    def _take_up(self, manifests: Manifests, pipeline: Pipeline) -> None:
+        if not manifests.pipeline.spec.suspend:
+            options = self._options
+            pipeline.reconfigure(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
+            self.server.set_progress_deadline(manifests.pipeline.spec.health.progress_deadline_seconds)
 
 
 def follow(
@@ -101,14 +152,14 @@ def follow(
     signals: StopSignals,
     goal: Callable[[Progress], Exit | None] | None,
     deadline: float | None,
-    take_changes: Callable[[], bool] = lambda: True,
+    leave: Callable[[], bool] = lambda: False,
 ) -> Exit | None:
     """Show progress until the goal is reached or the deadline (monotonic seconds) is over.
 
-    Return None when a signal came, or when ``take_changes`` says that the pipeline is to rest.
+    Return None when a signal came, or when ``leave`` says so.
     """
     while True:
-        if not take_changes():
+        if leave():
             return None
         progress = pipeline.progress()
         shown.show(progress.to_json())
@@ -121,27 +172,6 @@ def follow(
             return Exit.TIMED_OUT
         if pipeline.wait(_POLL_S):
             raise NeedsOperator("pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal")
-
-
-def changes_taken(
-    follower: ManifestFollower, pipeline: Pipeline, server: ProgressServer, options: RunOptions
-) -> Callable[[], bool]:
-    """Return what looks at the manifest once a second, hands on what has changed, and is False once it says suspend."""
-    next_look = 0.0
-
-    def apply(manifests: Manifests) -> None:
-        if not manifests.pipeline.spec.suspend:
-            pipeline.reconfigure(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
-            server.set_progress_deadline(manifests.pipeline.spec.health.progress_deadline_seconds)
-
-    def take() -> bool:
-        nonlocal next_look
-        if time.monotonic() >= next_look:
-            next_look = time.monotonic() + _LOOK_S
-            follower.look(apply)
-        return not follower.running.pipeline.spec.suspend
-
-    return take
 
 
 @contextmanager

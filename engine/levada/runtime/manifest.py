@@ -27,7 +27,7 @@ from levada.spec import (
 )
 from levada.spec.running import Retries
 from levada.spec.source import SecretRef, Source
-from levada.stores import ConfigMapStore, MemoryStore, PostgresStore
+from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
 from levada.values import QualifiedTable
 
@@ -76,24 +76,31 @@ class Assembled:
         self.close()
 
 
-def build(manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None) -> Assembled:
+def build(
+    manifests: Manifests,
+    *,
+    secrets: Path | None = None,
+    work_dir: Path | None = None,
+    memory: MemoryStorage | None = None,
+) -> Assembled:
     """Make a pipeline's parts; Spark is started, nothing is connected yet.
 
     ``secrets`` has a folder for each Secret and in it a file for each key. ``work_dir`` is for caches, and for staging
-    where the manifest names no place; without it, `.levada/<pipeline>` in the current folder. Raise InvalidManifest for
-    what no engine can run, NeedsOperator ``secret_missing`` for a Secret that is not there.
+    where the manifest names no place; without it, `.levada/<pipeline>` in the current folder. ``memory`` is where a
+    store in memory begins. Raise InvalidManifest for what no engine can run, NeedsOperator ``secret_missing`` for a
+    Secret that is not there.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     destination = destination_class(manifests)
-    store = open_store(manifests, config)
+    store = open_store(manifests, config, memory)
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
-    _, settings, reference = _named_destination(manifests)
+    _, settings, _ = _named_destination(manifests)
     told = table_settings(config)
     context = DestinationContext(
         pipeline=config.name,
         work_dir=config.work_dir / "destination",
         spark=spark,
-        credentials=None if reference is None else secret(secrets, reference.name),
+        credentials=destination_secret(manifests, secrets),
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
@@ -139,7 +146,7 @@ def pipeline_config(
     )
 
 
-def open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
+def open_store(manifests: Manifests, config: PipelineConfig, memory: MemoryStorage | None = None) -> PipelineStore:
     """Return the store that the manifest names; PostgreSQL's is in the source's database, ConfigMaps are in the
     namespace of this pod, else in the manifest's.
     """
@@ -148,7 +155,7 @@ def open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
         return PostgresStore(config.source, config.name, spec.postgres.schema_name)
     if spec.config_map is not None:
         return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
-    return MemoryStore(config.name)
+    return MemoryStore(config.name, memory)
 
 
 def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
@@ -191,6 +198,12 @@ def secret(secrets: Path | None, name: str, *keys: str) -> Path:
             hint="; ".join(f"write {folder / key}" for key in missing),
         )
     return folder
+
+
+def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
+    """Return the folder of the destination's Secret, None if it names none; raise as `secret` does."""
+    _, _, reference = _named_destination(manifests)
+    return None if reference is None else secret(secrets, reference.name)
 
 
 def destination_class(manifests: Manifests) -> type[Destination]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
 from levada.postgres.failures import LOGIN_FAILURES
 from levada.stores.phases import Errored, RetryPolicy
+
+_DENIED: Final = frozenset({"destination_denied", "staging_denied"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,12 @@ def as_levada_error(error: BaseException) -> LevadaError:
 
 
 def mends_itself(error: LevadaError) -> bool:
-    """Tell whether a running engine tries again: Transient, or a login that was good before.
+    """Tell whether a running engine tries again: Transient, or refused with credentials that were good before.
 
-    A password is changed at the source and in its Secret one after the other, and each login reads the Secret anew.
+    They are changed at the server and in their Secret one after the other. Each login to the source reads the Secret
+    anew; for the destination's see `levada.runtime.renewal`.
     """
-    return isinstance(error, Transient) or error.code in LOGIN_FAILURES
+    return isinstance(error, Transient) or error.code in LOGIN_FAILURES or error.code in _DENIED
 
 
 def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:

@@ -84,8 +84,8 @@ class Iceberg(Model):
     mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
     """Upsert: the last state of each row. Changelog: every change, one row each."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """The Secret whose keys are further properties of the catalog and its file system. Without it: the pod's own
-    identity."""
+    """The Secret whose keys are further properties of the catalog and its file system; a changed key needs no
+    restart. Without it: the pod's own identity."""
     maintenance: Maintenance = setting(Change.RESTART, {})
     """The upkeep of the tables."""
 
@@ -101,7 +101,8 @@ class Custom(Model):
     )
     """The destination's own settings; see its documentation. No secrets: these are for credentialsSecretRef."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """The Secret that is mounted for the destination, a file per key. Without it: none."""
+    """The Secret that is mounted for the destination, a file per key; a changed key needs no restart. Without it:
+    none."""
 
 
 class DestinationSpec(Model):

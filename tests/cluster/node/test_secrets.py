@@ -1,4 +1,4 @@
-"""A password is changed while the driver runs."""
+"""Secrets are changed while the driver runs."""
 
 from __future__ import annotations
 
@@ -22,3 +22,18 @@ def test_rotated_password_is_taken_up(shop: Place) -> None:
     shop.equal()
     shop.ready()
     assert (shop.driver_uid(), shop.restarts()) == (uid, restarts)
+
+
+def test_rotated_key_of_the_lake_is_taken_up(place: Place) -> None:
+    """The driver begins anew in its process with what the Secret has now: no restart, and replication goes on."""
+    lake = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "lake"}}
+    place.kubectl.apply({**lake, "stringData": {"io.manifest.cache-enabled": "false"}})
+    place.apply(destination={"iceberg": {"credentialsSecretRef": {"name": "lake"}}})
+    place.ready()
+    uid, epoch = place.driver_uid(), place.status()["driver"]["epoch"]
+    place.kubectl.apply({**lake, "stringData": {"io.manifest.cache-enabled": "true"}})
+    eventually(lambda: place.status()["driver"]["epoch"] == epoch + 1, 180)
+    place.execute("UPDATE customers SET name = name || '!'")
+    place.equal()
+    place.ready()
+    assert (place.driver_uid(), place.restarts()) == (uid, 0)
