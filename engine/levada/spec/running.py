@@ -111,7 +111,8 @@ class Retries(Model):
     )
 
     max_attempts: Whole = setting(Change.HOT, 5, ge=0, le=1000)
-    """How many retries before the table waits for a person. 0: it waits at once."""
+    """How many retries before the table waits for a person. 0: it waits at once. With the default delays, 5 last for
+    five minutes, 1000 for a week."""
     delay_seconds: Whole = setting(Change.HOT, 10, ge=1, le=86400)
     """Seconds before the first retry."""
     max_delay_seconds: Whole = setting(Change.HOT, 600, ge=1, le=86400)
