@@ -63,10 +63,16 @@ CASES: dict[str, tuple[Observed, str, str, str]] = {
     "idle": (running(moved_at=at(-9000), progress=progress(slot={"lagBytes": 0})), "Streaming", "True", "Streaming"),
     "new": (observed(), "Starting", "False", "DriverNotReady"),
     "disconnected": (
-        running(progress=progress(capture={"connected": False})),
+        running(progress=progress(capture={"connected": False, "error": error_document()})),
         "Degraded",
         "False",
         "SourceUnreachable",
+    ),
+    "opens its stream": (
+        running(progress=progress(capture={"connected": False})),
+        "Starting",
+        "False",
+        "DriverNotReady",
     ),
     "slot lost": (running(progress=progress(slot={"walStatus": "lost"})), "Failed", "False", "SlotUnhealthy"),
     "slot unreserved": (

@@ -39,7 +39,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "RefusedByCluster",
         "NotStarted",
     ),
-    "SourceReachable": ("Connected", "Disconnected", "Refused", "Unknown"),
+    "SourceReachable": ("Connected", "Refused", "Unknown"),
     "SlotHealthy": ("Reserved", "Extended", "Unreserved", "Lost", "Missing", "Unknown"),
     "Replicating": ("Advancing", "Idle", "NoProgress", "ProgressStale", "Stopped", "NotStarted"),
     "TablesHealthy": ("AllHealthy", "SomeErrored", "Unknown"),

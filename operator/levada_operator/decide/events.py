@@ -55,7 +55,6 @@ _TOLD: Final[dict[tuple[str, str], str]] = {
     ("Accepted", "ConflictingPipeline"): "ConflictingPipeline",
     ("DriverAvailable", "PodReady"): "DriverReady",
     ("SourceReachable", "Connected"): "SourceConnected",
-    ("SourceReachable", "Disconnected"): "SourceUnreachable",
     ("SourceReachable", "Refused"): "SourceUnreachable",
     ("SlotHealthy", "Reserved"): "SlotHealthy",
     ("SlotHealthy", "Unreserved"): "SlotUnhealthy",

@@ -72,11 +72,8 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
     if progress is not None:
         if (error := progress.error or progress.capture_error) and not progress.connected:
             return Condition(of, False, "Refused", _told(error))
-        if progress.connected:
-            return Condition(of, True, "Connected")
-        if progress.state == "Running":
-            return Condition(of, False, "Disconnected", "the driver has no replication stream, and tries again")
-        return Condition(of, None, "Unknown")
+        # Without an error, the stream is about to be opened.
+        return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
     pod = observed.driver
     if pod is not None and pod.trouble is not None and pod.trouble.code.startswith(("source_", "replication_")):
         return Condition(of, False, "Refused", f"{pod.trouble.message} [{pod.trouble.code}]")
