@@ -15,7 +15,7 @@ from levada.errors import InvalidManifest, NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.retries import RetryLimits
-from levada.runtime.spark import spark_session
+from levada.runtime.spark import spark_session, stop_spark
 from levada.spec import (
     CopyDriver,
     Manifests,
@@ -67,7 +67,7 @@ class Assembled:
     def close(self) -> None:
         """Close what `build` opened; not an error if closed already."""
         self.store.close()
-        self.spark.stop()
+        stop_spark(self.spark)
 
     def __enter__(self) -> Self:
         return self

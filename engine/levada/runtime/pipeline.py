@@ -35,7 +35,7 @@ from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
-from levada.runtime.spark import spark_session
+from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
 from levada.runtime.supervisor import Supervisor
 from levada.segments.log import SegmentLog
@@ -250,6 +250,7 @@ class Pipeline:
             discovery=Discovery(live, self._discover, inbox),
             retention=Retention(roster, log, store, worker.applied),
             configure=self._configure_capture,
+            check=lambda: check_jvm(spark),
             publish=self._publish,
             inbox=inbox,
         )

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from subprocess import PIPE, STDOUT
+from subprocess import PIPE, STDOUT, Popen
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from levada.errors import Permanent
 from levada.local.jars import ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
 
@@ -78,6 +79,29 @@ def spark_session(
                 gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
                 SparkContext(conf=spark_conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
+
+
+def check_jvm(spark: SparkSession) -> None:
+    """Raise Permanent ``spark_ended`` if the session's JVM has ended: this process will have no other."""
+    code = _exit_code(spark)
+    if code is not None:
+        raise Permanent(
+            "spark_ended",
+            f"Spark's JVM has ended, with exit code {code}",
+            hint="-9: it was killed, perhaps for want of memory; else the log has why",
+        )
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Stop the session; nothing to do if its JVM has ended."""
+    if _exit_code(spark) is None:
+        spark.stop()
+
+
+def _exit_code(spark: SparkSession) -> int | None:
+    """Return how the JVM has ended, None while it runs, or was not started by this process."""
+    process: Popen[str] | None = getattr(spark.sparkContext._gateway, "proc", None)
+    return None if process is None else process.poll()
 
 
 def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:

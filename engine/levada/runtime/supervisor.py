@@ -54,7 +54,8 @@ _ACTIONS_EVERY_S: Final = 2.0
 class Supervisor:
     """Lets the stages run, and takes what they report; `run` is the body of its thread.
 
-    ``configure`` hands a new configuration to what cannot read it by itself: capture, a layer below.
+    ``configure`` hands a new configuration to what cannot read it by itself: capture, a layer below. ``check`` raises
+    for what ails the process as a whole.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Supervisor:
         discovery: Discovery,
         retention: Retention,
         configure: Callable[[PipelineConfig], None],
+        check: Callable[[], None],
         publish: Callable[[Supervisor], None],
         inbox: queue.SimpleQueue[Report],
     ) -> None:
@@ -81,6 +83,7 @@ class Supervisor:
         self._discovery = discovery
         self._retention = retention
         self._configure = configure
+        self._check = check
         self._publish = publish
         self._inbox = inbox
         self._stop = threading.Event()
@@ -172,6 +175,7 @@ class Supervisor:
     def _decide(self, now: float) -> None:
         if now >= self._next_actions:
             self._next_actions = now + _ACTIONS_EVERY_S
+            self._check()
             self.roster.take_actions()
             self.roster.take_controls()
         self._discovery.start(now)
