@@ -81,6 +81,7 @@ def test_a_batch_that_does_not_end_is_death() -> None:
     assert hung(applying(DEADLINE - 1), DEADLINE) == ""
     assert "apply of table public.payments" in hung(applying(DEADLINE), DEADLINE)
     assert "maintain" in hung(applying(DEADLINE, job="maintain"), DEADLINE)
+    assert "look" in hung(applying(DEADLINE, job="look"), DEADLINE)
     assert hung(applying(DEADLINE, job="maintain", pending_segments=0), DEADLINE) == ""
     assert hung(applying(DEADLINE, job_since=None), DEADLINE) == ""
     assert hung(applying(DEADLINE, job="copy"), DEADLINE) == ""

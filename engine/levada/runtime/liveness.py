@@ -1,8 +1,9 @@
 """Whether a restart could help: something waits and does not move. Pure but for the snapshot it remembers.
 
-Stuck is one of: WAL waits at the source and nothing at all moves; changes of a table wait for a batch, or for upkeep,
-that does not end; the supervisor tells of nothing any more. A copy is not judged: how long the source takes to hand out
-a snapshot, or a destination to index what was copied, tells nothing. An idle source is healthy, however long it idles.
+Stuck is one of: WAL waits at the source and nothing at all moves; changes of a table wait for a batch, for upkeep, or
+for a look at the destination, that does not end; the supervisor tells of nothing any more. A copy is not judged: how
+long the source takes to hand out a snapshot, or a destination to index what was copied, tells nothing. An idle source
+is healthy, however long it idles.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
 
 
 def hung(progress: Progress, deadline_s: float) -> str:
-    """Return which table's batch or upkeep does not end though changes wait for it, empty if none."""
+    """Return which table's job does not end though changes wait for it, empty if none; a copy is not judged."""
     for table in progress.tables:
-        if table.job not in ("apply", "maintain") or table.job_since is None or not table.pending_segments:
+        if table.job not in ("look", "apply", "maintain") or table.job_since is None or not table.pending_segments:
             continue
         seconds = (progress.at - table.job_since).total_seconds()
         if seconds >= deadline_s:
