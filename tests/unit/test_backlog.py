@@ -117,3 +117,25 @@ def test_removed_segments_are_applied_by_every_table_in_them(
     for table in positions:
         left = [k for k, tables in enumerate(landed) if table in tables and positions[table] < 10 * k + 10]
         assert backlog.pending(TableId(table)).segments == len(left)
+
+
+def test_table_whose_place_is_not_known_keeps_everything() -> None:
+    """Nothing is taken for applied before the destination has told; then what is below its place is let go."""
+    backlog, table = Backlog(), TableId(1)
+    backlog.land(segment(10, 20, {1: 5}))
+    backlog.track(table, None)
+    backlog.land(segment(20, 30, {1: 5}))
+    assert not backlog.knows(table)
+    assert (backlog.position(table, Lsn(30)), backlog.everywhere(Lsn(30))) == (0, 0)
+    assert backlog.take_removable() == ()
+    backlog.track(table, Lsn(20))
+    assert backlog.knows(table)
+    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    assert backlog.pending(table).segments == 1
+
+
+def test_table_whose_place_is_not_known_is_not_caught_up() -> None:
+    """Though nothing is staged for it: its destination may lack what was applied."""
+    backlog = Backlog()
+    backlog.track(TableId(1), None)
+    assert backlog.position(TableId(1), Lsn(100)) == 0
