@@ -77,6 +77,10 @@ class IcebergDestination(Destination):
         """Open the catalog, so that one that cannot be used is told of before anything is copied."""
         self._tables.open()
 
+    def shutdown(self) -> None:
+        """Close the catalog."""
+        self._tables.close()
+
     def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
         """Return what the table holds: what was asked for, but every change where no key tells rows apart."""
         columns = {c.attnum for c in schema.columns}

@@ -52,18 +52,25 @@ class Jvm:
         self._java: JavaObject = jvm.java
 
     def actions(self) -> JavaObject:
-        """Return Iceberg's actions in Spark; threads of theirs have the active session of the one that starts them."""
-        self._be_active()
+        """Return Iceberg's actions in Spark.
+
+        Threads of theirs ask Spark for the active session: it is handed down from the thread that starts them, and a
+        thread of this process has none of its own.
+        """
+        self._sessions.setActiveSession(self.session)
         return self.iceberg.spark.actions.SparkActions.get(self.session)
 
-    def catalog(self, name: str) -> JavaObject:
-        """Return the catalog that the session has under this name."""
-        self._be_active()
-        return self.iceberg.spark.Spark3Util.loadIcebergCatalog(self.session, name)
+    def open_catalog(self, name: str, properties: Mapping[str, str]) -> JavaObject:
+        """Return a catalog like that of this name in the session, to be closed by the caller: the session's is not."""
+        conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
+        return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
 
-    def _be_active(self) -> None:
-        # Spark looks for settings in the active session, and a thread of this process has none of its own.
-        self._sessions.setActiveSession(self.session)
+    def close(self, thing: JavaObject) -> None:
+        """Close what can be closed."""
+        from py4j.java_gateway import is_instance_of
+
+        if is_instance_of(self._gateway, thing, "java.io.Closeable"):
+            thing.close()
 
     def strings(self, values: Sequence[str]) -> JavaObject:
         """Return a ``String[]``."""

@@ -44,8 +44,16 @@ class Tables:
         with self._opening:
             if self._opened is None:
                 with java_errors("open the catalog"):
-                    self._opened = self.jvm.catalog(self._config.name)
+                    self._opened = self.jvm.open_catalog(self._config.name, self._config.properties)
             return self._opened
+
+    def close(self) -> None:
+        """Close the catalog, with its connections; it is opened again if it is needed."""
+        with self._opening:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                with java_errors("close the catalog"):
+                    self.jvm.close(opened)
 
     def exists(self, name: TableName) -> bool:
         """Tell whether there is such a table, whoever made it."""
