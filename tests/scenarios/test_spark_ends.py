@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.scenarios.engine import TIMEOUT_S, Engine
 
 
 def test_the_engine_ends_with_its_jvm(db: Database, engine: Engine) -> None:
@@ -19,7 +19,7 @@ def test_the_engine_ends_with_its_jvm(db: Database, engine: Engine) -> None:
     assert engine.process is not None
     found = subprocess.run(["pgrep", "-P", str(engine.process.pid), "java"], capture_output=True, text=True, check=True)
     os.kill(int(found.stdout), signal.SIGKILL)
-    assert engine.process.wait(60) == 1
+    assert engine.process.wait(TIMEOUT_S) == 1
     assert "[spark_ended]" in engine.log.splitlines()[-2]
     db.execute("DELETE FROM item WHERE id < 500")
     engine.start()
