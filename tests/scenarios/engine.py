@@ -136,6 +136,14 @@ class Engine:
             time.sleep(0.1)
         raise AssertionError(f"not reached in {timeout} s: {json.dumps(self.progress())[:3000]}\n{self.log[-4000:]}")
 
+    def wait_log(self, words: str, timeout: float = TIMEOUT_S) -> None:
+        """Wait until the log has these words; fail with the log if the engine ends first."""
+        deadline = time.monotonic() + timeout
+        while words not in self.log:
+            assert self.process is None or self.process.poll() is None, f"the engine ended\n{self.log[-6000:]}"
+            assert time.monotonic() < deadline, f"not logged in {timeout} s\n{self.log[-4000:]}"
+            time.sleep(0.1)
+
     def wait_caught_up(self, timeout: float = TIMEOUT_S) -> dict[str, Any]:
         """Wait until every table is Ready and has applied all that is committed now."""
         [(target,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")

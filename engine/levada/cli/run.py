@@ -18,7 +18,7 @@ from levada.cli.figures import duration
 from levada.cli.output import console, show_error
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
 from levada.runtime.manifest import build, destination_secret, pipeline_config
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
 _LOOK_S: Final = 1.0
+_AGAIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class _Run:
         self._follower = ManifestFollower(options.manifest, manifests)
         self._memory = MemoryStorage()
         self._pipeline: Pipeline | None = None
+        self._renewing = False
         self.server = ProgressServer(
             self._progress,
             host=options.host,
@@ -100,12 +102,20 @@ class _Run:
             except NeedsOperator as error:
                 show_error(error, debug=options.debug)
                 return Exit.PREFLIGHT
+            except Transient as error:
+                if not self._renewing or (self._deadline is not None and time.monotonic() > self._deadline):
+                    raise
+                # The lake may be away just now: what ran before must not end by that.
+                _log.warning("tried again soon: %s", error)
+                self._pipeline = None
+                time.sleep(_AGAIN_S)
+                return None
             with stopped(pipeline), report(console()) as shown:
                 goal = caught_up_or_parked(pipeline.caught_up()) if options.until_caught_up else None
                 leave = self._leave(pipeline, secret)
                 end = follow(pipeline, shown, signals, goal, self._deadline, leave)
             if end is None and signals.received is None and not self._resting:
-                self._pipeline = None
+                self._pipeline, self._renewing = None, True
                 return None
             if self._resting:
                 console().print(resting_words(self._follower.running), markup=False)
