@@ -65,7 +65,7 @@ def run(manifests: Manifests, options: RunOptions) -> Exit:
             show_problems(problems)
             return Exit.PREFLIGHT
         while (end := running.until_renewal(signals)) is None:
-            _log.info("the destination's Secret has changed: beginning anew with it")
+            pass
         return end
 
 
@@ -106,7 +106,7 @@ class _Run:
                 if not self._renewing or (self._deadline is not None and time.monotonic() > self._deadline):
                     raise
                 # The lake may be away just now: what ran before must not end by that.
-                _log.warning("tried again soon: %s", error)
+                _log.warning("cannot begin anew yet, tried again in %.0f s: %s", _AGAIN_S, error)
                 self._pipeline = None
                 time.sleep(_AGAIN_S)
                 return None
@@ -115,6 +115,7 @@ class _Run:
                 leave = self._leave(pipeline, secret)
                 end = follow(pipeline, shown, signals, goal, self._deadline, leave)
             if end is None and signals.received is None and not self._resting:
+                _log.info("the destination's Secret has changed: beginning anew with it")
                 self._pipeline, self._renewing = None, True
                 return None
             if self._resting:
