@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,10 @@ help: ## List the targets
 setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks change
 
 test: setup lint ## Lint, then run every test that needs no cluster
-	$(BIN)/pytest --ignore=tests/cluster $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/faults $(PARALLEL) $(PYTEST_ARGS)
+
+test-faults: setup ## Run the fault scenarios: minutes each, on real servers; a nightly CI runs them
+	$(BIN)/pytest tests/faults --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
 
 test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, else one of this machine's own (root, Linux)
 	$(CLUSTER) $(BIN)/pytest tests/cluster --timeout $(BUILD_S) $(PYTEST_ARGS)

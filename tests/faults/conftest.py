@@ -1,0 +1,7 @@
+"""Each fault is tried against an engine of its own, as in the scenarios."""
+
+from __future__ import annotations
+
+from tests.scenarios.conftest import engine
+
+__all__ = ["engine"]
