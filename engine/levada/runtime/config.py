@@ -16,7 +16,7 @@ DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. ``resync_when_lost``: copy every table again rather than stop and ask."""
+    """The replication slot. ``resync_when_lost``: copy tables again that missed changes, rather than park them."""
 
     name: str
     failover: bool = False

@@ -54,6 +54,17 @@ def is_void(phase: TableReplicationPhase) -> bool:
     return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
 
 
+def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
+    """Return True if a table that missed changes is copied again now, as ``spec.source.slot.onLost: Resync`` says.
+
+    The first copy is due immediately. Each further one waits for the retry delay: the cause may persist, and a copy of
+    a large table must not follow another without end. ``now`` is of the monotonic clock, in seconds.
+    """
+    if not (config.slot.resync_when_lost and is_void(record.phase)):
+        return False
+    return not record.lost_copies or now - record.lost_copied_at >= config.retries.delay(record.lost_copies)
+
+
 def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:
     """Return the tables whose copies begin now; ``sessions``: how many sessions of the stream have begun."""
     known = list(tables)

@@ -17,7 +17,7 @@ from levada.destinations import Destination, TableMode
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.controls import Asked, MadeAs, asked, made, made_otherwise
 from levada.runtime.copying import can_replace
-from levada.runtime.deciding import is_void, next_phase, retry_is_due
+from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry_is_due
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
 from levada.runtime.resync import Resync, may_serve
@@ -187,8 +187,11 @@ class Roster:
 
     def step(self, record: TableRecord) -> None:
         """Step a table that waits for nothing but a condition."""
+        now = time.monotonic()
         if retry_is_due(record.phase, datetime.now(UTC)):
             self._retry(record)
+        elif lost_copy_is_due(record, self._live.now, now):
+            self._copy_after_loss(record, now)
         elif (phase := next_phase(record.phase, self.position(record), self.staged_lsn)) is not None:
             self.enter(record, phase)
 
@@ -223,12 +226,22 @@ class Roster:
         self.enter(record, parked)
 
     def void(self, record: TableRecord, error: LevadaError) -> None:
-        """Park a table that changes were left out of: only a new copy makes it right."""
+        """Park a table that missed changes. Only a resync repairs it, which ``onLost: Resync`` starts by itself."""
         if is_void(record.phase):
             return
         self.abandon_resync(record)
         self.enter(record, park(error, 1, self._live.now.retries, datetime.now(UTC), void=True))
         self.backlog.track(record.id, self.staged_lsn, holds=False)
+
+    def _copy_after_loss(self, record: TableRecord, now: float) -> None:
+        if record.resync is not None:
+            # The shadow copy that was abandoned with the table is still being removed.
+            return
+        if now - record.lost_copied_at > self._live.now.retries.max_delay_s:
+            record.lost_copies = 0
+        record.lost_copies += 1
+        record.lost_copied_at = now
+        self._resync(record)
 
     # ---- what a person asks ---------------------------------------------------------------------------------------
 

@@ -49,6 +49,10 @@ class TableRecord:
     """The new copy that is made beside the table."""
     resync_error: ErrorProgress | None = None
     """Why the last one was given up."""
+    lost_copies: int = 0
+    """How often in a row the table was copied again because it had missed changes."""
+    lost_copied_at: float = float("-inf")
+    """When that was last."""
 
     def begin(self, job: str) -> None:
         """Give the table to a job, which may have to wait until others have ended."""

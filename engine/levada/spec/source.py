@@ -69,7 +69,7 @@ class Slot(Model):
     failover: Flag = setting(Change.RESTART, False)
     """Whether PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
-    """When the slot is gone or invalidated. Hold: stop and say how to recover. Resync: copy every table again."""
+    """When changes are lost. Hold: stop, or park the table, with the way to recover. Resync: copy the tables again."""
 
 
 class Publication(Model):
