@@ -55,6 +55,7 @@ def loaded(store: PipelineStore) -> PipelineStore:
     store.load_table_schemas()
     store.load_destination_tables_metadata()
     store.load_table_controls()
+    store.load_fingerprints()
     return store
 
 
@@ -222,6 +223,23 @@ def test_controls_survive_restart(store: PipelineStore, open_store: OpenStore) -
         assert instance.get_table_controls(ITEMS) is None
 
 
+def test_fingerprints_survive_restart(store: PipelineStore, open_store: OpenStore) -> None:
+    """The later fingerprint of a subject replaces the earlier, for a table as for any other subject."""
+    for subject in ("slot", table_worker(ORDERS)):
+        store.store_fingerprint(subject, "earlier")
+        store.store_fingerprint(subject, f'{{"of": "{subject}", "ü": "\\u0000"}}')
+    again = open_store("shop")
+    assert again.load_fingerprints() == 2
+    for instance in (store, again):
+        for subject in ("slot", table_worker(ORDERS)):
+            assert instance.get_fingerprint(subject) == f'{{"of": "{subject}", "ü": "\\u0000"}}'
+        assert instance.get_fingerprint(table_worker(ITEMS)) is None
+    for subject in ("slot", table_worker(ORDERS)):
+        store.delete_fingerprint(subject)
+        store.delete_fingerprint(subject)
+    assert open_store("shop").load_fingerprints() == 0
+
+
 def test_order_for_a_copy(store: PipelineStore, open_store: OpenStore) -> None:
     """A driver orders, another process with its epoch takes and answers; of two that take, one has it."""
     order = CopyOrder("first", epoch=1)
@@ -259,8 +277,10 @@ def fill(store: PipelineStore) -> None:
         store.store_destination_table_metadata(table, DestinationTableMetadata("t", SnapshotId(0)))
         store.upsert_replication_progress(table_worker(table), Lsn(5))
         store.store_table_controls(table, TableControls(3, 4, "as it was"))
+        store.store_fingerprint(table_worker(table), "as it was")
         store.request_table_action(table, TableAction.RETRY)
     store.upsert_replication_progress("capture", Lsn(6))
+    store.store_fingerprint("slot", "as it was")
 
 
 def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
@@ -271,6 +291,7 @@ def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
         store.get_destination_table_metadata(table),
         store.get_replication_progress(table_worker(table)),
         store.get_table_controls(table),
+        store.get_fingerprint(table_worker(table)),
     )
 
 
@@ -280,6 +301,7 @@ FULL = (
     DestinationTableMetadata("t", SnapshotId(0)),
     Lsn(5),
     TableControls(3, 4, "as it was"),
+    "as it was",
 )
 
 
@@ -288,9 +310,10 @@ def test_copy_state_is_cleared_but_not_the_phase(store: PipelineStore, open_stor
     fill(store)
     store.clear_table_copy_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (DataSync(), None, None, None, TableControls(3, 4, "as it was"))
+        assert kept(instance, ORDERS) == (DataSync(), None, None, None, TableControls(3, 4, "as it was"), None)
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
+        assert instance.get_fingerprint("slot") == "as it was"
     assert store.rollback_table_replication_state(ORDERS) == Init()
     assert set(store.take_table_actions()) == {ORDERS, ITEMS}
 
@@ -301,7 +324,7 @@ def test_table_is_forgotten(store: PipelineStore, open_store: OpenStore) -> None
     store.delete_table_pipeline_state(ORDERS)
     store.delete_table_pipeline_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (None,) * 5
+        assert kept(instance, ORDERS) == (None,) * 6
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
     assert set(store.take_table_actions()) == {ITEMS}
@@ -316,8 +339,9 @@ def test_pipeline_is_forgotten_but_its_epoch(store: PipelineStore, open_store: O
     store.delete_pipeline_state()
     store.delete_pipeline_state()
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 5
+        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 6
         assert instance.get_replication_progress("capture") is None
+        assert instance.get_fingerprint("slot") is None
         assert instance.get_table_schemas() == ()
     assert store.take_table_actions() == {}
     assert kept(loaded(open_store("other")), ITEMS) == FULL
@@ -348,6 +372,8 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
         ORDERS, DestinationTableMetadata("stale", SnapshotId(9))
     ),
     "store controls": lambda s: s.store_table_controls(ORDERS, TableControls(9)),
+    "store fingerprint": lambda s: s.store_fingerprint("slot", "stale"),
+    "delete fingerprint": lambda s: s.delete_fingerprint("slot"),
     "clear copy": lambda s: s.clear_table_copy_state(ORDERS),
     "delete table": lambda s: s.delete_table_pipeline_state(ORDERS),
     "delete pipeline": lambda s: s.delete_pipeline_state(),

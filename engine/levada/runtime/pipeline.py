@@ -192,6 +192,7 @@ class Pipeline:
         store.load_table_replication_states()
         store.load_destination_tables_metadata()
         store.load_table_controls()
+        store.load_fingerprints()
         take_requested_resyncs(store)
         staging = self._staging = open_staging(config.staging)
         log = SegmentLog(staging, config.name)

@@ -38,6 +38,7 @@ class CachedStore(PipelineStore):
         self._schemas: Mapping[TableId, _Versions] = {}
         self._destinations: Mapping[TableId, DestinationTableMetadata] = {}
         self._controls: Mapping[TableId, TableControls] = {}
+        self._fingerprints: Mapping[str, str] = {}
         self._progress: Mapping[str, Lsn] | None = None
 
     def next_epoch(self) -> int:
@@ -182,6 +183,26 @@ class CachedStore(PipelineStore):
             self._controls = self._storage.load_controls()
             return len(self._controls)
 
+    # Fingerprints
+
+    def get_fingerprint(self, subject: str) -> str | None:
+        return self._fingerprints.get(subject)
+
+    def store_fingerprint(self, subject: str, fingerprint: str) -> None:
+        with self._turn:
+            self._storage.put_fingerprint(self._epoch, subject, fingerprint)
+            self._fingerprints = {**self._fingerprints, subject: fingerprint}
+
+    def delete_fingerprint(self, subject: str) -> None:
+        with self._turn:
+            self._storage.delete_fingerprint(self._epoch, subject)
+            self._fingerprints = without(self._fingerprints, subject)
+
+    def load_fingerprints(self) -> int:
+        with self._turn:
+            self._fingerprints = self._storage.load_fingerprints()
+            return len(self._fingerprints)
+
     # Orders
 
     def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
@@ -214,12 +235,13 @@ class CachedStore(PipelineStore):
         self._schemas = without(self._schemas, table)
         self._destinations = without(self._destinations, table)
         self._progress = without(self._loaded_progress(), table_worker(table))
+        self._fingerprints = without(self._fingerprints, table_worker(table))
 
     def delete_pipeline_state(self) -> None:
         with self._turn:
             self._storage.delete_all(self._epoch)
             self._phases, self._schemas, self._destinations, self._progress = {}, {}, {}, {}
-            self._controls = {}
+            self._controls, self._fingerprints = {}, {}
 
 
 def retained(versions: _Versions, retention: SnapshotId) -> _Versions:

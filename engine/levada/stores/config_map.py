@@ -53,6 +53,7 @@ _EPOCH: Final = "epoch"
 _WRITE: Final = "write"
 _PROGRESS: Final = "progress"
 _ACTIONS: Final = "actions"
+_FINGERPRINTS: Final = "fingerprints"
 _TABLE: Final = "table-"
 
 _CONFLICTS: Final = 100
@@ -293,6 +294,25 @@ class ConfigMapStorage(Storage):
         told = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
         self._change_tables(epoch, [table], lambda _, state: state.update(controls=told), room=ROOM_BYTES)
 
+    # Fingerprints
+
+    def load_fingerprints(self) -> dict[str, str]:
+        kept: dict[str, str] = json.loads(self._read(self._head).data.get(_FINGERPRINTS, "{}"))
+        return kept | {table_worker(t): s[_FINGERPRINTS] for t, s in self._read_tables() if _FINGERPRINTS in s}
+
+    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
+        if (table := _table_of(subject)) is not None:
+            work = partial(_put, _FINGERPRINTS, fingerprint)
+            self._change_tables(epoch, [table], lambda _, state: work(state), room=ROOM_BYTES)
+        else:
+            self._change(self._head, epoch, lambda d: _edit(d, _FINGERPRINTS, partial(_put, subject, fingerprint)))
+
+    def delete_fingerprint(self, epoch: int, subject: str) -> None:
+        if (table := _table_of(subject)) is not None:
+            self._change_tables(epoch, [table], lambda _, state: state.pop(_FINGERPRINTS, None))
+        else:
+            self._change(self._head, epoch, lambda d: _edit(d, _FINGERPRINTS, lambda kept: kept.pop(subject, None)))
+
     # Orders
 
     def load_order(self, table: TableId) -> CopyOrder | None:
@@ -374,6 +394,10 @@ def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
     else:
         data.pop(key, None)
     return answer
+
+
+def _put(key: str, value: str, content: dict[str, Any]) -> None:
+    content[key] = value
 
 
 def _order(state: _Table) -> CopyOrder | None:

@@ -140,13 +140,36 @@ class StateStore(ABC):
     def load_table_controls(self) -> int:
         """Fill the cache from storage; return how many tables there are."""
 
+    @abstractmethod
+    def get_fingerprint(self, subject: str) -> str | None:
+        """Return the fingerprint of the subject, None if there is none.
+
+        A fingerprint is the engine's own text about something outside that it depends on, as it was when it was last
+        verified. The subject of a table is its worker (`table_worker`).
+        """
+
+    @abstractmethod
+    def store_fingerprint(self, subject: str, fingerprint: str) -> None:
+        """Keep the fingerprint in place of an earlier one."""
+
+    @abstractmethod
+    def delete_fingerprint(self, subject: str) -> None:
+        """Forget the fingerprint; not an error if there is none."""
+
+    @abstractmethod
+    def load_fingerprints(self) -> int:
+        """Fill the cache from storage; return how many subjects there are."""
+
 
 class TableLifecycleStore(ABC):
     """What is forgotten when."""
 
     @abstractmethod
     def clear_table_copy_state(self, table: TableId) -> None:
-        """Before a copy: forget the table's schema versions, metadata and progress; keep phases, controls, order."""
+        """Forget the table's schema versions, metadata, progress and fingerprint, before a copy.
+
+        Its phases, controls and order are kept.
+        """
 
     @abstractmethod
     def delete_table_pipeline_state(self, table: TableId) -> None:

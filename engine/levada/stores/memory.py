@@ -25,6 +25,7 @@ class _Kept:
     progress: dict[str, Lsn] = field(default_factory=dict)
     destinations: dict[TableId, DestinationTableMetadata] = field(default_factory=dict)
     controls: dict[TableId, TableControls] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)
     orders: dict[TableId, CopyOrder] = field(default_factory=dict)
     actions: dict[TableId, TableAction] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,6 +127,18 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             kept.controls[table] = controls
 
+    def load_fingerprints(self) -> dict[str, str]:
+        with self._locked() as kept:
+            return dict(kept.fingerprints)
+
+    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
+        with self._write(epoch) as kept:
+            kept.fingerprints[subject] = fingerprint
+
+    def delete_fingerprint(self, epoch: int, subject: str) -> None:
+        with self._write(epoch) as kept:
+            kept.fingerprints.pop(subject, None)
+
     def load_order(self, table: TableId) -> CopyOrder | None:
         with self._locked() as kept:
             return kept.orders.get(table)
@@ -149,13 +162,14 @@ class MemoryStorage(Storage):
             kept.schemas.pop(table, None)
             kept.destinations.pop(table, None)
             kept.progress.pop(table_worker(table), None)
+            kept.fingerprints.pop(table_worker(table), None)
             if not keep_phases:
                 for part in (kept.histories, kept.actions, kept.controls, kept.orders):
                     part.pop(table, None)
 
     def delete_all(self, epoch: int) -> None:
         with self._write(epoch) as kept:
-            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations):
+            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.fingerprints):
                 part.clear()
             for said in (kept.controls, kept.orders, kept.actions):
                 said.clear()

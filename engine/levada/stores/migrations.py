@@ -91,6 +91,14 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         primary key (pipeline, table_id)
     );
     """,
+    """
+    create table fingerprints (
+        pipeline text not null references pipelines,
+        subject text not null,
+        fingerprint text not null,
+        primary key (pipeline, subject)
+    );
+    """,
 )
 
 _Connection = psycopg.Connection[tuple[Any, ...]]

@@ -305,6 +305,30 @@ class PostgresStorage(Storage):
             ),
         )
 
+    # Fingerprints
+
+    def load_fingerprints(self) -> dict[str, str]:
+        rows = self._run(
+            lambda c: c.execute(
+                "SELECT subject, fingerprint FROM fingerprints WHERE pipeline = %s", [self._pipeline]
+            ).fetchall()
+        )
+        return dict(rows)
+
+    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
+        self._write(
+            epoch,
+            lambda c: c.execute(
+                "INSERT INTO fingerprints (pipeline, subject, fingerprint) VALUES (%s, %s, %s)"
+                " ON CONFLICT (pipeline, subject) DO UPDATE SET fingerprint = excluded.fingerprint",
+                [self._pipeline, subject, fingerprint],
+            ),
+        )
+
+    def delete_fingerprint(self, epoch: int, subject: str) -> None:
+        deleting = "DELETE FROM fingerprints WHERE pipeline = %s AND subject = %s"
+        self._write(epoch, lambda c: c.execute(deleting, [self._pipeline, subject]))
+
     # Orders
 
     def load_order(self, table: TableId) -> CopyOrder | None:
@@ -351,7 +375,9 @@ class PostgresStorage(Storage):
             of_table = [self._pipeline, int(table)]
             c.execute("DELETE FROM table_schemas WHERE pipeline = %s AND table_id = %s", of_table)
             c.execute("DELETE FROM destination_tables WHERE pipeline = %s AND table_id = %s", of_table)
-            c.execute("DELETE FROM progress WHERE pipeline = %s AND worker = %s", [self._pipeline, table_worker(table)])
+            of_worker = [self._pipeline, table_worker(table)]
+            c.execute("DELETE FROM progress WHERE pipeline = %s AND worker = %s", of_worker)
+            c.execute("DELETE FROM fingerprints WHERE pipeline = %s AND subject = %s", of_worker)
             if not keep_phases:
                 c.execute("DELETE FROM table_phases WHERE pipeline = %s AND table_id = %s", of_table)
                 c.execute("DELETE FROM table_actions WHERE pipeline = %s AND table_id = %s", of_table)
@@ -369,6 +395,7 @@ class PostgresStorage(Storage):
             c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_controls WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM copy_orders WHERE pipeline = %s", [self._pipeline])
+            c.execute("DELETE FROM fingerprints WHERE pipeline = %s", [self._pipeline])
 
         self._write(epoch, delete)
 

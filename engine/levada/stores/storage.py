@@ -98,6 +98,18 @@ class Storage(ABC):
         """Keep what was acted on for a table."""
 
     @abstractmethod
+    def load_fingerprints(self) -> dict[str, str]:
+        """Return every subject's fingerprint."""
+
+    @abstractmethod
+    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
+        """Keep a subject's fingerprint."""
+
+    @abstractmethod
+    def delete_fingerprint(self, epoch: int, subject: str) -> None:
+        """Forget a subject's fingerprint."""
+
+    @abstractmethod
     def load_order(self, table: TableId) -> CopyOrder | None:
         """Return the table's order for a copy."""
 
