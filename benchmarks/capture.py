@@ -98,9 +98,7 @@ def capture(server: EmbeddedPostgres, folder: Path, slot: str, end: Lsn, rows: i
     connection = PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user="postgres")
     log = SegmentLog(Staging.open(str(folder)), "benchmark")
     failures: list[BaseException] = []
-    resolver = TableResolver(
-        connection, MemoryStore(), PUBLICATION, failed=lambda table, error: failures.append(error), ddl_messages=True
-    )
+    resolver = TableResolver(connection, MemoryStore(), PUBLICATION, failed=lambda table, error: failures.append(error))
     worker = CaptureWorker(
         CaptureSettings(connection, slot, PUBLICATION), log, resolver, epoch=1, landed=lambda manifest: None
     )

@@ -100,6 +100,15 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def role(db: Database) -> Iterator[str]:
+    """A login of no rights at all, gone after the test."""
+    name = "plain_role"
+    db.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    db.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     """One object store for the session."""

@@ -61,7 +61,6 @@ class Capture:
             PUBLICATION,
             failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
-            ddl_messages=self.ddl_messages,
         )
         told = CaptureSettings(
             self.db.connection,

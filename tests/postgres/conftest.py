@@ -54,12 +54,3 @@ def versions(request: pytest.FixtureRequest, db: Database) -> Iterator[Database]
         ).fetchall():
             drop_slot(admin, slot, terminate=True)
         admin.execute(f"DROP DATABASE {db.name} WITH (FORCE)")
-
-
-@pytest.fixture
-def role(db: Database, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A login of no rights at all, gone after the test."""
-    name = "plain_role"
-    db.execute(f"CREATE ROLE {name} LOGIN")
-    yield name
-    db.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")

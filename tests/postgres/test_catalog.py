@@ -69,6 +69,18 @@ def test_partitions_follow_the_publication(db: Database) -> None:
     assert [(t.name.name, t.kind) for t in leaves] == [("r_a", "r"), ("r_b1", "r")]
 
 
+def test_no_role_hides_the_tables_of_another(db: Database, role: str) -> None:
+    """A table that is called as the ledger of a store is hides no table of another owner."""
+    db.execute(
+        f"GRANT CREATE ON SCHEMA public TO {role}",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"SET ROLE {role}; CREATE TABLE store_migrations (id int); CREATE TABLE mine (id int); RESET ROLE",
+        "CREATE SCHEMA store; CREATE TABLE store.store_migrations (id int); CREATE TABLE store.pipelines (id int)",
+    )
+    with db.connection.connect() as c:
+        assert list_tables(c) == (QualifiedTable("public", "t"),)
+
+
 def test_columns_are_those_that_are_replicated(versions: Database) -> None:
     """Dropped and generated columns are left out, types of the user's own are resolved, attnums stay."""
     versions.execute(

@@ -11,7 +11,14 @@ from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 
 from levada.errors import DecodeError
 from levada.postgres.catalog import read_table_schema
-from levada.postgres.ddl import DDL_PREFIX, DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
+from levada.postgres.ddl import (
+    DDL_PREFIX,
+    DdlMessage,
+    install_ddl_trigger,
+    parse_ddl_message,
+    read_ddl_seal,
+    remove_ddl_trigger,
+)
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
 from levada.values import QualifiedTable, SnapshotId
@@ -23,8 +30,8 @@ def is_ddl(message: bytes) -> bool:
 
 
 def parsed(message: bytes) -> DdlMessage:
-    """What the message tells."""
-    return parse_ddl_message(message[35:].partition(b"\x00")[2][4:])
+    """Return what the message says, without its digest."""
+    return parse_ddl_message(message[35:].partition(b"\x00")[2][4 + 32 :])
 
 
 def told(stream: ReplicationStream, count: int) -> list[DdlMessage]:
@@ -143,7 +150,7 @@ def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
         c.execute("SET search_path = mine, pg_catalog")
         c.execute("ALTER TABLE t ADD a int DEFAULT 1")
     db.execute("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC, postgres")
-    db.execute("ALTER FUNCTION levada.emit_table_change() SECURITY INVOKER")
+    db.execute("ALTER FUNCTION levada_ddl.emit_table_change() SECURITY INVOKER")
     notices: list[str] = []
     with replace(db.connection, user=role).connect() as c:
         c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
@@ -162,15 +169,15 @@ def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> 
         assert db.query(look) == first
         db.execute("ALTER EVENT TRIGGER levada_ddl DISABLE")
         assert install_ddl_trigger(c)
-        assert [row[1] for row in db.query(look)] == ["O"]
+        assert [row[1] for row in db.query(look)] == ["A"]
         assert remove_ddl_trigger(c)
         assert not remove_ddl_trigger(c)
         assert db.query(look) == []
-        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada'") == []
+        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada_ddl'") == []
         install_ddl_trigger(c)
-        db.execute("CREATE TABLE levada.state (id int)")
+        db.execute("CREATE TABLE levada_ddl.other (id int)")
         assert remove_ddl_trigger(c)
-        assert db.query("SELECT count(*) FROM levada.state") == [(0,)]
+        assert db.query("SELECT count(*) FROM levada_ddl.other") == [(0,)]
 
 
 def test_role_without_the_right_goes_without(db: Database, role: str) -> None:
@@ -178,10 +185,56 @@ def test_role_without_the_right_goes_without(db: Database, role: str) -> None:
     db.execute(f"GRANT CREATE ON DATABASE {db.name} TO {role}")
     with replace(db.connection, user=role).connect() as c:
         assert not install_ddl_trigger(c)
-        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada'") == []
+        assert db.query("SELECT 1 FROM pg_namespace WHERE nspname = 'levada_ddl'") == []
         with db.connection.connect() as admin:
             assert install_ddl_trigger(admin)
         assert install_ddl_trigger(c)
+
+
+def test_key_is_the_installers_alone(db: Database, role: str) -> None:
+    """No other role reads the key or calls the functions, even where default privileges grant both."""
+    db.execute(
+        f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role}",
+        f"ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO {role}",
+        f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {role}",
+    )
+    with db.connection.connect() as c, replace(db.connection, user=role).connect() as other:
+        assert install_ddl_trigger(c)
+        assert read_ddl_seal(c) is not None
+        assert read_ddl_seal(other) is None
+        assert db.query(
+            "SELECT has_schema_privilege(%s, 'levada_ddl', 'USAGE'),"
+            " has_table_privilege(%s, 'levada_ddl.seal', 'SELECT')",
+            role,
+            role,
+        ) == [(False, False)]
+        functions = (
+            "SELECT has_function_privilege(%s, oid, 'EXECUTE') FROM pg_proc WHERE pronamespace = %s::regnamespace"
+        )
+        assert set(db.query(functions, role, "levada_ddl")) == {(False,)}
+
+
+def test_squatted_schema_is_not_used(db: Database, role: str) -> None:
+    """A schema of the trigger's name that an ordinary role owns gets no trigger: its owner could replace the key."""
+    db.execute(f"CREATE SCHEMA levada_ddl AUTHORIZATION {role}")
+    with db.connection.connect() as c:
+        assert not install_ddl_trigger(c)
+        assert db.query("SELECT 1 FROM pg_event_trigger") == []
+
+
+def test_seal_needs_an_unbroken_trigger(db: Database) -> None:
+    """A trigger that was disabled for a moment is not relied on before it is installed again, with another key."""
+    with db.connection.connect() as c:
+        assert install_ddl_trigger(c)
+        first = read_ddl_seal(c)
+        db.execute("ALTER EVENT TRIGGER levada_ddl DISABLE", "ALTER EVENT TRIGGER levada_ddl ENABLE ALWAYS")
+        assert read_ddl_seal(c) is None
+        assert install_ddl_trigger(c)
+        second = read_ddl_seal(c)
+    assert first is not None
+    assert second is not None
+    assert second.key != first.key
+    assert second.since > first.since
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null"])

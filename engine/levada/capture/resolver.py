@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,14 +12,15 @@ from typing import Any, Final
 import psycopg
 
 from levada.capture.matching import match_columns, same_look
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import published_tables, read_table_description, read_type_infos
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import DDL_PREFIX, parse_ddl_message
+from levada.postgres.ddl import DDL_PREFIX, parse_ddl_message, read_ddl_seal
 from levada.postgres.description import TableDescription
+from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.types import is_builtin
@@ -31,6 +33,9 @@ _VERSIONS_IN_A_COMMIT: Final = 24
 """Versions after the first of one transaction count on from its LSN: a commit record is longer than this, so none of
 the numbers is another transaction's."""
 
+_WARN_EVERY_S: Final = 60.0
+"""How often messages that the trigger did not write are logged: a role can write millions of them."""
+
 Failed = Callable[[TableId, LevadaError], None]
 
 
@@ -38,8 +43,8 @@ class TableResolver(SchemaResolver):
     """Keeps each table's version in step with the stream, and new versions in the store. For one thread.
 
     ``selects`` tells whether a table that has no version yet is replicated; one that has stays so under any name.
-    ``ddl_messages`` tells that the source announces every ALTER TABLE in the stream: then a RELATION that looks as
-    before *is* as before, and the catalog need not be asked.
+    Where the source announces every ALTER TABLE in the stream by its trigger, a RELATION that looks as before *is* as
+    before, and is not compared with the catalog. `levada.postgres.seal` says when that can be relied on.
 
     A table whose change cannot be understood is told to ``failed``, and its rows are left out from there on: only a new
     copy brings it back, after `begin_session`. Nothing is staged before ``failed`` returns, so it must have recorded
@@ -56,7 +61,6 @@ class TableResolver(SchemaResolver):
         selects: Callable[[QualifiedTable], bool] = lambda table: True,
         excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
-        ddl_messages: bool = False,
     ) -> None:
         self._connection = connection
         self._store = store
@@ -65,7 +69,10 @@ class TableResolver(SchemaResolver):
         self._selects = selects
         self._excluded_columns = excluded_columns
         self._policy = policy
-        self._ddl_messages = ddl_messages
+        self._seal: DdlSeal | None = None
+        self._seal_read = False
+        self._unreadable = False
+        self._warn_at = 0.0
         self._current: dict[TableId, ReplicatedTableSchema] = {}
         self._left_out: set[TableId] = set()
         self._open = ExitStack()
@@ -80,42 +87,91 @@ class TableResolver(SchemaResolver):
         """Forget what the last session's stream had told: a new one tells it again."""
         self._current.clear()
         self._left_out.clear()
+        self._unreadable = False
 
     def release(self) -> None:
         """Close the connection to the catalog; it is opened again when it is needed."""
         self._catalog = None
+        self._seal_read = False
         self._open.close()
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version of the rows that follow; None for a table that is not selected, or left out."""
         table = relation.oid
+        if relation.schema == SEAL_SCHEMA:
+            return None
         before = self._before(table, at)
         if table in self._left_out or (before is None and not self._selects(relation.table)):
             return None
         try:
             return self._follow(relation, before, at)
         except NeedsOperator as error:
-            _log.error("%s is left out from %s on: %s", relation.table, at, error)
-            self._failed(table, error)
-            self._left_out.add(table)
+            self._leave_out(table, relation.table, error, at)
             return None
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version that an ALTER TABLE announces; None if it changes nothing that is replicated."""
         if message.prefix != DDL_PREFIX:
             return None
-        ddl = parse_ddl_message(message.content)
+        content = self._authenticated(message)
+        if content is None:
+            return None
+        try:
+            ddl = parse_ddl_message(content)
+        except DecodeError as error:
+            # The trigger itself wrote it: some table has changed, and only the catalog shows which.
+            _log.warning("message at %s: %s; RELATIONs are compared with the catalog", message.lsn, error.message)
+            self._unreadable = True
+            return None
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION of its first row will tell.
             return None
-        announced = ddl.schema(
-            columns=self._column_list(ddl.table_id),
-            exclude=self._excluded_columns(before.name),
-            policy=self._policy,
-            snapshot_id=at,
-        )
+        try:
+            announced = ddl.schema(
+                columns=self._column_list(ddl.table_id),
+                exclude=self._excluded_columns(before.name),
+                policy=self._policy,
+                snapshot_id=at,
+            )
+        except NeedsOperator as error:
+            self._leave_out(ddl.table_id, before.name, error, at)
+            return None
         return None if _alike(before, announced) else self._settle(replace(announced, name=before.name), before, at)
+
+    def _authenticated(self, message: LogicalMessage) -> bytes | None:
+        """Return the content of a message if the trigger wrote it in its transaction."""
+        seal = self._read_seal()
+        content = None if seal is None or not message.transactional else seal.open(message.content, message.xid)
+        if content is None and time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + _WARN_EVERY_S
+            _log.warning(
+                "a message with prefix %s at %s is passed over: %s",
+                DDL_PREFIX,
+                message.lsn,
+                "Levada's trigger did not write it" if seal is not None else "there is no trigger to rely on",
+            )
+        return content
+
+    def _announced(self, at: SnapshotId) -> bool:
+        """Return whether every change of a table up to a transaction was announced by a message that could be read."""
+        seal = self._read_seal()
+        return seal is not None and at >= seal.since and not self._unreadable
+
+    def _read_seal(self) -> DdlSeal | None:
+        """Return the seal as it is after the slice was received, read once per slice.
+
+        A trigger that is in place without a gap until now was so at every message of the slice.
+        """
+        if not self._seal_read:
+            self._seal = read_ddl_seal(self._connected())
+            self._seal_read = True
+        return self._seal
+
+    def _leave_out(self, table: TableId, name: QualifiedTable, error: LevadaError, at: SnapshotId) -> None:
+        _log.error("%s is left out from %s on: %s", name, at, error)
+        self._failed(table, error)
+        self._left_out.add(table)
 
     def _before(self, table: TableId, at: SnapshotId) -> ReplicatedTableSchema | None:
         # A version that begins in this very transaction is what a session before this one has stored of it.
@@ -131,7 +187,7 @@ class TableResolver(SchemaResolver):
             if column.name.startswith(RESERVED_PREFIX):
                 raise _reserved(name, column.name)
         unchanged = before is not None and same_look(columns, before.columns) and _same_identity(relation, before)
-        if before is not None and unchanged and self._ddl_messages:
+        if before is not None and unchanged and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)

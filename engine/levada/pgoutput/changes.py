@@ -43,10 +43,14 @@ class RelationChange:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """A message of ``pg_logical_emit_message`` with a prefix that the decoder was asked to hand on."""
+    """A message of ``pg_logical_emit_message`` with a prefix that the decoder was asked to hand on.
+
+    Every role may write such messages. ``xid`` is that of the transaction, 0 outside of one.
+    """
 
     lsn: Lsn
     transactional: bool
+    xid: int
     prefix: str
     content: bytes
 

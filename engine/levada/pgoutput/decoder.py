@@ -152,7 +152,8 @@ class Decoder:
         if body.prefix not in self._prefixes:
             return
         at = of.commit_lsn(message) if body.transactional else SnapshotId(body.lsn)
-        logical = LogicalMessage(body.lsn, body.transactional, body.prefix, body.content)
+        xid = of.xid(message) if body.transactional else 0
+        logical = LogicalMessage(body.lsn, body.transactional, xid, body.prefix, body.content)
         yield logical
         schema = self._resolver.message(logical, at)
         if schema is None or schema == self._schemas.get(schema.id):

@@ -95,12 +95,12 @@ class _Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def string(self) -> str:
+    def string(self, errors: str = "strict") -> str:
         end = self._data.find(b"\0", self._at)
         if end < 0:
             raise self.error("a string without an end")
         try:
-            text = self._data[self._at : end].decode()
+            text = self._data[self._at : end].decode(errors=errors)
         except UnicodeDecodeError:
             raise self.error("a string that is not UTF-8") from None
         self._at = end + 1
@@ -147,7 +147,8 @@ def parse_message(message: bytes, lsn: Lsn) -> MessageBody:
     """Read a logical message (without `HEADER`); raise DecodeError naming ``lsn``."""
     r = _Reader(message, lsn, "MESSAGE")
     flags, at = r.unpack("BQ")
-    prefix = r.string()
+    # Every role may write one. What cannot be read is not one of ours.
+    prefix = r.string(errors="replace")
     (size,) = r.unpack("I")
     content = r.take(size)
     r.end()

@@ -65,6 +65,10 @@ class Slice:
             self._messages.fail(message, error)
         return SnapshotId(self.transactions.commit_lsn[self.transactions.of(np.array([message]))[0]])
 
+    def xid(self, message: int) -> int:
+        """Return the ID of the message's transaction."""
+        return int(self.transactions.xid[self.transactions.of(np.array([message]))[0]])
+
     def relations(self) -> list[int]:
         """Return the relations that row messages are left of."""
         return list(self._rows)

@@ -14,6 +14,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
 from levada.postgres.failures import source_errors
+from levada.postgres.seal import SEAL_SCHEMA
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
@@ -84,7 +85,7 @@ LEFT JOIN LATERAL (
         SELECT c.oid WHERE c.relkind = 'r'
         UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE c.relkind = 'p' AND p.isleaf)
 ) l ON true
-WHERE p.pubname = %s
+WHERE p.pubname = %s AND n.nspname <> {own}
 ORDER BY n.nspname, c.relname, l.schema, l.name
 """)
 
@@ -97,7 +98,7 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
     """
     limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
     with qualified_names(conn):
-        rows = conn.execute(_PUBLISHED.format(limits=limits), [publication]).fetchall()
+        rows = conn.execute(_PUBLISHED.format(limits=limits, own=sql.Literal(SEAL_SCHEMA)), [publication]).fetchall()
         known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
     if known is None:
         raise NeedsOperator(
@@ -112,16 +113,22 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
 def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
     """Return the tables that a publication could have, by name: permanent ones and partition roots, no partitions.
 
-    Left out: system schemas, what belongs to an extension, and the schemas where Levada keeps its own state.
+    System schemas, extensions' tables and Levada's own are left out. A table is a store's if its schema has a ledger of
+    migrations of the same owner, so that no role can hide another role's table.
     """
-    rows = conn.execute("""
+    rows = conn.execute(
+        """
         SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
           AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
           AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                           AND d.deptype = 'e')
-          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations')
-        ORDER BY 1, 2""").fetchall()
+          AND n.nspname <> %s
+          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations'
+                          AND m.relkind = 'r' AND m.relowner = c.relowner)
+        ORDER BY 1, 2""",
+        [SEAL_SCHEMA],
+    ).fetchall()
     return tuple(QualifiedTable(schema, name) for schema, name in rows)
 
 

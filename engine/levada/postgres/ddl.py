@@ -1,7 +1,7 @@
-"""The source's own word on ALTER TABLE: an event trigger that writes the table's new columns into the WAL.
+"""An event trigger that writes the new columns of an altered table into the WAL.
 
 The message is transactional, so it lies in the stream between the rows that have the old columns and those that have
-the new ones.
+the new ones. Every role may write messages, so the trigger's are authenticated, see `levada.postgres.seal`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from psycopg import sql
 from levada.errors import DecodeError, NeedsOperator
 from levada.postgres.description import DESCRIPTION_QUERY, TableDescription
 from levada.postgres.failures import source_errors
+from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column, ReplicatedTableSchema
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
@@ -28,7 +29,6 @@ DDL_PREFIX: Final = "levada_ddl"
 SEPARATOR_PREFIX: Final = "levada_ddl_end"
 """Of messages without meaning, to be skipped."""
 TRIGGER: Final = "levada_ddl"
-_SCHEMA: Final = "levada"
 _FUNCTION: Final = "emit_table_change"
 
 # Published tables among those that were altered and, since an ALTER of a parent goes through to them, their children.
@@ -52,7 +52,7 @@ BEGIN
           AND c.oid IN (SELECT relid FROM altered) AND c.oid IN (SELECT relid FROM published)
         ORDER BY c.oid
     LOOP
-        PERFORM pg_catalog.pg_logical_emit_message(true, {prefix}, description::text);
+        PERFORM {emit}(description::text);
     END LOOP;
     IF FOUND THEN
         -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
@@ -60,14 +60,25 @@ BEGIN
         PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
     END IF;
 EXCEPTION WHEN OTHERS THEN
-    -- Levada compares the catalog as well; nobody's ALTER may fail because of it.
-    RAISE WARNING 'levada could not tell of a changed table: %', SQLERRM;
+    -- No ALTER of a user may fail because of Levada. It compares the catalog where a change is announced as unknown.
+    RAISE WARNING 'levada could not announce a changed table: %', SQLERRM;
+    BEGIN
+        PERFORM {emit}('null');
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'levada could not announce that a table has changed: %', SQLERRM;
+    END;
 END
+""")
+
+_CREATE_EMIT: Final = sql.SQL("""
+CREATE FUNCTION {emit}(content text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS {body}
 """)
 
 # The settings make the text of constants the same in whatever session the ALTER is run.
 _CREATE_FUNCTION: Final = sql.SQL("""
-CREATE OR REPLACE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'
 SET extra_float_digits = 3 SET bytea_output = 'hex'
@@ -109,10 +120,10 @@ class DdlMessage:
 
 
 def parse_ddl_message(content: bytes) -> DdlMessage:
-    """Read the content of a message with the prefix ``levada_ddl``; raise DecodeError ``bad_ddl_message``."""
+    """Read the content of an authenticated message; raise DecodeError ``bad_ddl_message``."""
     try:
         return DdlMessage(TableDescription.from_json(json.loads(content)))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(
             "bad_ddl_message",
             f"a message with prefix {DDL_PREFIX} is not what Levada's trigger writes: {type(error).__name__}",
@@ -121,37 +132,37 @@ def parse_ddl_message(content: bytes) -> DdlMessage:
 
 
 def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
-    """Install the trigger in schema ``levada``, or renew it; return whether it is there now.
+    """Install the trigger in schema ``levada_ddl``, or renew it; return whether it is there now.
 
-    False, with a note in the log, where the role may not (PostgreSQL asks for a superuser) or the server is a standby.
+    False, with a note in the log, where the role may not (PostgreSQL asks for a superuser), the server is a standby, or
+    the schema belongs to a role that could replace the trigger's functions.
     """
-    function = sql.Identifier(_SCHEMA, _FUNCTION)
-    body = _BODY.format(
-        altered=_ALTERED,
-        description=DESCRIPTION_QUERY,
-        prefix=sql.Literal(DDL_PREFIX),
-        separator=sql.Literal(SEPARATOR_PREFIX),
-    ).as_string(None)
-    create = _CREATE_FUNCTION.format(function=function, body=sql.Literal(body))
-    mark = f"levada {hashlib.sha256(create.as_string(None).encode()).hexdigest()[:16]}"
+    statements = _statements()
+    mark = f"levada {hashlib.sha256(''.join(s.as_string(None) for s in statements).encode()).hexdigest()[:16]}"
     if _installed(conn, mark):
         return True
     try:
         with source_errors("installing the DDL trigger"), conn.transaction():
-            # Two drivers that start at once install one after the other.
+            # Two drivers that start at the same time install one after the other.
             conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [TRIGGER])
+            if _installed(conn, mark):
+                return True
+            if (owner := _foreign_owner(conn)) is not None:
+                _log.warning(
+                    "no DDL trigger, so changes of schema are found by comparing the catalog:"
+                    " schema %s belongs to role %s, which could replace the trigger",
+                    SEAL_SCHEMA,
+                    owner,
+                )
+                return False
             _drop(conn)
-            conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(_SCHEMA)))
-            conn.execute(create)
-            conn.execute(sql.SQL("REVOKE ALL ON FUNCTION {}() FROM PUBLIC").format(function))
-            conn.execute(
-                sql.SQL(
-                    "CREATE EVENT TRIGGER {} ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION {}()"
-                ).format(sql.Identifier(TRIGGER), function)
-            )
+            conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SEAL_SCHEMA)))
+            for statement in statements:
+                conn.execute(statement)
             conn.execute(
                 sql.SQL("COMMENT ON EVENT TRIGGER {} IS {}").format(sql.Identifier(TRIGGER), sql.Literal(mark))
             )
+            create_key(conn, TRIGGER)
     except NeedsOperator as error:
         if error.code not in ("insufficient_privilege", "source_read_only"):
             raise
@@ -160,32 +171,74 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     return True
 
 
+def read_ddl_seal(conn: psycopg.Connection[Any]) -> DdlSeal | None:
+    """Return the key of the trigger's messages; None where the trigger cannot be relied on."""
+    return read_seal(conn, TRIGGER)
+
+
 def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
-    """Remove the trigger and its function, and the schema if nothing else is in it; return False if there is none."""
-    function = f"{_SCHEMA}.{_FUNCTION}"
+    """Remove the trigger and its schema, unless something else is in it; return False if there is no trigger."""
     with source_errors("removing the DDL trigger"):
-        row = conn.execute("SELECT to_regproc(%s) IS NOT NULL", [function]).fetchone()
-        if row is None or not row[0]:
+        if not conn.execute("SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchall():
             return False
         with conn.transaction():
             _drop(conn)
         try:
-            conn.execute(sql.SQL("DROP SCHEMA {} RESTRICT").format(sql.Identifier(_SCHEMA)))
-        except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.InsufficientPrivilege):
-            _log.debug("schema %s stays: it has other objects, or another owner", _SCHEMA)
+            conn.execute(sql.SQL("DROP SCHEMA {} RESTRICT").format(sql.Identifier(SEAL_SCHEMA)))
+        except (
+            psycopg.errors.DependentObjectsStillExist,
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.InvalidSchemaName,
+        ):
+            _log.debug("schema %s stays: it has other objects, or another owner", SEAL_SCHEMA)
         return True
 
 
+def _statements() -> tuple[sql.Composed, ...]:
+    """Return what makes the trigger. It fires in every replication role: a change that it passes over is a loss."""
+    function, trigger = sql.Identifier(SEAL_SCHEMA, _FUNCTION), sql.Identifier(TRIGGER)
+    emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX)).as_string(None)
+    body = _BODY.format(
+        altered=_ALTERED, description=DESCRIPTION_QUERY, emit=EMIT, separator=sql.Literal(SEPARATOR_PREFIX)
+    ).as_string(None)
+    return (
+        _CREATE_EMIT.format(emit=EMIT, body=sql.Literal(emit_body)),
+        _CREATE_FUNCTION.format(function=function, body=sql.Literal(body)),
+        sql.SQL("CREATE EVENT TRIGGER {} ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION {}()").format(
+            trigger, function
+        ),
+        sql.SQL("ALTER EVENT TRIGGER {} ENABLE ALWAYS").format(trigger),
+    )
+
+
 def _drop(conn: psycopg.Connection[Any]) -> None:
+    schema = [SEAL_SCHEMA]
     conn.execute(sql.SQL("DROP EVENT TRIGGER IF EXISTS {}").format(sql.Identifier(TRIGGER)))
-    conn.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(_SCHEMA, _FUNCTION)))
+    if not conn.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", schema).fetchall():
+        return
+    conn.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SEAL_SCHEMA, _FUNCTION)))
+    conn.execute(sql.SQL("DROP FUNCTION IF EXISTS {}(text)").format(EMIT))
+    conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(KEY_TABLE))
+
+
+def _foreign_owner(conn: psycopg.Connection[Any]) -> str | None:
+    """Return the owner of the schema if it is neither this role nor a superuser."""
+    row = conn.execute(
+        "SELECT r.rolname FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner"
+        " WHERE n.nspname = %s AND NOT r.rolsuper AND r.rolname <> current_user",
+        [SEAL_SCHEMA],
+    ).fetchone()
+    return None if row is None else str(row[0])
 
 
 @source_errors("looking for the DDL trigger")
 def _installed(conn: psycopg.Connection[Any], mark: str) -> bool:
+    """Return whether the trigger is of this version, and in place since it was installed as far as can be read."""
     row = conn.execute(
-        "SELECT evtenabled IN ('O', 'A') AND obj_description(oid, 'pg_event_trigger') = %s"
-        " FROM pg_event_trigger WHERE evtname = %s",
+        "SELECT evtenabled = 'A' AND pg_catalog.obj_description(oid, 'pg_event_trigger') = %s,"
+        " pg_catalog.pg_has_role(evtowner, 'USAGE') FROM pg_catalog.pg_event_trigger WHERE evtname = %s",
         [mark, TRIGGER],
     ).fetchone()
-    return row is not None and bool(row[0])
+    if row is None or not row[0]:
+        return False
+    return not row[1] or read_ddl_seal(conn) is not None

@@ -34,7 +34,7 @@ from levada.runtime.retention import Retention
 from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
-from levada.runtime.source import SLOT_WORKER, SourceState, discover, prepare_source
+from levada.runtime.source import SLOT_WORKER, discover, prepare_source
 from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
 from levada.runtime.supervisor import Supervisor
@@ -204,7 +204,7 @@ class Pipeline:
                 log.remove(manifest)
         self._tell_destination(source.tables)
         self._open_destination()
-        self._worker = self._capture_worker(log, source)
+        self._worker = self._capture_worker(log)
         self._capture = CaptureThread(
             self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
         )
@@ -262,7 +262,7 @@ class Pipeline:
             batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
         )
 
-    def _capture_worker(self, log: SegmentLog, source: SourceState) -> CaptureWorker:
+    def _capture_worker(self, log: SegmentLog) -> CaptureWorker:
         config, inbox = self.config, self._inbox
 
         def failed(table: TableId, error: LevadaError) -> None:
@@ -280,7 +280,6 @@ class Pipeline:
             selects=self._live.selects,
             excluded_columns=self._live.excluded_columns,
             policy=config.on_unrepresentable,
-            ddl_messages=source.ddl_messages,
         )
         settings = CaptureSettings(
             config.source,

@@ -34,13 +34,11 @@ SLOT_WORKER: Final = "slot"
 class SourceState:
     """The source as it was found, or made, at the start.
 
-    ``resync``: the slot was lost, and every table is to be copied again. ``ddl_messages``: the source announces every
-    ALTER TABLE in the stream.
+    ``resync``: the slot was lost, and every table is copied again.
     """
 
     tables: tuple[PublishedTable, ...]
     resync: bool
-    ddl_messages: bool
 
 
 def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
@@ -68,9 +66,9 @@ def prepare_source(
     with config.source.connect(application="start") as connection:
         tables = discover(config, connection)
         found(tables)
-        announced = install_ddl_trigger(connection)
+        install_ddl_trigger(connection)
         resync = _ensure_slot(config, connection, store, staged)
-        return SourceState(tables, resync, announced)
+        return SourceState(tables, resync)
 
 
 def refuse(problems: tuple[Problem, ...]) -> None:

@@ -1,0 +1,114 @@
+"""Authentication of the DDL trigger's messages.
+
+Every role may call ``pg_logical_emit_message``, so a prefix proves nothing about who wrote a message. The trigger's
+functions run as the role that installed them. They read a random key from a table that only this role can read, and put
+a digest of the key, the transaction's ID and the content before each message. A message without the right digest is
+passed over. A digest does not hold in another transaction, so a copy of a message is passed over as well.
+
+The trigger's *silence* is evidence too: a RELATION that looks as before is as before, because an ALTER would have been
+announced. That holds only for transactions that committed after the trigger was installed, and only while the trigger
+was never disabled or replaced. So the key is kept with the position of the WAL at the installation and with the version
+(``oid`` and ``xmin``) of the trigger's row in the catalog, and `read_seal` returns a seal only if that is unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.postgres.failures import source_errors
+from levada.values import Lsn
+
+SEAL_SCHEMA: Final = "levada_ddl"
+"""Schema of the trigger's functions and of the key. Not the store's schema: its owner could replace the key."""
+
+_DIGEST_BYTES: Final = 32
+
+EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
+KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
+
+# Twice, as in HMAC: the digest of a message says nothing about the digest of a longer one.
+EMIT_BODY: Final = sql.SQL("""
+DECLARE
+    secret bytea;
+    body bytea := pg_catalog.convert_to(content, 'UTF8');
+BEGIN
+    SELECT s.key INTO STRICT secret FROM {key_table} s;
+    PERFORM pg_catalog.pg_logical_emit_message(true, {prefix}, pg_catalog.sha256(secret || pg_catalog.sha256(
+        secret || pg_catalog.convert_to(pg_catalog.pg_current_xact_id()::pg_catalog.xid::text || ' ', 'UTF8') || body
+    )) || body);
+END
+""")
+
+# gen_random_uuid() is a strong random number of 122 bits.
+_CREATE_KEY: Final = sql.SQL("""
+CREATE TABLE {key_table} AS
+SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) AS key,
+    pg_catalog.pg_current_wal_insert_lsn() AS since, t.oid AS trigger_oid, t.xmin::text AS trigger_xmin
+FROM pg_catalog.pg_event_trigger t WHERE t.evtname = {trigger}
+""")
+
+# A key table of another owner is not the one that the trigger reads.
+_FIND: Final = sql.SQL("""
+SELECT t.oid, t.xmin::text FROM pg_catalog.pg_event_trigger t, pg_catalog.pg_class k, pg_catalog.pg_namespace n
+WHERE t.evtname = {trigger} AND t.evtenabled = 'A'
+  AND n.nspname = {schema} AND n.oid = k.relnamespace AND k.relname = 'seal'
+  AND k.relkind = 'r' AND k.relowner = t.evtowner
+  AND (n.nspowner = t.evtowner OR n.nspowner IN (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolsuper))
+  AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(k.oid, 'SELECT')
+""")
+
+_GRANTED: Final = sql.SQL("""
+SELECT DISTINCT a.grantee::pg_catalog.regrole::text FROM (
+    SELECT relacl AS acl, relowner AS owner FROM pg_catalog.pg_class WHERE oid = {table}::pg_catalog.regclass
+    UNION ALL SELECT proacl, proowner FROM pg_catalog.pg_proc WHERE pronamespace = {schema}::pg_catalog.regnamespace
+    UNION ALL SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE nspname = {schema}
+) o, pg_catalog.aclexplode(o.acl) a WHERE a.grantee NOT IN (0, o.owner)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class DdlSeal:
+    """The key of the messages of a trigger that is in place without a gap since ``since``."""
+
+    key: bytes = field(repr=False)
+    since: Lsn
+
+    def open(self, message: bytes, xid: int) -> bytes | None:
+        """Return the content of a message of transaction ``xid``; None if the trigger did not write it there."""
+        digest, content = message[:_DIGEST_BYTES], message[_DIGEST_BYTES:]
+        inner = hashlib.sha256(self.key + b"%d " % xid + content).digest()
+        genuine = hmac.compare_digest(digest, hashlib.sha256(self.key + inner).digest())
+        return content if genuine else None
+
+
+@source_errors("reading the key of the DDL trigger")
+def read_seal(conn: psycopg.Connection[Any], trigger: str) -> DdlSeal | None:
+    """Return the seal of the trigger; None if it is missing, disabled, changed, or this role may not read its key."""
+    found = conn.execute(_FIND.format(trigger=sql.Literal(trigger), schema=sql.Literal(SEAL_SCHEMA))).fetchone()
+    if found is None:
+        return None
+    query = sql.SQL("SELECT key, since::text, trigger_oid, trigger_xmin FROM {}").format(KEY_TABLE)
+    row = conn.execute(query).fetchone()
+    if row is None or row[2:] != found:
+        return None
+    return DdlSeal(bytes(row[0]), Lsn.parse(row[1]))
+
+
+def create_key(conn: psycopg.Connection[Any], trigger: str) -> None:
+    """Make a new key for a trigger that is complete, and take every right on it from other roles.
+
+    Default privileges may have granted some.
+    """
+    conn.execute(_CREATE_KEY.format(key_table=KEY_TABLE, trigger=sql.Literal(trigger)))
+    table = sql.Literal(f"{SEAL_SCHEMA}.seal")
+    granted = conn.execute(_GRANTED.format(table=table, schema=sql.Literal(SEAL_SCHEMA))).fetchall()
+    for role in ("PUBLIC", *(row[0] for row in granted)):
+        for what in ("ALL TABLES IN SCHEMA", "ALL FUNCTIONS IN SCHEMA", "SCHEMA"):
+            # The server has quoted the roles' names.
+            conn.execute(f"REVOKE ALL ON {what} {SEAL_SCHEMA} FROM {role}")
