@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
@@ -45,6 +45,31 @@ class SnapshotId(Lsn):
     """The version of a table's schema: the LSN from which it holds; 0/0 is the copy's version."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A committed transaction of the source, which recognises its history.
+
+    Two histories of one server may have the same LSNs. They do not have the same transaction at the same LSN.
+    ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+    """
+
+    commit_lsn: Lsn
+    xid: int
+    commit_ts_us: int
+
+    def __str__(self) -> str:
+        return f"transaction {self.xid} at {self.commit_lsn}"
+
+    def to_json(self) -> list[Any]:
+        """Return the transaction for a JSON document."""
+        return [str(self.commit_lsn), self.xid, self.commit_ts_us]
+
+    @classmethod
+    def from_json(cls, raw: list[Any] | None) -> Self | None:
+        """Read what `to_json` returned; None for none."""
+        return None if raw is None else cls(Lsn.parse(raw[0]), int(raw[1]), int(raw[2]))
 
 
 class TableId(int):

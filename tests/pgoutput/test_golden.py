@@ -14,9 +14,10 @@ from tests.pgoutput.source import Resolver, Versions
 
 from levada.errors import DecodeError
 from levada.pgoutput.changes import RelationChange, TableChanges
-from levada.pgoutput.decoder import Decoder
+from levada.pgoutput.decoder import Decoder, TransactionScan
 from levada.pgoutput.events import Begin, Commit, Unsupported, batch_events
 from levada.pgoutput.messages import HEADER
+from levada.values import Lsn
 
 NAMES = sorted(SCENARIOS)
 
@@ -64,10 +65,30 @@ def test_a_slice_tells_where_a_segment_may_be_cut() -> None:
     assert (batch.transactions, batch.rows, batch.in_transaction) == (1, 2, True)
     commit = messages[kinds.index("C")]
     assert batch.end_lsn == int.from_bytes(commit[HEADER + 10 : HEADER + 18], "big")
-    assert batch.last_commit_ts_us == int.from_bytes(commit[HEADER + 18 :], "big") + 946_684_800_000_000
+    assert batch.last is not None
+    assert batch.last.commit_ts_us == int.from_bytes(commit[HEADER + 18 :], "big") + 946_684_800_000_000
     assert decoder.decode([]).in_transaction
     rest = decoder.decode(messages[second_begin + 1 :])
     assert (rest.transactions, rest.in_transaction) == (kinds.count("C") - 1, False)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), name=st.sampled_from(NAMES))
+def test_the_last_transaction_is_the_same_however_the_stream_is_cut(data: st.DataObject, name: str) -> None:
+    """A scan finds the last transaction below an LSN as BEGIN announces it, in any cut, and notices one beyond."""
+    messages = load(name)
+    begins = [m[HEADER:] for m in messages if m[HEADER : HEADER + 1] == b"B"]
+    all_of = [(int.from_bytes(b[1:9], "big"), int.from_bytes(b[17:21], "big")) for b in begins]
+    until = data.draw(st.sampled_from([0, 2**62, *(lsn + d for lsn, _ in all_of for d in (0, 1))]))
+    scan, found, beyond = TransactionScan(), [], False
+    bounds = [0, *sorted(data.draw(st.lists(st.integers(0, len(messages)), max_size=8))), len(messages)]
+    for first, end in pairwise(bounds):
+        last, further = scan.last_below(messages[first:end], Lsn(until))
+        found += [] if last is None else [(last.commit_lsn, last.xid)]
+        beyond = beyond or further
+    assert found[-1:] == [(lsn, xid) for lsn, xid in all_of if lsn < until][-1:]
+    assert beyond == (any(lsn >= until for lsn, _ in all_of) or until == 0)
+    assert not scan.in_transaction
 
 
 @cache

@@ -21,7 +21,7 @@ from levada.schema.changes import (
     XID,
     change_schema,
 )
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Witness
 
 Row = Mapping[str, Any]
 
@@ -75,4 +75,5 @@ def batch(
 ) -> ChangeBatch:
     """A slice of the stream; without ``end`` it ends inside of a transaction."""
     rows = sum(i.rows.num_rows for i in items if isinstance(i, TableChanges))
-    return ChangeBatch(items, rows, transactions, None if end is None else Lsn(end), end is None, end)
+    last = None if end is None else Witness(Lsn(end), 1, end)
+    return ChangeBatch(items, rows, transactions, None if end is None else Lsn(end), end is None, last)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from levada.apply.backlog import Backlog
 from levada.segments.manifest import Manifest, SegmentFile
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
 def segment(start: int, end: int, tables: dict[int, int]) -> Manifest:
@@ -16,7 +16,7 @@ def segment(start: int, end: int, tables: dict[int, int]) -> Manifest:
         SegmentFile(f"{start}-{t}", TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1))
         for t, rows in tables.items()
     )
-    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, end)
+    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, Witness(Lsn(end), 1, end))
 
 
 def test_table_without_staged_changes_is_as_far_as_staging() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from levada.values import Lsn
+from levada.values import Lsn, Witness
 
 _NOWHERE: Final = Lsn(0)
 
@@ -28,5 +28,5 @@ class CapturePosition:
     sessions: int = 0
     open_rows: int = 0
     open_bytes: int = 0
-    last_commit_ts_us: int | None = None
-    """The newest commit that was decoded, in microseconds since 1970-01-01 UTC."""
+    witness: Witness | None = None
+    """The last transaction below ``staged_lsn`` that the stream had, with or without changes of a table."""

@@ -83,6 +83,7 @@ class CaptureSession:
         self._in_transaction = False
         self._boundary = position.staged_lsn
         """The end of the last transaction that was decoded: where a segment can be cut."""
+        self._last = position.witness
         self._first_at: float | None = None
         """When the first message that is not in a segment yet was received."""
         self._beat_at = clock()
@@ -139,12 +140,11 @@ class CaptureSession:
         self._writer.add(batch)
         self._in_transaction = batch.in_transaction
         if batch.end_lsn is not None:
-            self._boundary = batch.end_lsn
+            self._boundary, self._last = batch.end_lsn, batch.last
         self._position = replace(
             self._position,
             rows=self._position.rows + batch.rows,
             transactions=self._position.transactions + batch.transactions,
-            last_commit_ts_us=batch.last_commit_ts_us or self._position.last_commit_ts_us,
         )
 
     def _land(self) -> None:
@@ -159,7 +159,9 @@ class CaptureSession:
             self._writer = writer
             raise
         self._landed(manifest)
-        self._position = replace(self._position, staged_lsn=self._boundary, segments=self._position.segments + 1)
+        self._position = replace(
+            self._position, staged_lsn=self._boundary, witness=self._last, segments=self._position.segments + 1
+        )
         self._acknowledger.staged(self._boundary)
         self._tell()
 
@@ -170,7 +172,7 @@ class CaptureSession:
         lsn = max(self._boundary, self._stream.idle_wal_end or Lsn(0))
         if lsn > self._position.staged_lsn:
             self._writer = None
-            self._position = replace(self._position, staged_lsn=lsn)
+            self._position = replace(self._position, staged_lsn=lsn, witness=self._last)
         self._acknowledger.idle(self._position.staged_lsn)
 
     def _beat(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from levada.schema import ReplicatedTableSchema
-from levada.values import Lsn, TableId
+from levada.values import Lsn, TableId, Witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ChangeBatch:
     ``items`` keep the order of each table's own changes and of what is not a row; rows of different tables inside a
     transaction are ordered by ``(commit LSN, ordinal)``. ``end_lsn`` is the end of the last COMMIT in the slice, None
     if there is none; with ``in_transaction`` the slice ends inside a transaction, so that a segment cannot be cut here.
-    ``last_commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+    ``last`` is the last transaction whose COMMIT is in the slice.
     """
 
     items: tuple[TableChanges | Truncate | RelationChange | LogicalMessage, ...]
@@ -70,4 +70,4 @@ class ChangeBatch:
     transactions: int
     end_lsn: Lsn | None
     in_transaction: bool
-    last_commit_ts_us: int | None
+    last: Witness | None

@@ -16,7 +16,7 @@ from levada.pgoutput.slices import Slice
 from levada.pgoutput.transactions import OpenTransaction
 from levada.pgoutput.wire import MAX_BUFFER, Ints, RowError, sizes_of
 from levada.schema import ReplicatedTableSchema
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
 class SchemaResolver(Protocol):
@@ -69,16 +69,16 @@ class Decoder:
         items: list[Item] = []
         transactions = 0
         end_lsn: Lsn | None = None
-        commit_ts_us: int | None = None
+        last: Witness | None = None
         for part, sizes in _parts(messages):
             of = Slice(part, sizes, self._open)
             items += self._items(of)
             self._open = of.transactions.open
             transactions += of.transactions.committed
             if of.transactions.end_lsn is not None:
-                end_lsn, commit_ts_us = of.transactions.end_lsn, of.transactions.last_commit_ts_us
+                end_lsn, last = of.transactions.end_lsn, of.transactions.last
         rows = sum(item.rows.num_rows for item in items if isinstance(item, TableChanges))
-        return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, commit_ts_us)
+        return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, last)
 
     def _items(self, of: Slice) -> Iterator[Item]:
         for message in of.singles:
@@ -163,6 +163,32 @@ class Decoder:
         self._schemas[schema.id] = schema
         ordinal = of.transactions.next_ordinal(message) if body.transactional else 0
         yield RelationChange(Lsn(at), ordinal, schema)
+
+
+class TransactionScan:
+    """Reads of a session's stream nothing but which transactions it has."""
+
+    def __init__(self) -> None:
+        self._open: OpenTransaction | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Return True if the messages that were read end inside a transaction."""
+        return self._open is not None
+
+    def last_below(self, messages: Sequence[bytes], lsn: Lsn) -> tuple[Witness | None, bool]:
+        """Return the last transaction that begins in these messages below ``lsn``, and whether one commits beyond.
+
+        Raise DecodeError as `Decoder.decode` does.
+        """
+        last: Witness | None = None
+        beyond = False
+        for part, sizes in _parts(messages):
+            transactions = Slice(part, sizes, self._open).transactions
+            self._open = transactions.open
+            last = transactions.begun_below(lsn) or last
+            beyond = beyond or bool((transactions.commit_lsn >= lsn).any())
+        return last, beyond
 
 
 def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:

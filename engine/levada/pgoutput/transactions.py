@@ -10,7 +10,7 @@ import numpy as np
 from levada.errors import DecodeError
 from levada.pgoutput.messages import BEGIN_SIZE, COMMIT_SIZE, HEADER, POSTGRES_EPOCH_US
 from levada.pgoutput.wire import Bools, Ints, WireBuffer
-from levada.values import Lsn
+from levada.values import Lsn, Witness
 
 _IMPOSSIBLE_LSN: Final = DecodeError("malformed_message", "a BEGIN or COMMIT with an LSN that cannot be")
 
@@ -60,8 +60,8 @@ class Messages:
 class Transactions:
     """The transactions of a slice; the first one is that in which the slice begins (all zero if there is none).
 
-    ``committed`` counts the COMMITs, ``end_lsn`` is where the last one ends, and ``open`` is the transaction that the
-    slice ends in.
+    ``committed`` counts the COMMITs, ``last`` is the transaction of the last one, ``end_lsn`` is where that ends, and
+    ``open`` is the transaction that the slice ends in.
     """
 
     commit_lsn: Ints
@@ -69,12 +69,20 @@ class Transactions:
     xid: Ints
     committed: int
     end_lsn: Lsn | None
-    last_commit_ts_us: int | None
+    last: Witness | None
     open: OpenTransaction | None
     _of: Ints
     _end: Ints
     _counted_through: Ints
     _first_ordinal: Ints
+
+    def begun_below(self, lsn: Lsn) -> Witness | None:
+        """Return the last transaction that begins in the slice and commits below ``lsn``; None if there is none.
+
+        The server sends transactions in the order of their commits, so each that begins here does commit.
+        """
+        below = int(np.searchsorted(self.commit_lsn[1:], lsn))
+        return _witness(self.commit_lsn, self.commit_ts_us, self.xid, below) if below else None
 
     def of(self, messages: Ints) -> Ints:
         """Return the messages' transactions, as indexes into the arrays here."""
@@ -135,7 +143,7 @@ def follow_transactions(messages: Messages, before: OpenTransaction | None) -> T
         xid,
         committed=len(commits),
         end_lsn=Lsn(end_lsn[-1]) if len(commits) else None,
-        last_commit_ts_us=int(commit_ts_us[of[commits[-1]]]) if len(commits) else None,
+        last=_witness(commit_lsn, commit_ts_us, xid, int(of[commits[-1]])) if len(commits) else None,
         open=OpenTransaction(int(commit_lsn[last]), int(commit_ts_us[last]), int(xid[last]), next_ordinal)
         if still_open
         else None,
@@ -144,6 +152,10 @@ def follow_transactions(messages: Messages, before: OpenTransaction | None) -> T
         _counted_through=through,
         _first_ordinal=first_ordinal,
     )
+
+
+def _witness(commit_lsn: Ints, commit_ts_us: Ints, xid: Ints, transaction: int) -> Witness:
+    return Witness(Lsn(commit_lsn[transaction]), int(xid[transaction]), int(commit_ts_us[transaction]))
 
 
 def _require_size(messages: Messages, which: Ints, size: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Manifest:
     """The WAL range ``(start_lsn, end_lsn]``, cut at commits: what is in it, in order.
 
     ``schemas`` has every version that a file names. ``relations`` and ``truncates`` are what is not a row, ordered by
-    ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` and ``last_commit_ts_us`` are in microseconds since 1970-01-01
-    UTC; None in a segment without transactions.
+    ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` is of its first transaction, in microseconds since 1970-01-01 UTC.
+    ``last`` is its last transaction, which may have no change in the segment. Both are None without a transaction.
     """
 
     pipeline: str
@@ -48,7 +48,7 @@ class Manifest:
     truncates: tuple[Truncate, ...]
     transactions: int
     first_commit_ts_us: int | None
-    last_commit_ts_us: int | None
+    last: Witness | None
 
     @property
     def name(self) -> str:
@@ -68,9 +68,9 @@ class Manifest:
     @property
     def span_s(self) -> float:
         """Seconds from its first commit to its last, by the source's clock: for so long its first change waited."""
-        if self.first_commit_ts_us is None or self.last_commit_ts_us is None:
+        if self.first_commit_ts_us is None or self.last is None:
             return 0.0
-        return max(0, self.last_commit_ts_us - self.first_commit_ts_us) / 1e6
+        return max(0, self.last.commit_ts_us - self.first_commit_ts_us) / 1e6
 
     @property
     def tables(self) -> frozenset[TableId]:
@@ -88,7 +88,7 @@ class Manifest:
             "endLsn": str(self.end_lsn),
             "transactions": self.transactions,
             "firstCommitTsUs": self.first_commit_ts_us,
-            "lastCommitTsUs": self.last_commit_ts_us,
+            "last": None if self.last is None else self.last.to_json(),
             "files": [
                 {
                     "path": f.path,
@@ -134,7 +134,7 @@ class Manifest:
             end_lsn=Lsn.parse(raw["endLsn"]),
             transactions=raw["transactions"],
             first_commit_ts_us=raw["firstCommitTsUs"],
-            last_commit_ts_us=raw["lastCommitTsUs"],
+            last=Witness.from_json(raw["last"]),
             files=tuple(
                 SegmentFile(
                     path=f["path"],

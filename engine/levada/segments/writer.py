@@ -18,7 +18,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.staging import Staging, failures
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, SnapshotId, TableId, Witness
 
 ROW_GROUP_BYTES: Final = 8 << 20
 """Arrow bytes after which a table's rows become a row group: large enough that a column's fixed costs vanish."""
@@ -56,7 +56,7 @@ class SegmentWriter:
         self._truncates: list[Truncate] = []
         self._published = False
         self._first_commit_ts_us: int | None = None
-        self._last_commit_ts_us: int | None = None
+        self._last: Witness | None = None
 
     @property
     def empty(self) -> bool:
@@ -81,9 +81,9 @@ class SegmentWriter:
                     self._begin_at(item.commit_ts_us)
                     self._truncates.append(item)
         self.transactions += batch.transactions
-        if batch.last_commit_ts_us is not None:
-            self._begin_at(batch.last_commit_ts_us)
-            self._last_commit_ts_us = batch.last_commit_ts_us
+        if batch.last is not None:
+            self._begin_at(batch.last.commit_ts_us)
+            self._last = batch.last
         self._bound_memory()
 
     def commit(self, end_lsn: Lsn) -> Manifest:
@@ -101,7 +101,7 @@ class SegmentWriter:
             truncates=tuple(self._truncates),
             transactions=self.transactions,
             first_commit_ts_us=self._first_commit_ts_us,
-            last_commit_ts_us=self._last_commit_ts_us,
+            last=self._last,
         )
         self._published = True
         self._staging.publish(
