@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.destinations.conftest import Lake
@@ -100,3 +102,24 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
         destination.write_table_rows(ORDERS, SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
     assert hadoop.destination().applied(ORDERS.id) is None
     assert named(hadoop) == set()
+
+
+@pytest.mark.parametrize(
+    "folder", ["{data}../../../precious/", "{data}%2e%2e/%2e%2e/", "{data}", "{data}x/..", "/", "{file}"]
+)
+def test_a_forged_claim_removes_nothing_of_others(hadoop: Lake, folder: str) -> None:
+    """The folder is a property, which any writer may set: outside of the table's data nothing is removed by it."""
+    destination = hadoop.destination()
+    copy(hadoop, destination)
+    opened = destination._open(destination._states[ORDERS.id])
+    assert opened is not None
+    data = opened.storage().folder
+    precious = Path(hadoop.manifest["catalog"]["warehouse"]) / "precious" / "kept"
+    precious.parent.mkdir()
+    precious.write_text("kept")
+    file = next(iter(opened.plan() or {})).rpartition("/")[0] + "/"
+    forged = json.dumps({"epoch": 1, "folder": folder.format(data=data, file=file)})
+    opened.set_properties({CLAIM: forged})
+    Claim.take(opened, hadoop.mark(1000))
+    assert precious.read_text() == "kept"
+    assert len(hadoop.rows()) == 3

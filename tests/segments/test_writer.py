@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,25 @@ def test_a_broken_manifest_is_told(tmp_path: Path) -> None:
     with pytest.raises(NeedsOperator) as broken:
         log.list()
     assert broken.value.code == "manifest_unreadable"
+
+
+@pytest.mark.parametrize("path", ["../precious", "other/rows.parquet", "shop/../../precious", "/precious", "shop", ""])
+def test_a_manifest_names_no_file_of_others(tmp_path: Path, path: str) -> None:
+    """A damaged or forged path outside of the pipeline's folder is neither read nor removed."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    log = SegmentLog(Staging.open(str(tmp_path / "staging")), "shop")
+    writer = log.writer(1, Lsn(0))
+    writer.add(batch(changes(TABLES[0], [insert(8, 0, id=1)]), end=16))
+    manifest = writer.commit(Lsn(16))
+    (file,) = manifest.files
+    forged = replace(manifest, files=(replace(file, path=path),))
+    (tmp_path / "staging" / "shop" / f"{manifest.name}.json").write_bytes(forged.dumps())
+    for act in (log.list, log.collect_garbage):
+        with pytest.raises(NeedsOperator) as caught:
+            act()
+        assert caught.value.code == "manifest_unreadable"
+    assert precious.read_text() == "kept"
 
 
 @pytest.mark.parametrize("uri", ["file://{}", "{}", "memory://levada-{}"])

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from levada.errors import NeedsOperator
+from levada.locations import lies_below
 from levada.segments.manifest import Manifest
 from levada.segments.staging import Staging
 from levada.segments.writer import SegmentWriter
@@ -81,7 +82,10 @@ class SegmentLog:
         path = f"{self.pipeline}/{name}"
         content = self.staging.read(path)
         try:
-            return Manifest.loads(content)
+            manifest = Manifest.loads(content)
+            if not all(lies_below(f"staging:///{f.path}", f"staging:///{self.pipeline}") for f in manifest.files):
+                raise ValueError("it names a file outside of the pipeline's folder")
+            return manifest
         except (ValueError, KeyError, TypeError) as error:
             raise NeedsOperator("manifest_unreadable", f"staging: {path} is not a manifest: {error!r}") from error
 

@@ -64,11 +64,8 @@ class Claim:
             table.set_properties({Property.CLAIM.value: None})
 
     def remove_files(self, table: IcebergTable) -> None:
-        """Remove the files; only while the claim is on the table are they nobody's."""
-        # A property is text that anybody may write: nothing but a folder of such files is removed.
-        data = table.storage().folder
-        if self.folder.startswith(data) and len(self.folder) > len(data):
-            table.remove_folder(self.folder)
+        """Remove the files. Call it while the claim is on the table: until then no snapshot names them."""
+        table.remove_folder(self.folder)
 
     def storage(self, table: IcebergTable) -> Storage:
         """Return where the files go, with the credentials that the table has now."""

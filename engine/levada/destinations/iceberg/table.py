@@ -18,6 +18,7 @@ from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, Java
 from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.metadata import TableMetadata, stamp
 from levada.errors import LevadaError, NeedsOperator, StaleEpoch
+from levada.locations import lies_below
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -138,6 +139,11 @@ class IcebergTable:
         finally:
             tasks.close()
 
+    def _paths_in_use(self) -> Iterator[str]:
+        for task in self._tasks():
+            yield task.file().location()
+            yield from (file.location() for file in task.deletes())
+
     def evolve(self, layout: Layout, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
         with java_errors(f"change the columns of {self.name}"):
@@ -153,9 +159,19 @@ class IcebergTable:
             self._commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with files that no snapshot names; what cannot be removed stays as garbage."""
+        """Remove a folder below the table's data, with files that no snapshot names.
+
+        What cannot be removed stays as garbage. So does a folder elsewhere: its name is from a property of the table,
+        which any writer may set.
+        """
+        if not lies_below(folder, self.storage().folder):
+            _log.warning("%s: %s is not removed, as it is not below the table's data", self.name, folder)
+            return
         try:
             with java_errors(f"remove {folder}"):
+                if any(lies_below(path, folder) for path in self._paths_in_use()):
+                    _log.warning("%s: %s is not removed, as the table has files there", self.name, folder)
+                    return
                 self.java.io().deletePrefix(folder)
         except LevadaError as error:
             _log.warning("%s stays behind as garbage: %s", folder, error.message)
