@@ -1,0 +1,225 @@
+"""How a publication has its tables, and whether a table was published without a gap since it was copied.
+
+PostgreSQL gives a member of a publication a new OID when it is added, and when its row filter or column list is set.
+``ALTER PUBLICATION ... SET TABLE`` keeps the OIDs of members that it does not change. ALTER PUBLICATION rewrites the
+row of the publication itself when its options, name or owner change, which shows in the row's ``xmin``. So a gap in the
+past is visible afterwards. VACUUM, VACUUM FULL and freezing keep both values. A restored dump and pg_upgrade do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import qualified_names
+from levada.postgres.failures import source_errors
+from levada.values import QualifiedTable, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationIdentity:
+    """One publication in one state of its options. ``version`` changes with every ALTER of the publication itself."""
+
+    oid: int
+    version: str
+    operations: tuple[str, ...]
+    via_root: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How a publication has one table.
+
+    ``members`` are the catalog rows that publish the table: of the table, of its schema, of a partition's ancestors,
+    or of the publication itself where it is FOR ALL TABLES. ``limit`` is the one with a row filter or a column list, if
+    that limits the table. ``row_filter`` and ``columns`` describe the limit.
+    """
+
+    publication: PublicationIdentity
+    members: frozenset[str]
+    limit: str = ""
+    row_filter: str | None = None
+    columns: tuple[int, ...] | None = None
+
+    def to_text(self) -> str:
+        """Return the membership as text for the store."""
+        return json.dumps(asdict(self) | {"members": sorted(self.members)})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read the text that `to_text` returned."""
+        data = json.loads(text)
+        publication = data["publication"] | {"operations": tuple(data["publication"]["operations"])}
+        columns = data["columns"]
+        return cls(
+            PublicationIdentity(**publication),
+            frozenset(data["members"]),
+            data["limit"],
+            data["row_filter"],
+            None if columns is None else tuple(columns),
+        )
+
+    def continues(self, earlier: Membership) -> bool:
+        """Return True if the table was published in one way all the time from ``earlier`` on."""
+        return self.limit == earlier.limit and not self.members.isdisjoint(earlier.members)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationState:
+    """A publication as it is now. ``identity`` is None if it does not exist.
+
+    ``names`` are the tables that exist at the source, ``members`` those of them that are published.
+    """
+
+    name: str
+    identity: PublicationIdentity | None
+    names: Mapping[TableId, QualifiedTable]
+    members: Mapping[TableId, Membership]
+
+    def left(self, table: TableId) -> bool:
+        """Return True if the table exists at the source and is not published."""
+        return table in self.names and table not in self.members
+
+
+_PUBLICATION: Final = sql.SQL("""
+SELECT p.oid::bigint, p.xmin::text, array_remove(ARRAY[
+        CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END,
+        CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END], NULL), pubviaroot
+FROM pg_publication p WHERE pubname = %s
+""")
+
+# The catalog's tables alone: functions such as pg_get_publication_tables do not read the snapshot of a transaction.
+_MEMBERS: Final = sql.SQL("""
+WITH RECURSIVE chain(id, relation, path) AS (
+    SELECT c.oid, c.oid, '' FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
+    UNION ALL
+    SELECT chain.id, i.inhparent, chain.path || '/' || i.xmin::text
+    FROM chain JOIN pg_class c ON c.oid = chain.relation AND c.relispartition
+    JOIN pg_inherits i ON i.inhrelid = chain.relation
+), member AS (
+    SELECT chain.id, 'all:' || p.oid::text AS name, NULL::text AS row_filter, NULL::int2[] AS columns, false AS own
+    FROM chain JOIN pg_publication p ON p.oid = %(publication)s AND p.puballtables
+    WHERE chain.path = ''
+    UNION ALL
+    SELECT chain.id, 'table:' || r.oid::text || chain.path, {row_filter}, {columns}, chain.path = ''
+    FROM chain JOIN pg_publication_rel r ON r.prpubid = %(publication)s AND r.prrelid = chain.relation
+    {schemas}
+)
+SELECT c.oid::bigint, n.nspname, c.relname,
+    coalesce(array_agg(m.name ORDER BY m.name) FILTER (WHERE m.id IS NOT NULL), '{{}}'),
+    max(m.name) FILTER (WHERE m.own AND (m.row_filter IS NOT NULL OR m.columns IS NOT NULL)),
+    max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
+WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname
+""")
+
+# Row filters, column lists and schemas came with version 15.
+_LIMITS: Final = {"row_filter": sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), "columns": sql.SQL("r.prattrs::int2[]")}
+_NO_LIMITS: Final = {"row_filter": sql.SQL("NULL::text"), "columns": sql.SQL("NULL::int2[]")}
+_SCHEMAS: Final = sql.SQL("""
+    UNION ALL
+    SELECT chain.id, 'schema:' || s.oid::text || chain.path, NULL, NULL, false
+    FROM chain JOIN pg_class c ON c.oid = chain.relation
+    JOIN pg_publication_namespace s ON s.pnpubid = %(publication)s AND s.pnnspid = c.relnamespace
+""")
+
+
+@source_errors("reading how the publication has its tables")
+def read_publication_state(
+    conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId]
+) -> PublicationState:
+    """Return the publication, and how it has these tables, as the connection's snapshot sees them."""
+    with qualified_names(conn):
+        row = conn.execute(_PUBLICATION, [publication]).fetchone()
+        identity = None if row is None else PublicationIdentity(row[0], row[1], tuple(row[2]), row[3])
+        modern = conn.info.server_version >= 150000
+        query = _MEMBERS.format(**(_LIMITS if modern else _NO_LIMITS), schemas=_SCHEMAS if modern else sql.SQL(""))
+        parameters = {"publication": 0 if identity is None else identity.oid, "tables": [int(t) for t in tables]}
+        rows = conn.execute(query, parameters).fetchall()
+    names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
+    if identity is None:
+        return PublicationState(publication, None, names, {})
+    members = {
+        TableId(table): _membership(identity, of_table, limit, row_filter, columns)
+        for table, _, _, of_table, limit, row_filter, columns in rows
+        if of_table
+    }
+    return PublicationState(publication, identity, names, members)
+
+
+def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
+    """Return why changes of a table may be missing since its copy, None if they are not.
+
+    ``kept`` is how the table was published when it was copied. A table that no longer exists has no gap.
+    """
+    name = state.names.get(table)
+    if name is None:
+        return None
+    resync = f"levada resync MANIFEST {name}"
+    if state.left(table):
+        return _left(name, state, resync)
+    if kept is None:
+        reason = f"it is not known how publication {state.name} had table {name} when it was copied"
+        return NeedsOperator("publication_changed", reason, hint=resync)
+    now = state.members[table]
+    if now.publication.oid != kept.publication.oid:
+        reason = (
+            f"publication {state.name} is not the one under which table {name} was copied: it was created since then"
+        )
+        return NeedsOperator("publication_changed", f"{reason}, or another one is configured", hint=resync)
+    if now.publication != kept.publication:
+        reason = f"publication {state.name} was altered since table {name} was copied{_options(kept, now)}"
+        return NeedsOperator("publication_changed", reason, hint=resync)
+    if not now.continues(kept):
+        reason = f"table {name} was added to publication {state.name} again since it was copied{_limits(kept, now)}"
+        return NeedsOperator("publication_membership_changed", reason, hint=resync)
+    return None
+
+
+def _membership(
+    identity: PublicationIdentity,
+    members: list[str],
+    limit: str | None,
+    row_filter: str | None,
+    columns: list[int] | None,
+) -> Membership:
+    if limit is None:
+        return Membership(identity, frozenset(members))
+    if any(m.startswith(("all:", "schema:")) and "/" not in m for m in members):
+        # The table's schema is published without a limit, which lifts the table's own. That one proves nothing then.
+        return Membership(identity, frozenset(members) - {limit})
+    return Membership(identity, frozenset(members), limit, row_filter, None if columns is None else tuple(columns))
+
+
+def _left(name: QualifiedTable, state: PublicationState, resync: str) -> NeedsOperator:
+    publication, table = sql.Identifier(state.name), sql.Identifier(name.schema, name.name)
+    if state.identity is None:
+        statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
+        code, reason = (
+            "publication_missing",
+            f"publication {state.name} does not exist, so table {name} is not streamed",
+        )
+    else:
+        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
+        code, reason = "table_not_published", f"table {name} is not in publication {state.name}"
+    return NeedsOperator(code, reason, hint=f"{statement.format(publication, table).as_string(None)}; then {resync}")
+
+
+def _options(kept: Membership, now: Membership) -> str:
+    before, after = ", ".join(kept.publication.operations), ", ".join(now.publication.operations)
+    return f": it published {before or 'nothing'}, and publishes {after or 'nothing'} now" if before != after else ""
+
+
+def _limits(kept: Membership, now: Membership) -> str:
+    changes = []
+    if kept.row_filter != now.row_filter:
+        changes.append(f"its row filter was {kept.row_filter or 'none'}, and is {now.row_filter or 'none'} now")
+    if kept.columns != now.columns:
+        changes.append("its column list is another one")
+    return f": {', '.join(changes)}" if changes else ""

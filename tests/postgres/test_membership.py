@@ -1,0 +1,189 @@
+"""How a publication has its tables: what shows a gap afterwards, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+import pytest
+from tests.conftest import Database
+
+from levada.errors import NeedsOperator
+from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
+from levada.values import QualifiedTable, TableId
+
+
+def tables(db: Database) -> dict[str, TableId]:
+    """Return the tables of the test by name."""
+    query: LiteralString = "SELECT relname, oid FROM pg_class WHERE relkind IN ('r', 'p') AND relname ~ '^(t|u|r|r1)$'"
+    return {name: TableId(oid) for name, oid in db.query(query)}
+
+
+def state(db: Database, publication: str = "p") -> PublicationState:
+    """Read how the publication has the test's tables."""
+    with db.connection.connect() as connection:
+        return read_publication_state(connection, publication, list(tables(db).values()))
+
+
+def gaps(before: PublicationState, after: PublicationState, names: dict[str, TableId]) -> dict[str, str]:
+    """Return the code of each table's gap, by the table's name."""
+    found = {name: find_gap(before.members.get(table), after, table) for name, table in names.items()}
+    return {name: error.code for name, error in found.items() if error is not None}
+
+
+def make_tables(db: Database) -> None:
+    """Make two tables in one schema and a partitioned one, and nothing besides."""
+    db.execute(
+        "DROP PUBLICATION IF EXISTS p",
+        "DROP SCHEMA IF EXISTS elsewhere CASCADE",
+        "DROP SCHEMA public CASCADE",
+        "CREATE SCHEMA public",
+        "CREATE TABLE t (id int PRIMARY KEY, v int, w int)",
+        "CREATE TABLE u (id int PRIMARY KEY, v int)",
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE SCHEMA elsewhere",
+    )
+
+
+@pytest.fixture
+def source(db: Database) -> Database:
+    """A database with these tables."""
+    make_tables(db)
+    return db
+
+
+ALL: LiteralString = "CREATE PUBLICATION p FOR TABLE t, u"
+CHANGED, AGAIN, LEFT = "publication_changed", "publication_membership_changed", "table_not_published"
+
+
+CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] = {
+    "made again": (ALL, ["DROP PUBLICATION p", ALL], {"t": CHANGED, "u": CHANGED}),
+    "table dropped and added": (
+        ALL,
+        ["ALTER PUBLICATION p DROP TABLE t", "ALTER PUBLICATION p ADD TABLE t"],
+        {"t": AGAIN},
+    ),
+    "table left": (ALL, ["ALTER PUBLICATION p DROP TABLE t"], {"t": LEFT}),
+    "same members set": (ALL, ["ALTER PUBLICATION p SET TABLE t, u"], {}),
+    "another table added": (ALL, ["ALTER PUBLICATION p ADD TABLE r"], {}),
+    "filter set": (ALL, ["ALTER PUBLICATION p SET TABLE t WHERE (id > 1), u"], {"t": AGAIN}),
+    "filter changed": (
+        "CREATE PUBLICATION p FOR TABLE t WHERE (id > 1), u",
+        ["ALTER PUBLICATION p SET TABLE t WHERE (id > 0), u"],
+        {"t": AGAIN},
+    ),
+    "names changed": (
+        "CREATE PUBLICATION p FOR TABLE t WHERE (id > 1), u",
+        ["ALTER TABLE t RENAME id TO ident", "ALTER TABLE t RENAME TO tt", "ALTER TABLE tt RENAME TO t"],
+        {},
+    ),
+    "column list grown": (
+        "CREATE PUBLICATION p FOR TABLE t (id, v), u",
+        ["ALTER PUBLICATION p SET TABLE t (id, v, w), u"],
+        {"t": AGAIN},
+    ),
+    "column list shrunk": (
+        "CREATE PUBLICATION p FOR TABLE t (id, v), u",
+        ["ALTER PUBLICATION p SET TABLE t (id), u"],
+        {"t": AGAIN},
+    ),
+    "operations off and on": (
+        ALL,
+        [
+            "ALTER PUBLICATION p SET (publish = 'insert')",
+            "ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')",
+        ],
+        {"t": CHANGED, "u": CHANGED},
+    ),
+    "root": (ALL, ["ALTER PUBLICATION p SET (publish_via_partition_root = true)"], {"t": CHANGED, "u": CHANGED}),
+    "schema of a member changed": (ALL, ["ALTER TABLE t SET SCHEMA elsewhere"], {}),
+    "left a published schema": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        ["ALTER TABLE t SET SCHEMA elsewhere"],
+        {"t": LEFT},
+    ),
+    "schema replaced by tables": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        ["ALTER PUBLICATION p ADD TABLE t", "ALTER PUBLICATION p SET TABLE t, u, r"],
+        {"t": AGAIN, "u": AGAIN, "r": AGAIN, "r1": AGAIN},
+    ),
+    "all tables": ("CREATE PUBLICATION p FOR ALL TABLES", ["VACUUM FULL pg_publication"], {}),
+    "table dropped": ("CREATE PUBLICATION p FOR TABLE t", ["DROP TABLE t"], {}),
+    "none": ("CREATE PUBLICATION p FOR TABLE t", ["DROP PUBLICATION p"], {"t": "publication_missing"}),
+    "partition detached": ("CREATE PUBLICATION p FOR TABLE r", ["ALTER TABLE r DETACH PARTITION r1"], {"r1": LEFT}),
+    "partition detached and attached": (
+        "CREATE PUBLICATION p FOR TABLE r",
+        ["ALTER TABLE r DETACH PARTITION r1", "ALTER TABLE r ATTACH PARTITION r1 FOR VALUES FROM (0) TO (10)"],
+        {"r1": AGAIN},
+    ),
+}
+
+
+def test_a_gap_is_seen_afterwards(versions: Database) -> None:
+    """What may have lost changes is found without having been watched, and what cannot have lost any is not."""
+    found, wanted = {}, {}
+    for case, (publication, steps, expected) in CASES.items():
+        make_tables(versions)
+        versions.execute(publication)
+        before = state(versions)
+        published = {name: table for name, table in tables(versions).items() if table in before.members}
+        versions.execute(*steps)
+        found[case] = gaps(before, state(versions), published)
+        wanted[case] = {name: code for name, code in expected.items() if name in published}
+    assert found == wanted
+
+
+def test_a_limit_that_a_schema_lifts_is_no_evidence(source: Database) -> None:
+    """A table whose schema left the publication for a while was limited by its own filter meanwhile."""
+    source.execute("CREATE PUBLICATION p FOR TABLE t WHERE (id > 5), TABLES IN SCHEMA public")
+    names, before = tables(source), state(source)
+    assert before.members[names["t"]].limit == ""
+    source.execute(
+        "ALTER PUBLICATION p DROP TABLES IN SCHEMA public", "ALTER PUBLICATION p ADD TABLES IN SCHEMA public"
+    )
+    assert gaps(before, state(source), {"t": names["t"]}) == {"t": AGAIN}
+
+
+def test_hints_run(source: Database) -> None:
+    """The statement in the hint of a table that left, and of a publication that is gone, brings the table back."""
+    table = tables(source)["t"]
+    for statement in ("CREATE PUBLICATION p FOR TABLE u", "DROP PUBLICATION p"):
+        with source.connect() as connection:
+            connection.execute(statement)
+        gap = find_gap(None, state(source), table)
+        assert isinstance(gap, NeedsOperator)
+        hint, _, resync = gap.hint.partition("; then ")
+        assert resync == "levada resync MANIFEST public.t"
+        with source.connect() as connection:
+            connection.execute(hint.encode())
+        assert table in state(source).members
+
+
+def test_membership_survives_the_store(source: Database) -> None:
+    """What is read from the store equals what was written, limits included."""
+    source.execute("CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id > 1)")
+    membership = state(source).members[tables(source)["t"]]
+    assert (membership.row_filter, membership.columns) == ("(id > 1)", (1, 2))
+    assert Membership.from_text(membership.to_text()) == membership
+
+
+def test_an_unknown_past_is_a_gap(source: Database) -> None:
+    """A table of which nothing was recorded when it was copied may have missed changes."""
+    source.execute(ALL)
+    gap = find_gap(None, state(source), tables(source)["t"])
+    assert gap is not None
+    assert gap.code == CHANGED
+
+
+def test_the_state_is_of_the_snapshot(source: Database) -> None:
+    """In a snapshot the publication is what it was then, whatever was committed since."""
+    source.execute(ALL)
+    table = tables(source)["t"]
+    with source.connection.connect() as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        before = read_publication_state(connection, "p", [table])
+        source.execute("ALTER PUBLICATION p DROP TABLE t", "ALTER PUBLICATION p ADD TABLE t")
+        assert read_publication_state(connection, "p", [table]) == before
+    assert before.names == {table: QualifiedTable("public", "t")}
+    assert state(source).members[table] != before.members[table]
