@@ -8,6 +8,7 @@
     │   ├── InvalidManifest the manifest cannot be read
     │   ├── DecodeError     bytes that are not what PostgreSQL's protocol says
     │   ├── SlotLost        the slot no longer has the changes that the tables need
+    │   ├── DestinationChanged  the destination's table is not as Levada left it
     │   └── Unrepresentable a value without a place in the destination's type
     └── Permanent           never retried: the process must end
         └── StaleEpoch      a newer driver owns this pipeline
@@ -65,6 +66,10 @@ class DecodeError(NeedsOperator):
 
 class SlotLost(NeedsOperator):
     """The replication slot is missing or invalidated while tables depend on it."""
+
+
+class DestinationChanged(NeedsOperator):
+    """The destination's table is no longer as Levada left it: another writer changed it, or a part of it is gone."""
 
 
 class Unrepresentable(NeedsOperator):

@@ -172,7 +172,11 @@ class Destination(ABC):
         return TableMode.UPSERT if self.capabilities.upsert else TableMode.CHANGELOG
 
     def maintain(self, table: TableId) -> None:  # noqa: B027 - most destinations need none
-        """Do what upkeep the table needs now, if any; called about once a minute, between two batches of the table."""
+        """Check and maintain the table; called about once a minute, between two batches of the table.
+
+        Raise `DestinationChanged` if the table is no longer as it was left: it is parked. After any other error the
+        table goes on.
+        """
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return what this destination durably holds of the table; None if it cannot tell or has no such table."""

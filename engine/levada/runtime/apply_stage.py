@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from levada.apply.table import Applied, Applier
 from levada.destinations import Destination, Ordering
+from levada.errors import DestinationChanged, Permanent
 from levada.runtime.deciding import apply_is_due, is_void, maintenance_is_due, wants_apply
 from levada.runtime.live import LiveConfig
 from levada.runtime.reports import ApplyEnded, JobBegun, Looked, MaintainEnded, Report
@@ -155,9 +156,14 @@ class ApplyStage:
         self._inbox.put(MaintainEnded(table, error))
 
     def maintained(self, record: TableRecord, error: BaseException | None) -> None:
-        """Take the table on from its upkeep, which the next one makes up for if it failed."""
+        """Record the end of a table's maintenance; park the table if it is not as Levada left it.
+
+        Any other failure is made up for by the next maintenance.
+        """
         record.end()
-        if error is not None:
+        if isinstance(error, DestinationChanged | Permanent):
+            self._roster.park(record, error)
+        elif error is not None:
             _log.warning("maintenance of %s failed: %s", record.name, error)
 
     def close(self) -> None:

@@ -89,6 +89,9 @@ def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, 
 
 
 def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
-    """Tell whether it is time for the table's upkeep; ``now`` is of the monotonic clock."""
+    """Return True if it is time for the table's maintenance; ``now`` is of the monotonic clock.
+
+    A table without changes is due as well: maintenance notices what other writers did to it.
+    """
     idle = not record.busy and not record.suspended and isinstance(record.phase, Ready)
-    return idle and record.last_commit_at is not None and now - record.maintained_at >= config.maintenance_s
+    return idle and now - record.maintained_at >= config.maintenance_s

@@ -17,8 +17,10 @@ from levada.destinations.iceberg.evolution import bring_to, fill
 from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
+from levada.destinations.iceberg.intact import missing, rolled_back
 from levada.destinations.iceberg.java import CommitConflict
-from levada.destinations.iceberg.layout import Layout, resync_hint
+from levada.destinations.iceberg.layout import Layout
+from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import Property
@@ -29,7 +31,7 @@ from levada.destinations.iceberg.tables import Tables, check_same_table
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.keys import KeyEncoder
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -133,7 +135,7 @@ class IcebergDestination(Destination):
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
-        """Return the newest mark in the history of the table's current snapshot."""
+        """Return the mark of Levada's last commit; raise DestinationChanged if that is not what the table holds."""
         state = self._find(table)
         if state is None:
             return None
@@ -141,18 +143,25 @@ class IcebergDestination(Destination):
             opened = self._open(state)
             if opened is None or opened.metadata.properties.get(Property.TABLE_ID) != str(int(table)):
                 return None
+            opened.check_intact()
             state.mark = opened.metadata.mark
             return state.mark
 
     def maintain(self, table: TableId) -> None:
-        """Compact the table and expire its old snapshots if it is time; call it between batches."""
+        """Check that the table is as Levada left it, then compact it and expire its old snapshots if it is time.
+
+        Raise DestinationChanged if another writer changed it, also where no batch would notice.
+        """
         state = self._states.get(table)
         if state is None:
             return
         with state.lock:
             opened = self._open(state)
-            if opened is not None:
-                self._maintain(state, opened)
+            if opened is None:
+                raise missing(state.name, state.schema)
+            if self._intact(state, opened).since:
+                opened.record_current()
+            self._maintain(state, opened)
 
     # -- a copy beside the table
 
@@ -213,9 +222,10 @@ class IcebergDestination(Destination):
             state.forget_replacement()
 
     def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
-        """Tell whether the table is a copy that was finished, of this very table, where the configuration says."""
+        """Return True if the table is a finished copy of this very table, in its place, and can be replaced there."""
         same = table.metadata.properties.get(Property.TABLE_ID) == str(int(schema.id))
-        return same and table.metadata.mark is not None and state.name == self._tables.place(schema.name)
+        placed = table.metadata.mark is not None and state.name == self._tables.place(schema.name)
+        return same and placed and table.is_replaceable()
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance
@@ -223,6 +233,8 @@ class IcebergDestination(Destination):
             return
         state.maintained_at = now
         rewritten = compact(table, self._tables.jvm)
+        if self._intact(state, table).since:
+            table.record_current()
         if rewritten and state.index is not None and state.schema is not None:
             # Before old snapshots go: then the index can no longer follow from its own to the current one.
             self._index(state, table, state.schema, table.metadata.layout)
@@ -260,9 +272,8 @@ class IcebergDestination(Destination):
         try:
             state.table.refresh()
         except LevadaError:
-            if self._tables.exists(state.name):
-                raise
-            state.table = None
+            # It may be dropped, or made again by another: the catalog knows.
+            state.table, state.loaded_at = self._tables.load(state.name), now
         return state.table
 
     # -- one batch
@@ -281,7 +292,7 @@ class IcebergDestination(Destination):
         schema, mode = events.schema, self.effective_mode(events.schema)
         table = self._open(state)
         if table is None:
-            raise NeedsOperator("table_missing", f"{state.name} is gone", hint=resync_hint(schema))
+            raise missing(state.name, schema)
         check_same_table(table, schema, mode)
         held = self._held(state, table, mark)
         if held is not None and mark.lsn <= held.lsn:
@@ -298,16 +309,17 @@ class IcebergDestination(Destination):
 
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
         table.check_epoch(mark)
-        held = table.metadata.mark
+        self._intact(state, table)
+        state.mark = table.metadata.mark
+        return state.mark
+
+    def _intact(self, state: TableState, table: IcebergTable) -> Lineage:
+        """Check the table as `IcebergTable.check_intact` does, and that its mark is no older than it was."""
+        found, held = table.check_intact(), table.metadata.mark
         if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
-            # What the engine hands on begins where the table was before: the changes in between would be lost.
-            raise NeedsOperator(
-                "table_rolled_back",
-                f"{table.name} was taken back to an earlier state by somebody else",
-                hint="restart the pipeline to go on from that state, or copy the table again",
-            )
-        state.mark = held
-        return held
+            # The changes in between are no longer staged.
+            raise rolled_back(table.name, table.metadata)
+        return found
 
     def _upsert(
         self, state: TableState, table: IcebergTable, layout: Layout, events: TableEvents, after: Lsn, mark: Watermark

@@ -86,7 +86,11 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
     io = table.storage().io()
     added: dict[str, None] = {}
     for snapshot in gap:
-        plus, minus = table.changed_files(snapshot.id)
+        changed = table.changed_files(snapshot.id)
+        if changed is None:
+            rebuild(index, table, reader)
+            return
+        plus, minus = changed
         if len(plus) > 1 and snapshot.operation == "overwrite":
             # One key may be in several files of a large batch; which was written last the snapshot does not tell.
             rebuild(index, table, reader)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +16,9 @@ JavaObject = Any
 """py4j has no types."""
 
 _DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
+_DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
+"""Opening words of exceptions that tell of a file that is not there, or cannot be read as what it is."""
+_METADATA_MISSING: Final = "Metadata file for version"
 _REJECTED: Final = (
     "ValidationException",
     "BadRequestException",
@@ -138,6 +141,9 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
         return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")
+    if any(name.startswith(_DAMAGED) for name in names) or _METADATA_MISSING in message:
+        hint = "copy the table again: levada resync MANIFEST TABLE"
+        return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(name in _REJECTED for name in names):
         return NeedsOperator("destination_rejected", message)
     return Transient("destination_unavailable", message)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from levada.destinations.iceberg.files import TARGET_BYTES
 from levada.destinations.iceberg.java import Jvm, java_errors
-from levada.destinations.iceberg.metadata import Snapshot, TableFacts, kept_mark
+from levada.destinations.iceberg.metadata import Snapshot, TableFacts
 from levada.destinations.iceberg.table import IcebergTable
 
 _log = logging.getLogger(__name__)
@@ -105,18 +105,10 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
-    """Remove past states that nobody is promised, and the files that they alone have.
-
-    The mark of the oldest state that stays is kept as a table property first: it may be one without a stamp of its own.
-    """
-    history = table.metadata.history
-    oldest = oldest_kept(history, settings, now_ms)
+    """Remove the past states that need not be kept any more, and the files that they alone have."""
+    oldest = oldest_kept(table.metadata.history, settings, now_ms)
     if oldest is None:
         return
-    place = history.index(oldest)
-    mark = next((s.mark for s in history[place:] if s.mark is not None), None)
-    if mark is not None:
-        table.set_properties(kept_mark(mark))
     with java_errors(f"expire snapshots of {table.name}"):
         table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
     table.refresh()

@@ -19,11 +19,6 @@ EPOCH: Final = "levada.epoch"
 LSN: Final = "levada.lsn"
 """These three stamp a snapshot's summary."""
 
-MARK_PIPELINE: Final = "levada.mark.pipeline"
-MARK_EPOCH: Final = "levada.mark.epoch"
-MARK_LSN: Final = "levada.mark.lsn"
-"""These, as table properties, hold the mark once no stamped snapshot is left in the table's history."""
-
 
 class Property(StrEnum):
     """What a table's properties tell of the source."""
@@ -41,6 +36,8 @@ class Property(StrEnum):
     """attnums of added columns whose constant the rows that were there have not got yet, in JSON."""
     CLAIM = "levada.copy"
     """Who makes a copy of the table, and in which folder its files are, in JSON."""
+    LAST_COMMIT = "levada.last-commit"
+    """The watermark, snapshot and schema of Levada's last commit, in JSON: see `LastCommit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +60,54 @@ class Snapshot:
     timestamp_ms: int
     mark: Watermark | None
     facts: TableFacts
+    parent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """The last commit of Levada to a table, as a table property records it. `levada.destinations.iceberg.lineage` says
+    when it counts."""
+
+    mark: Watermark
+    snapshot_id: int
+    schema_id: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> LastCommit | None:
+        """Read the property; None if there is none that can be read, because anyone may write a property."""
+        try:
+            kept = json.loads(text or "")
+            mark = Watermark(str(kept["pipeline"]), int(kept["epoch"]), Lsn.parse(kept["lsn"]))
+            return cls(mark, int(kept["snapshot"]), int(kept["schema"]))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def to_text(self) -> str:
+        """Return the property."""
+        mark = self.mark
+        named = {"pipeline": mark.pipeline, "epoch": mark.epoch, "lsn": str(mark.lsn)}
+        return json.dumps({**named, "snapshot": self.snapshot_id, "schema": self.schema_id})
 
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """One version of a table's metadata; ``history`` is the current snapshot and those before it, as far as kept."""
+    """One version of a table's metadata.
+
+    ``history`` is the current snapshot and those before it, as far as kept. ``schemas`` has the column names by field
+    id of each schema that is kept. ``log`` names the earlier versions that are kept, newest first.
+    """
 
     layout: Layout
     last_field_id: int
     properties: Mapping[str, str]
     history: tuple[Snapshot, ...]
+    snapshots: Mapping[int, Snapshot]
+    last_commit: LastCommit | None
+    schema_id: int
+    schemas: Mapping[int, Mapping[int, str]]
+    format_version: int
+    partitioned: bool
+    log: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> TableMetadata:
@@ -81,7 +116,20 @@ class TableMetadata:
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
         layout = Layout.of(schema["fields"], json.loads(properties.get(Property.COLUMNS.value, "{}")))
-        return cls(layout, data["last-column-id"], properties, _history(data))
+        snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
+        return cls(
+            layout,
+            data["last-column-id"],
+            properties,
+            _history(snapshots, data.get("current-snapshot-id")),
+            snapshots,
+            LastCommit.parse(properties.get(Property.LAST_COMMIT.value)),
+            data["current-schema-id"],
+            {s["schema-id"]: {f["id"]: f["name"] for f in s["fields"]} for s in data["schemas"]},
+            data["format-version"],
+            any(s["fields"] for s in data["partition-specs"] if s["spec-id"] == data["default-spec-id"]),
+            tuple(entry["metadata-file"] for entry in reversed(data.get("metadata-log", ()))),
+        )
 
     @property
     def snapshot_id(self) -> int | None:
@@ -95,14 +143,8 @@ class TableMetadata:
 
     @property
     def mark(self) -> Watermark | None:
-        """What the table holds: the newest stamped ancestor's mark, else the one that maintenance kept."""
-        for snapshot in self.history:
-            if snapshot.mark is not None:
-                return snapshot.mark
-        kept = self.properties
-        if not self.history or MARK_LSN not in kept:
-            return None
-        return Watermark(kept[MARK_PIPELINE], int(kept[MARK_EPOCH]), Lsn.parse(kept[MARK_LSN]))
+        """The watermark of Levada's last commit; the table holds it if `IcebergTable.check_intact` passes."""
+        return None if self.last_commit is None else self.last_commit.mark
 
 
 def stamp(mark: Watermark) -> dict[str, str]:
@@ -110,18 +152,12 @@ def stamp(mark: Watermark) -> dict[str, str]:
     return {PIPELINE: mark.pipeline, EPOCH: str(mark.epoch), LSN: str(mark.lsn)}
 
 
-def kept_mark(mark: Watermark) -> dict[str, str]:
-    """Return a mark as a table's properties have it."""
-    return {MARK_PIPELINE: mark.pipeline, MARK_EPOCH: str(mark.epoch), MARK_LSN: str(mark.lsn)}
-
-
-def _history(data: Mapping[str, Any]) -> tuple[Snapshot, ...]:
-    by_id = {s["snapshot-id"]: s for s in data.get("snapshots", ())}
+def _history(snapshots: Mapping[int, Snapshot], current: int | None) -> tuple[Snapshot, ...]:
     history = []
-    found = by_id.get(data.get("current-snapshot-id"))
+    found = None if current is None else snapshots.get(current)
     while found is not None:
-        history.append(_snapshot(found))
-        found = by_id.get(found.get("parent-snapshot-id"))
+        history.append(found)
+        found = None if found.parent is None else snapshots.get(found.parent)
     return tuple(history)
 
 
@@ -130,8 +166,11 @@ def _snapshot(data: Mapping[str, Any]) -> Snapshot:
     mark = None
     if LSN in summary:
         mark = Watermark(summary[PIPELINE], int(summary[EPOCH]), Lsn.parse(summary[LSN]))
+    parent = data.get("parent-snapshot-id")
     totals = (
         int(summary.get(f"total-{name}", 0))
         for name in ("data-files", "delete-files", "records", "position-deletes", "files-size")
     )
-    return Snapshot(data["snapshot-id"], summary.get("operation", ""), data["timestamp-ms"], mark, TableFacts(*totals))
+    return Snapshot(
+        data["snapshot-id"], summary.get("operation", ""), data["timestamp-ms"], mark, TableFacts(*totals), parent
+    )

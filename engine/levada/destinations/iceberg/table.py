@@ -14,10 +14,19 @@ from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
 from levada.destinations.iceberg.files import Storage, WrittenFile
-from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, Jvm, each, java_errors
+from levada.destinations.iceberg.intact import check_columns, check_writable, refusal
+from levada.destinations.iceberg.java import (
+    CommitConflict,
+    CommitUnknown,
+    JavaObject,
+    Jvm,
+    each,
+    java_errors,
+)
 from levada.destinations.iceberg.layout import Layout
-from levada.destinations.iceberg.metadata import TableMetadata, stamp
-from levada.errors import LevadaError, NeedsOperator, StaleEpoch
+from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
+from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
 
@@ -57,23 +66,85 @@ class IcebergTable:
         self._read_from = current.metadataFileLocation()
         self.metadata = TableMetadata.parse(self._jvm.iceberg.TableMetadataParser.toJson(current))
 
-    def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]]:
-        """Return the paths of the data files that a snapshot added, and of those that it removed."""
+    def check_intact(self) -> Lineage:
+        """Return the snapshots since Levada's last commit, none of which changes a row.
+
+        Raise DestinationChanged if another writer changed rows, columns or partitioning, or took the table back.
+        A table without a record of a commit passes: it has no watermark either.
+        """
+        recorded = self.metadata.last_commit
+        if recorded is None:
+            return Lineage(Verdict.INTACT)
+        check_writable(self.name, self.metadata)
+        check_columns(self.name, self.metadata)
+        found = judge(recorded.snapshot_id, self.metadata.snapshot_id, self._versions())
+        if found.verdict is not Verdict.INTACT:
+            raise refusal(self.name, self.metadata, found)
+        return found
+
+    def _versions(self) -> Iterator[Mapping[int, Snapshot]]:
+        """Yield the snapshots that each kept version of the metadata has, newest first."""
+        yield self.metadata.snapshots
+        for location in self.metadata.log:
+            with java_errors(f"read {location}"):
+                parser = self._jvm.iceberg.TableMetadataParser
+                text = parser.toJson(parser.read(self.java.io(), location))
+            yield TableMetadata.parse(text).snapshots
+
+    def record_current(self) -> None:
+        """Record the current snapshot as Levada's last commit, after `check_intact`: its rows are the same.
+
+        Later commits by other writers are then compared with it, whatever expires meanwhile.
+        """
+        recorded, current = self.metadata.last_commit, self.metadata.snapshot_id
+        if recorded is not None and current is not None and recorded.snapshot_id != current:
+            self.set_properties(self._record(recorded.mark, current, self.metadata.schema_id))
+
+    def _record(self, mark: Watermark | None, snapshot_id: int, schema_id: int) -> dict[str, str | None]:
+        if mark is None:
+            return {}
+        return {Property.LAST_COMMIT.value: LastCommit(mark, snapshot_id, schema_id).to_text()}
+
+    def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]] | None:
+        """Return the paths of the data files that a snapshot added, and of those that it removed.
+
+        None if it added files of a kind that Levada does not write.
+        """
         with java_errors(f"read snapshot {snapshot_id} of {self.name}"):
             snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
-            return _paths(snapshot.addedDataFiles(io)), _paths(snapshot.removedDataFiles(io))
+            added = list(each(snapshot.addedDataFiles(io)))
+            if any(self._is_strange(file) for file in added):
+                return None
+            return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
+
+    def _is_strange(self, file: JavaObject) -> bool:
+        # A delete file concerns data files of its own partition spec alone.
+        return str(file.format()) != "PARQUET" or file.specId() != self.java.spec().specId()
+
+    def is_replaceable(self) -> bool:
+        """Return True if one commit can put a new copy in the place of all that the table has."""
+        try:
+            check_writable(self.name, self.metadata)
+            with java_errors(f"plan a scan of {self.name}"):
+                for _ in self._tasks():
+                    pass
+        except DestinationChanged as error:
+            _log.warning("%s cannot be replaced in place: %s", self.name, error.message)
+            return False
+        return True
 
     def plan(self) -> Mapping[str, frozenset[str]] | None:
         """Return the data files with the position-delete files that may concern each.
 
-        None if there is a file that is not Parquet, or a delete that is not by position: somebody else wrote these.
+        None if there is a file that is not Parquet or is partitioned, or a delete that is not by position: these are of
+        another writer.
         """
         planned: dict[str, frozenset[str]] = {}
         with java_errors(f"plan a scan of {self.name}"):
             for task in self._tasks():
                 deletes = list(task.deletes())
-                kinds = {str(f.format()) for f in (task.file(), *deletes)} | {str(d.content()) for d in deletes}
-                if kinds - {"PARQUET", "POSITION_DELETES"}:
+                by_position = all(str(d.content()) == "POSITION_DELETES" for d in deletes)
+                if not by_position or any(self._is_strange(f) for f in (task.file(), *deletes)):
                     return None
                 planned[task.file().location()] = frozenset(d.location() for d in deletes)
         return planned
@@ -108,10 +179,12 @@ class IcebergTable:
         the columns from this snapshot on, if they change. Raise CommitConflict if the table is no longer as it was when
         last read.
         """
+        if not replacing or mark is None:
+            # A rewrite by this process may have read a commit of another writer since the last look.
+            self.check_intact()
+        check_writable(self.name, self.metadata)
+        added, deleted = self._described(files, deletes)
         with java_errors(f"write to {self.name}"):
-            with ThreadPoolExecutor(_READERS) as pool:
-                added = list(pool.map(self._data_file, files))
-                deleted = list(pool.map(self._delete_file, deletes))
             if deleted or replacing:
                 update = self.java.newRowDelta()
                 for file in added:
@@ -125,6 +198,16 @@ class IcebergTable:
                 for file in added:
                     update.appendFile(file)
         return self._commit(update, mark, properties or {}, layout)
+
+    def _described(
+        self, files: Iterable[WrittenFile], deletes: Iterable[WrittenFile]
+    ) -> tuple[list[JavaObject], list[JavaObject]]:
+        try:
+            with java_errors(f"write to {self.name}"), ThreadPoolExecutor(_READERS) as pool:
+                return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes))
+        except DestinationChanged as error:
+            # No commit names them yet: an orphan removal by another tool takes them for garbage.
+            raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
 
     def _remove_everything(self, update: JavaObject) -> None:
         for task in self._tasks():
@@ -147,9 +230,12 @@ class IcebergTable:
     def evolve(self, layout: Layout, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
         with java_errors(f"change the columns of {self.name}"):
-            base = self._ops.current()
+            base, recorded = self._ops.current(), self.metadata.last_commit
             schema = self._jvm.iceberg.SchemaParser.fromJson(layout.to_json())
             changed = base.updateSchema(schema)
+            if recorded is not None:
+                schema_id = int(changed.currentSchemaId())
+                properties = {**properties, **self._record(recorded.mark, recorded.snapshot_id, schema_id)}
             self._commit_metadata(base, self._with_properties(self._builder(changed), properties).build())
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
@@ -205,12 +291,13 @@ class IcebergTable:
             base = self._ops.current()
             if snapshot.parentId() != self.metadata.snapshot_id:
                 raise CommitConflict("commit_conflict", f"{self.name} was changed by somebody else")
-            builder = self._builder(base)
+            builder, schema_id = self._builder(base), self.metadata.schema_id
             if layout is not None and layout != self.metadata.layout:
-                builder, snapshot = self._under(layout, base, snapshot)
+                builder, snapshot, schema_id = self._under(layout, base, snapshot)
             builder = builder.setBranchSnapshot(snapshot, "main")
-            changed = self._with_properties(builder, properties).build()
             snapshot_id = int(snapshot.snapshotId())
+            record = self._record(mark or self.metadata.mark, snapshot_id, schema_id)
+            changed = self._with_properties(builder, {**properties, **record}).build()
         try:
             with java_errors(f"commit to {self.name}"):
                 self._commit_metadata(base, changed)
@@ -221,12 +308,16 @@ class IcebergTable:
             _log.warning("%s: the commit of snapshot %s was not confirmed, but happened", self.name, snapshot_id)
         return snapshot_id
 
-    def _under(self, layout: Layout, base: JavaObject, snapshot: JavaObject) -> tuple[JavaObject, JavaObject]:
-        """Return a builder that has set the columns, and the snapshot as one of them: its own are the former ones."""
+    def _under(self, layout: Layout, base: JavaObject, snapshot: JavaObject) -> tuple[JavaObject, JavaObject, int]:
+        """Return a builder that has set the columns, the snapshot under them, and their schema's id.
+
+        The snapshot that was made has the former columns.
+        """
         changed = base.updateSchema(self._jvm.iceberg.SchemaParser.fromJson(layout.to_json()))
         parser = self._jvm.iceberg.SnapshotParser
-        described = {**json.loads(parser.toJson(snapshot)), "schema-id": int(changed.currentSchemaId())}
-        return self._builder(changed), parser.fromJson(json.dumps(described))
+        schema_id = int(changed.currentSchemaId())
+        described = {**json.loads(parser.toJson(snapshot)), "schema-id": schema_id}
+        return self._builder(changed), parser.fromJson(json.dumps(described)), schema_id
 
     def _builder(self, base: JavaObject) -> JavaObject:
         return self._jvm.iceberg.TableMetadata.buildFrom(base)
@@ -258,7 +349,3 @@ class IcebergTable:
         )
         builder = i.FileMetadata.deleteFileBuilder(self.java.spec()).ofPositionDeletes().withPath(written.path)
         return builder.withFormat("parquet").withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
-
-
-def _paths(files: JavaObject) -> list[str]:
-    return [f.location() for f in each(files)]

@@ -15,7 +15,7 @@ from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hi
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.interface import DestinationContext, TableMode
-from levada.errors import NeedsOperator
+from levada.errors import DestinationChanged, NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
 
@@ -69,7 +69,7 @@ class Tables:
             table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
         owner = table.metadata.properties.get(Property.PIPELINE)
         if owner != self._context.pipeline:
-            raise NeedsOperator(
+            raise DestinationChanged(
                 "table_not_ours",
                 f"{name} is there already and "
                 + (f"belongs to pipeline {owner}" if owner else "was not made by Levada"),

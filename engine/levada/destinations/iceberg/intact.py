@@ -1,0 +1,101 @@
+"""The errors for a table that another writer changed, and the check of its shape. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.lineage import Lineage, Verdict
+from levada.destinations.iceberg.metadata import Property, TableMetadata
+from levada.errors import DestinationChanged
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable
+
+FORMAT_VERSION: Final = 2
+
+
+def check_writable(name: TableName, metadata: TableMetadata) -> None:
+    """Raise DestinationChanged if the files that Levada writes do not fit into the table any more."""
+    if metadata.format_version != FORMAT_VERSION:
+        raise DestinationChanged(
+            "foreign_table_change",
+            f"{name} was upgraded to format version {metadata.format_version}, and Levada writes {FORMAT_VERSION}",
+            hint=_hint(metadata),
+        )
+    if metadata.partitioned:
+        # A file without partition values would be passed over by readers that filter on them.
+        raise DestinationChanged(
+            "foreign_table_change", f"{name} was partitioned by another writer", hint=_hint(metadata)
+        )
+
+
+def check_columns(name: TableName, metadata: TableMetadata) -> None:
+    """Raise DestinationChanged if another writer dropped or renamed a column of the source.
+
+    A column that another writer added stays: Levada writes NULL to it. So does a type that was widened.
+    """
+    recorded = metadata.last_commit
+    if recorded is None:
+        return
+    now = {f.id: f.name for f in metadata.layout.fields}
+    before = metadata.schemas.get(recorded.schema_id, {})
+    for field_id in metadata.layout.attnums.values():
+        was = before.get(field_id, now.get(field_id))
+        if field_id not in now:
+            raise DestinationChanged(
+                "foreign_schema_change",
+                f"column {was or field_id} of {name} was dropped by another writer",
+                hint=_hint(metadata),
+            )
+        if now[field_id] != was:
+            raise DestinationChanged(
+                "foreign_schema_change",
+                f"column {was} of {name} was renamed to {now[field_id]} by another writer",
+                hint=_hint(metadata),
+            )
+
+
+def refusal(name: TableName, metadata: TableMetadata, found: Lineage) -> DestinationChanged:
+    """Return the error for a table that is not intact."""
+    if found.verdict is Verdict.ROLLED_BACK:
+        return rolled_back(name, metadata)
+    foreign = found.foreign
+    if found.verdict is Verdict.FOREIGN_WRITE and foreign is not None:
+        return DestinationChanged(
+            "foreign_write",
+            f"{name} was written by another writer: snapshot {foreign.id} ({foreign.operation})",
+            hint=_hint(metadata),
+        )
+    return DestinationChanged(
+        "table_history_lost",
+        f"the snapshots of {name} since the last commit of Levada are expired, "
+        "so it is not known whether another writer changed rows",
+        hint=_hint(metadata),
+    )
+
+
+def rolled_back(name: TableName, metadata: TableMetadata) -> DestinationChanged:
+    """Return the error for a table that was taken back to a state before Levada's last commit."""
+    return DestinationChanged(
+        "table_rolled_back",
+        f"{name} no longer has the last commit of Levada: "
+        "another writer took it back to an earlier state, or replaced what it holds",
+        hint=_hint(metadata),
+    )
+
+
+def missing(name: TableName, schema: ReplicatedTableSchema | None) -> DestinationChanged:
+    """Return the error for a table that was dropped or renamed in the catalog."""
+    source = "TABLE" if schema is None else str(schema.name)
+    return DestinationChanged(
+        "destination_table_missing", f"{name} is no longer in the catalog", hint=f"levada resync MANIFEST {source}"
+    )
+
+
+def _hint(metadata: TableMetadata) -> str:
+    try:
+        source = str(QualifiedTable(*json.loads(metadata.properties[Property.SOURCE.value])))
+    except (KeyError, ValueError, TypeError):
+        source = "TABLE"
+    return f"levada resync MANIFEST {source}"
