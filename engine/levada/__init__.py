@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from levada.capture import Ack, Change, ChangeCapture, WalChangeCapture
+    from levada.capture import Ack, Change, ChangeCapture, Continuity, WalChangeCapture
     from levada.destinations import Destination
     from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
     from levada.postgres.connection import PostgresConnection
@@ -26,6 +26,7 @@ _HOMES = {
     "Ack": "levada.capture",
     "Change": "levada.capture",
     "ChangeCapture": "levada.capture",
+    "Continuity": "levada.capture",
     "Destination": "levada.destinations",
     "Durability": "levada.values",
     "LevadaError": "levada.errors",
@@ -50,6 +51,7 @@ __all__ = [
     "Ack",
     "Change",
     "ChangeCapture",
+    "Continuity",
     "Destination",
     "Durability",
     "LevadaError",

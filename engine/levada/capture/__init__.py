@@ -4,7 +4,7 @@ Applying what was captured is `levada.apply`'s work; capture never waits for it.
 """
 
 from levada.capture.acks import Ack, AckTracker
-from levada.capture.interface import CaptureProvisioning, Change, ChangeCapture, ChangeStream, EmptyStream
+from levada.capture.interface import CaptureProvisioning, Change, ChangeCapture, ChangeStream, Continuity, EmptyStream
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSettings
@@ -21,6 +21,7 @@ __all__ = [
     "Change",
     "ChangeCapture",
     "ChangeStream",
+    "Continuity",
     "EmptyStream",
     "TableResolver",
     "WalChangeCapture",

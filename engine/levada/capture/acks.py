@@ -14,13 +14,14 @@ from levada.values import Lsn
 class Ack:
     """Confirms one change, or one batch, once its effect is durable. From any thread, in any order, more than once.
 
-    A change whose ack is dropped counts as not processed: it comes again after a restart.
+    An ack belongs to its stream. A change whose ack is dropped, or confirmed after its stream was closed, comes again
+    in the next stream.
     """
 
     _confirm: Callable[[], None]
 
     def confirm(self) -> None:
-        """Tell that the effect is durable."""
+        """Report that the effect is durable."""
         self._confirm()
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
-from levada.capture.streams import BatchedStream
-from levada.errors import NeedsOperator
+from levada.capture.requirements import table_not_published
+from levada.capture.streams import BatchSource
 from levada.pgoutput.changes import ChangeBatch, TableChanges
 from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
-from levada.postgres.catalog import PublishedTable, published_tables, read_table_schema
+from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copying import copy_out
 from levada.postgres.failures import source_errors
@@ -27,25 +27,27 @@ SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 """
 
 
-class SnapshotStream(BatchedStream):
+class SnapshotSource(BatchSource):
     """Rows under one snapshot, in the order of the tables that were asked for.
 
-    As a transaction of its own: ``commit_lsn`` is about where the WAL was, the ordinals count the rows.
+    They are one transaction: ``commit_lsn`` is about where the WAL was, and the ordinals count the rows.
     """
+
+    finite = True
 
     def __init__(self, connection: PostgresConnection, publication: str, tables: Sequence[QualifiedTable]) -> None:
         self._publication = publication
         self._rows = 0
         self._connection = connection.connect(application="snapshot")
         try:
+            # Before the locks: the name of a table that is not there is part of a better message.
+            self._require(tables)
             with source_errors("taking a snapshot"):
                 self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                self._lock(tables)
                 [(lsn, now)] = self._connection.execute(_NOW).fetchall()
             self._lsn, self._now_us = Lsn.parse(lsn), int(now)
-            published = {t.name: t for t in published_tables(self._connection, publication)}
-            if missing := [t for t in tables if t not in published]:
-                raise _not_published(publication, missing)
-            self._tables = [published[t] for t in tables]
+            self._tables = self._require(tables)
         except BaseException:
             self._connection.close()
             raise
@@ -54,24 +56,44 @@ class SnapshotStream(BatchedStream):
         """End the snapshot's transaction."""
         self._connection.close()
 
-    def _decoded(self) -> Iterator[ChangeBatch]:
+    def abandon(self) -> None:
+        """End the snapshot's transaction."""
+        self._connection.close()
+
+    def decoded(self) -> Iterator[ChangeBatch]:
+        """Yield the rows, leaf by leaf."""
         for table in self._tables:
             schema = read_table_schema(self._connection, table.id, columns=table.column_attnums)
-            decoder = CopyDecoder(schema)
-            for data, sizes in self._copied(table, schema):
-                rows = decoder.decode(data, sizes)
-                if rows.num_rows:
-                    changes = TableChanges(schema, self._inserts(schema, rows))
-                    yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None)
+            for leaf in table.leaves:
+                # Each COPY has a header of its own.
+                decoder = CopyDecoder(schema)
+                for data, sizes in self._copied(leaf, table.row_filter, schema):
+                    rows = decoder.decode(data, sizes)
+                    if rows.num_rows:
+                        changes = TableChanges(schema, self._inserts(schema, rows))
+                        yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None)
 
-    def _copied(self, table: PublishedTable, schema: ReplicatedTableSchema) -> Iterator[tuple[bytearray, list[int]]]:
+    def _require(self, tables: Sequence[QualifiedTable]) -> list[PublishedTable]:
+        published = {t.name: t for t in published_tables(self._connection, self._publication)}
+        if missing := [t for t in tables if t not in published]:
+            raise table_not_published(self._publication, missing)
+        return [published[t] for t in tables]
+
+    def _lock(self, tables: Sequence[QualifiedTable]) -> None:
+        """Lock out TRUNCATE and rewrites, which are not transactional for readers, before the snapshot is taken."""
+        if tables:
+            names = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+            self._connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+
+    def _copied(
+        self, leaf: Leaf, row_filter: str | None, schema: ReplicatedTableSchema
+    ) -> Iterator[tuple[bytearray, list[int]]]:
         columns = sql.SQL(", ").join(map(_expression, schema.columns))
-        where = sql.SQL("" if table.row_filter is None else f" WHERE {table.row_filter}")
-        for leaf in table.leaves:
-            name = sql.Identifier(leaf.name.schema, leaf.name.name)
-            query = sql.SQL("SELECT {} FROM ONLY {}").format(columns, name) + where
-            statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(self._connection)
-            yield from copy_out(self._connection.pgconn, statement, f"reading {leaf.name}")
+        where = sql.SQL("" if row_filter is None else f" WHERE {row_filter}")
+        name = sql.Identifier(leaf.name.schema, leaf.name.name)
+        query = sql.SQL("SELECT {} FROM ONLY {}").format(columns, name) + where
+        statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(self._connection)
+        return copy_out(self._connection.pgconn, statement, f"reading {leaf.name}")
 
     def _inserts(self, schema: ReplicatedTableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
         count = rows.num_rows
@@ -96,12 +118,3 @@ def _expression(column: Column) -> sql.Composable:
         return name
     # concat calls the type's own output function, as the stream does. A composite of NULLs "is null", but is a value.
     return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END").format(name)
-
-
-def _not_published(publication: str, missing: Sequence[QualifiedTable]) -> NeedsOperator:
-    names = ", ".join(map(str, missing))
-    return NeedsOperator(
-        "table_not_published",
-        f"publication {publication} has no table {names}",
-        hint=f"ALTER PUBLICATION {publication} ADD TABLE {names}",
-    )

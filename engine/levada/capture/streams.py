@@ -1,60 +1,170 @@
-"""Batches as changes: what the streams of a library user have in common."""
+"""The stream of a library user: changes as a view over decoded batches, read once, closed even when it is forgotten."""
 
 from __future__ import annotations
 
-import itertools
-from abc import abstractmethod
+import warnings
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from levada.capture.acks import Ack
-from levada.capture.interface import Change, ChangeStream
+from levada.capture.interface import Change, ChangeStream, Continuity
+from levada.errors import NeedsOperator
 from levada.pgoutput.changes import ChangeBatch, LogicalMessage
 from levada.pgoutput.events import Begin, Commit, Event, RelationEvent, batch_events
 from levada.values import Lsn
 
 MOVES_NOTHING: Final = Ack(lambda: None)
 
-
-def last_in_transaction(batch: ChangeBatch) -> Iterator[tuple[Event, bool]]:
-    """Walk a batch's rows, truncates and relations; tell of each whether it is its transaction's last."""
-    items = tuple(i for i in batch.items if not isinstance(i, LogicalMessage))
-    events = (e for e in batch_events(replace(batch, items=items)) if not isinstance(e, Begin | Commit))
-    for first, second in itertools.pairwise(itertools.chain(events, [None])):
-        assert first is not None
-        cut = second is None and batch.in_transaction
-        yield first, not cut and (second is None or second.commit_lsn != first.commit_lsn)
+T = TypeVar("T")
 
 
-class BatchedStream(ChangeStream):
-    """A stream whose changes are a view over its batches."""
+class BatchSource(ABC):
+    """Decoded batches and the acks of their changes. It never refers to the stream that reads it."""
 
-    def __iter__(self) -> Iterator[Change]:
-        for batch in self._decoded():
-            for event, last in last_in_transaction(batch):
-                # Every session tells the relations anew, so there is nothing to confirm.
-                relation = isinstance(event, RelationEvent)
-                ack = MOVES_NOTHING if relation else self._ack(event.commit_lsn, last=last)
-                yield Change(event, event.commit_lsn, event.tx_ordinal, last, ack)
-            self._passed(batch)
-
-    def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
-        """Yield Arrow columns of whole transactions, with the ack that confirms them."""
-        for batch in self._decoded():
-            yield batch, self._batch_ack(batch)
+    finite: bool = False
+    """Whether the end of the batches means that all were read."""
 
     @abstractmethod
-    def _decoded(self) -> Iterator[ChangeBatch]:
-        """Yield slices that end outside of a transaction, or in one that is too large for a slice."""
+    def decoded(self) -> Iterator[ChangeBatch]:
+        """Yield slices that end outside of a transaction, or in one that is too large for a slice. Some are empty."""
 
-    def _ack(self, commit_lsn: Lsn, *, last: bool) -> Ack:
+    @abstractmethod
+    def close(self) -> None:
+        """Free what is held."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Free what is held, soon, without waiting for a lock: the garbage collector calls it from any thread."""
+
+    def ack(self, commit_lsn: Lsn, *, last: bool) -> Ack:
         """Register a change of the transaction that commits at ``commit_lsn``."""
         return MOVES_NOTHING
 
-    def _batch_ack(self, batch: ChangeBatch) -> Ack:
+    def batch_ack(self, batch: ChangeBatch) -> Ack:
         """Register a batch."""
         return MOVES_NOTHING
 
-    def _passed(self, batch: ChangeBatch) -> None:
-        """Take note that every change of the batch was handed out."""
+    def passed(self, batch: ChangeBatch) -> None:  # noqa: B027 - a snapshot has nothing to record
+        """Record that every change of the batch was handed out."""
+
+
+class BatchedStream(ChangeStream):
+    """A stream over a `BatchSource`. One that is garbage without having been closed frees its source and warns."""
+
+    def __init__(self, source: BatchSource, what: str, continuity: Continuity = Continuity.FRESH) -> None:
+        self.continuity = continuity
+        self._source = source
+        self._what = what
+        self._changes: Iterator[Change] | None = None
+        self._batches: Iterator[tuple[ChangeBatch, Ack]] | None = None
+        self._closed = False
+        self._exhausted = False
+        self._error: Exception | None = None
+        self._finalizer = weakref.finalize(self, _forgotten, source, what)
+
+    def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
+        """Return an iterator over the batches, which goes on where the last one was left."""
+        if self._changes is not None:
+            raise self._read_otherwise("changes")
+        if self._batches is None:
+            self._batches = _with_acks(self._source)
+        return _Batches(self)
+
+    def __next__(self) -> Change:
+        if self._batches is not None:
+            raise self._read_otherwise("batches")
+        if self._changes is None:
+            self._changes = _as_changes(self._source)
+        return self._advance(self._changes)
+
+    def next_batch(self) -> tuple[ChangeBatch, Ack]:
+        """Return the next batch. Raise StopIteration at the end."""
+        assert self._batches is not None
+        return self._advance(self._batches)
+
+    def close(self) -> None:
+        """Free the source."""
+        self._closed = True
+        self._finalizer.detach()
+        self._source.close()
+
+    def _advance(self, items: Iterator[T]) -> T:
+        if self._error is not None:
+            raise self._error
+        if self._closed and self._source.finite and not self._exhausted:
+            raise NeedsOperator("stream_closed", f"{self._what} was closed before its end was read")
+        if self._closed or self._exhausted:
+            raise StopIteration
+        try:
+            return next(items)
+        except StopIteration:
+            self._exhausted = not self._closed
+            raise
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _read_otherwise(self, view: str) -> NeedsOperator:
+        return NeedsOperator(
+            "stream_read_otherwise",
+            f"{self._what} is being read as {view}: reading it in the other way would skip changes",
+            hint="open another stream for the other way",
+        )
+
+
+class _Batches(Iterator[tuple[ChangeBatch, Ack]]):
+    """The batches of a stream, which it keeps alive."""
+
+    def __init__(self, stream: BatchedStream) -> None:
+        self._stream = stream
+
+    def __next__(self) -> tuple[ChangeBatch, Ack]:
+        return self._stream.next_batch()
+
+
+def _forgotten(source: BatchSource, what: str) -> None:
+    source.abandon()
+    warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=2)
+
+
+def _with_acks(source: BatchSource) -> Iterator[tuple[ChangeBatch, Ack]]:
+    inside = False
+    for batch in source.decoded():
+        if batch.items or inside:
+            yield batch, source.batch_ack(batch)
+        else:
+            source.passed(batch)
+        inside = batch.in_transaction
+
+
+def _as_changes(source: BatchSource) -> Iterator[Change]:
+    """Yield the rows, truncates and relations of all batches.
+
+    An event is held back until the next one, or the end of its transaction, shows whether it is its transaction's last.
+    """
+    held: Event | None = None
+    for batch in source.decoded():
+        for event in _events(batch):
+            if held is not None:
+                yield _change(source, held, last=held.commit_lsn != event.commit_lsn)
+            held = event
+        if held is not None and batch.end_lsn is not None and held.commit_lsn < batch.end_lsn:
+            yield _change(source, held, last=True)
+            held = None
+        source.passed(batch)
+    if held is not None and source.finite:
+        yield _change(source, held, last=False)
+
+
+def _events(batch: ChangeBatch) -> Iterator[Event]:
+    items = tuple(i for i in batch.items if not isinstance(i, LogicalMessage))
+    return (e for e in batch_events(replace(batch, items=items)) if not isinstance(e, Begin | Commit))
+
+
+def _change(source: BatchSource, event: Event, *, last: bool) -> Change:
+    # Every session sends the relations again, so there is nothing to confirm.
+    ack = MOVES_NOTHING if isinstance(event, RelationEvent) else source.ack(event.commit_lsn, last=last)
+    return Change(event, event.commit_lsn, event.tx_ordinal, last, ack)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
@@ -139,11 +139,29 @@ WHERE p.pubname = %s GROUP BY 1, 2 ORDER BY 1, 2
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem at once, errors first; a source that cannot be reached is the only one told then."""
     try:
-        with connection.connect(application="preflight") as conn, source_errors("checking the source"):
-            problems = list(_problems(conn, request))
+        with connection.connect(application="preflight") as conn:
+            return find_problems(conn, request)
     except LevadaError as error:
-        problems = [Problem(Severity.ERROR, error.code, error.message, error.hint)]
-    return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+        return (Problem(Severity.ERROR, error.code, error.message, error.hint),)
+
+
+@source_errors("checking the source")
+def find_problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> tuple[Problem, ...]:
+    """Return every problem, errors first. Raise what keeps the source from answering."""
+    return tuple(sorted(_problems(conn, request), key=lambda p: p.severity is Severity.WARNING))
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise one error that names all the problems, if any of them is an error."""
+    errors = [p for p in problems if p.severity is Severity.ERROR]
+    if len(errors) == 1:
+        raise NeedsOperator(errors[0].code, errors[0].message, hint=errors[0].hint)
+    if errors:
+        raise NeedsOperator(
+            "preflight_failed",
+            f"{len(errors)} problems with the source:\n" + "\n".join(f"  - {p.message} [{p.code}]" for p in errors),
+            hint="\n        ".join(p.hint for p in errors if p.hint),
+        )
 
 
 def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Iterator[Problem]:

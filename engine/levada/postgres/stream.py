@@ -74,6 +74,11 @@ class ReplicationStream:
         self._poll.register(self._pg.socket, select.POLLIN)
 
     @property
+    def acknowledged(self) -> Lsn:
+        """The highest position that `acknowledge` was given, whether the server knows it already or not."""
+        return self._acknowledged
+
+    @property
     def server_wal_end(self) -> Lsn:
         """How far the server's walsender has read, as its last keepalive or message told."""
         return self._server_wal_end

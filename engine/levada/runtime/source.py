@@ -16,7 +16,7 @@ import psycopg
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, list_tables, published_tables
 from levada.postgres.ddl import install_ddl_trigger
-from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
+from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
@@ -69,19 +69,6 @@ def prepare_source(
         install_ddl_trigger(connection)
         resync = _ensure_slot(config, connection, store, staged)
         return SourceState(tables, resync)
-
-
-def refuse(problems: tuple[Problem, ...]) -> None:
-    """Raise one error that tells all the problems, if any is more than a warning."""
-    errors = [p for p in problems if p.severity is Severity.ERROR]
-    if len(errors) == 1:
-        raise NeedsOperator(errors[0].code, errors[0].message, hint=errors[0].hint)
-    if errors:
-        raise NeedsOperator(
-            "preflight_failed",
-            f"{len(errors)} problems with the source:\n" + "\n".join(f"  - {p.message} [{p.code}]" for p in errors),
-            hint="\n        ".join(p.hint for p in errors if p.hint),
-        )
 
 
 def discover(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:

@@ -1,0 +1,86 @@
+"""The checks of a source that come before anything is made there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import published_tables
+from levada.postgres.preflight import PreflightRequest, find_problems, refuse
+from levada.postgres.publications import inspect_coverage, read_publication
+from levada.postgres.slots import inspect_slot, validate_slot
+from levada.values import QualifiedTable
+
+_READERS_PROBLEMS: Final = frozenset({"select_privilege_missing", "row_security"})
+"""Problems of those who read rows. The stream needs neither."""
+
+
+def require_source(
+    connection: psycopg.Connection[Any],
+    slot: str,
+    publication: str,
+    required: AbstractSet[QualifiedTable],
+    *,
+    manage: bool,
+    read: AbstractSet[QualifiedTable] = frozenset(),
+) -> None:
+    """Raise unless a stream of these tables, and a snapshot of ``read``, can be opened. Change nothing.
+
+    SlotLost ``slot_lost``, NeedsOperator ``slot_foreign``, ``publication_missing``, ``publication_incomplete``,
+    ``table_not_published`` or what the preflight finds.
+    """
+    status = inspect_slot(connection, slot)
+    if status is not None:
+        validate_slot(status, connection.info.dbname)
+    _require_coverage(connection, publication, required, manage)
+    published = _published(connection, publication)
+    if missing := sorted(read - required - published):
+        raise table_not_published(publication, missing)
+    concerned = required | read
+    request = PreflightRequest(
+        slot=slot,
+        publication=publication,
+        managed=manage and bool(required),
+        selects=lambda table: not required or table in concerned,
+        copy_tables=0,
+    )
+    ignored = {"no_tables_selected"} | (frozenset() if read else _READERS_PROBLEMS)
+    refuse(p for p in find_problems(connection, request) if p.code not in ignored)
+
+
+def table_not_published(publication: str, missing: Sequence[QualifiedTable]) -> NeedsOperator:
+    """Return the error for tables that the stream would not have."""
+    names = ", ".join(map(str, missing))
+    return NeedsOperator(
+        "table_not_published",
+        f"publication {publication} has no table {names}",
+        hint=f"ALTER PUBLICATION {publication} ADD TABLE {names}",
+    )
+
+
+def _published(connection: psycopg.Connection[Any], publication: str) -> frozenset[QualifiedTable]:
+    if read_publication(connection, publication) is None:
+        return frozenset()
+    return frozenset(t.name for t in published_tables(connection, publication))
+
+
+def _require_coverage(
+    connection: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable], manage: bool
+) -> None:
+    if not required:
+        return
+    report = inspect_coverage(connection, publication, required)
+    if report.satisfied or (manage and report.manageable):
+        return
+    found = read_publication(connection, publication) is not None
+    lacking = f"lacks {', '.join(map(str, report.missing))}" if found else "is missing"
+    why = f": {'; '.join(report.blockers)}" if report.blockers else ""
+    raise NeedsOperator(
+        "publication_incomplete" if found else "publication_missing",
+        f"publication {publication} {lacking}{why}",
+        hint="; ".join(report.remediation),
+    )
