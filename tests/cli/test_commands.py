@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,11 @@ def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
                 "tls": {"mode": "Disable"},
             },
             "tables": {"include": [{"schema": "public"}]},
-            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///nowhere"}}},
+            "destination": {
+                "iceberg": {
+                    "catalog": {"type": "Hadoop", "warehouse": f"file://{tempfile.gettempdir()}/levada-no-lake"}
+                }
+            },
             **spec,
         },
     }
@@ -102,7 +107,7 @@ def test_wrong_command_lines_are_2(manifest: Path) -> None:
 def test_a_missing_secret_names_the_folder_and_the_key(manifest: Path) -> None:
     """The way out is the path to write."""
     result = levada("check", manifest)
-    assert result.exit_code == 1
+    assert result.exit_code == Exit.PREFLIGHT
     assert "[secret_missing]" in result.stderr
     (manifest.parent / "secrets" / "shop-cdc" / "password").unlink()
     result = on(manifest, "check")
@@ -194,7 +199,7 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     kept(db, "orders", ERRORED)
     kept(db, "items", Ready())
     result = on(manifest, "status")
-    assert result.exit_code == 0
+    assert result.exit_code == Exit.TABLE_ERRORED
     assert "public.orders: orders has no key [no_identity]\n  hint: give it one" in result.stdout
     assert "this is what the store keeps" in result.stdout
     document = json.loads(on(manifest, "status", "-o", "json").stdout)

@@ -115,3 +115,19 @@ def test_an_unreachable_host(folder: Path, db: Database) -> None:
         port = closed.getsockname()[1]
     result = check(folder, db, port=port)
     assert_told(result, Exit.PREFLIGHT, "source_unreachable", f"127.0.0.1:{port}")
+
+
+def test_a_store_that_may_not_be_created(folder: Path, db: Database) -> None:
+    """A role without the right to create the store's schema learns of it before a start, with the GRANT."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE ROLE replicates LOGIN REPLICATION",
+        "GRANT SELECT ON t TO replicates",
+        "CREATE PUBLICATION shop FOR TABLE t",
+    )
+    try:
+        log_in_as(folder, "replicates")
+        result = check(folder, db, publication={"name": "shop", "management": "External"})
+        assert_told(result, Exit.PREFLIGHT, "store_privilege_missing", "GRANT CREATE ON DATABASE", "TO")
+    finally:
+        db.execute("DROP OWNED BY replicates", "DROP ROLE replicates")

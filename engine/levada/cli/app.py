@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +13,11 @@ from typer.core import TyperGroup
 from levada import __version__
 from levada.cli.exits import Exit
 from levada.cli.output import Output, show_error, write_json
+from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest
+
+CALLED_AT: Final = time.monotonic()
+"""When the process began, as nearly as Python tells: a time limit counts from here."""
 
 
 class Commands(TyperGroup):
@@ -74,9 +79,19 @@ Format = Annotated[Output, typer.Option("-o", "--output", help="How the answer i
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version and end, if that is wanted."""
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def levada(
     ctx: typer.Context,
+    shown: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", envvar="LEVADA_DEBUG", help="Log more, show tracebacks.")] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", envvar="LEVADA_LOG_FORMAT", help="How log lines are written.")
@@ -101,33 +116,39 @@ def run(
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds for --until.")] = None,
 ) -> Exit:
     """Run a pipeline until it is stopped, or has reached a goal."""
-    from levada.cli.manifests import folder, read
-    from levada.cli.run import RunOptions
-    from levada.cli.run import run as run_pipeline
-
     if timeout is not None and until is None:
         raise typer.BadParameter("is for --until", param_hint="--timeout")
-    manifests = read(manifest)
-    options = RunOptions(
-        manifest=manifest,
-        until_caught_up=until is Until.CAUGHT_UP,
-        secrets=secrets,
-        work_dir=folder(manifest, manifests, work_dir),
-        host=host,
-        port=port,
-        timeout_s=timeout,
-        debug=debugging(ctx),
-    )
-    return run_pipeline(manifests, options)
+    # Before the imports, which take a second: a signal in that time is a clean stop too.
+    with StopSignals() as signals:
+        from levada.cli.manifests import folder, read
+        from levada.cli.run import RunOptions
+        from levada.cli.run import run as run_pipeline
+
+        manifests = read(manifest, secrets, work_dir)
+        options = RunOptions(
+            manifest=manifest,
+            until_caught_up=until is Until.CAUGHT_UP,
+            secrets=secrets,
+            work_dir=folder(manifest, manifests, work_dir),
+            host=host,
+            port=port,
+            deadline=None if timeout is None else CALLED_AT + timeout,
+            timeout_s=timeout,
+            debug=debugging(ctx),
+        )
+        return run_pipeline(manifests, options, signals)
 
 
 @app.command()
-def check(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output.TEXT) -> Exit:
+def check(
+    manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
+) -> Exit:
     """Look for everything that would keep a pipeline from running; change nothing."""
     from levada.cli.check import check as check_pipeline
-    from levada.cli.manifests import read
+    from levada.cli.manifests import folder, read
 
-    return check_pipeline(read(manifest), secrets, output)
+    manifests = read(manifest, secrets, work_dir)
+    return check_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
 @app.command()
@@ -138,7 +159,7 @@ def status(
     from levada.cli.manifests import folder, read
     from levada.cli.status import status as show_status
 
-    manifests = read(manifest)
+    manifests = read(manifest, secrets, work_dir)
     return show_status(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
@@ -148,7 +169,7 @@ def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output
     from levada.cli.manifests import read
     from levada.cli.status import lag as show_lag
 
-    return show_lag(read(manifest), secrets, output)
+    return show_lag(read(manifest, secrets), secrets, output)
 
 
 @app.command()
@@ -162,7 +183,7 @@ def retry(
     from levada.cli.manifests import read
     from levada.cli.tables import retry as retry_tables
 
-    return retry_tables(read(manifest), secrets, chosen(tables, every))
+    return retry_tables(read(manifest, secrets), secrets, chosen(tables, every))
 
 
 @app.command()
@@ -176,7 +197,7 @@ def resync(
     from levada.cli.manifests import read
     from levada.cli.tables import resync as resync_tables
 
-    return resync_tables(read(manifest), secrets, chosen(tables, every))
+    return resync_tables(read(manifest, secrets), secrets, chosen(tables, every))
 
 
 @app.command()
@@ -185,7 +206,7 @@ def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir =
     from levada.cli.cleanup import cleanup as cleanup_pipeline
     from levada.cli.manifests import folder, read
 
-    manifests = read(manifest)
+    manifests = read(manifest, secrets, work_dir)
     return cleanup_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), confirmed=yes)
 
 
@@ -200,7 +221,7 @@ def copy(
     from levada.cli.copy import copy as copy_table
     from levada.cli.manifests import folder, read
 
-    manifests = read(manifest)
+    manifests = read(manifest, secrets, work_dir)
     return copy_table(manifests, secrets, folder(manifest, manifests, work_dir), table)
 
 

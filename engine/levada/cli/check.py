@@ -7,22 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from levada.cli.exits import Exit
-from levada.cli.output import Output, console, show_problem, write_json
+from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import destination_class, pipeline_config
-from levada.runtime.source import check_source
+from levada.runtime.readiness import start_problems
 from levada.spec import Manifests
 
 
-def check(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
+def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print what was found; anything but warnings is `Exit.PREFLIGHT`."""
-    config = pipeline_config(manifests, secrets=secrets)
     destination_class(manifests)
-    problems = check_source(config)
-    found = coverage(config) if not refused(problems) else None
+    with working("checking the source and the destination"):
+        problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
+    config = None if refused(problems) else pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    found = None if config is None else coverage(config)
     if output is Output.JSON:
         write_json(
             {
@@ -36,7 +37,7 @@ def check(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
         )
     else:
         show_problems(problems)
-        if found is not None:
+        if config is not None and found is not None:
             show_coverage(found, config)
     return Exit.PREFLIGHT if refused(problems) else Exit.OK
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from levada.cli.hints import Invocation, remember
 from levada.errors import InvalidManifest
 from levada.runtime.manifest import default_work_dir
 from levada.spec import Manifests, load_manifests
 
 
-def read(path: Path) -> Manifests:
-    """Read a file; raise InvalidManifest that lists every problem found."""
+def read(path: Path, secrets: Path | None = None, work_dir: Path | None = None) -> Manifests:
+    """Read a file, and let hints name it with these options; raise InvalidManifest that lists every problem found."""
+    remember(Invocation(path, secrets, work_dir))
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:

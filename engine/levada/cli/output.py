@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from levada.cli.hints import runnable
 from levada.errors import LevadaError
 
 
@@ -30,6 +33,14 @@ def console() -> Console:
 def error_console() -> Console:
     """Return a console on what standard error is now."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes a while; elsewhere show nothing."""
+    target = error_console()
+    with target.status(f"{what} …") if target.is_terminal else nullcontext():
+        yield
 
 
 def write_json(value: Any) -> None:
@@ -54,6 +65,7 @@ def show_error(error: BaseException, *, debug: bool) -> None:
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:
     """Write one problem: a panel on a terminal, plain lines elsewhere."""
     target = error_console()
+    hint = runnable(hint)
     if not target.is_terminal:
         indented = hint.replace("\n", "\n        ")
         target.print(f"{severity}: {message} [{code}]" + (f"\n  hint: {indented}" if hint else ""), markup=False)

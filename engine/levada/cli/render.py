@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.cli.figures import duration, number, percent, rate, size
+from levada.cli.hints import runnable
 
 Document = Mapping[str, Any]
 
@@ -137,7 +138,7 @@ def error_text(what: str, error: Document) -> str:
     if error["nextRetry"] is not None:
         text += f"; attempt {error['attempts']}, retried at {error['nextRetry']}"
     elif error["solution"]:
-        text += f"\n  hint: {error['solution']}"
+        text += f"\n  hint: {runnable(error['solution'])}"
     return text
 
 

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from levada.cli.check import refused, show_problems
 from levada.cli.engine import announced
 from levada.cli.exits import Exit
 from levada.cli.figures import duration
-from levada.cli.output import console, show_error
+from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
+from levada.cli.waiting import Left, wait_for
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
@@ -35,11 +36,15 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.25
 _LOOK_S: Final = 1.0
 _AGAIN_S: Final = 2.0
+_START_PATIENCE_S: Final = 10.0
+"""A start that is being made is let end, so that it can be stopped in order, unless the source keeps it waiting."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line said. ``timeout_s`` None: no limit."""
+    """The command line. ``deadline`` is of the monotonic clock, ``timeout_s`` in seconds. None: no limit."""
 
     manifest: Path
     until_caught_up: bool
@@ -48,33 +53,33 @@ class RunOptions:
     host: str = LOOPBACK
     port: int = 0
     timeout_s: float | None = None
+    deadline: float | None = None
     debug: bool = False
 
 
-def run(manifests: Manifests, options: RunOptions) -> Exit:
+def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit:
     """Run the pipeline and return how it ended; raise the error that ended it."""
     if manifests.pipeline.spec.suspend:
         console().print(resting_words(manifests), markup=False)
         return Exit.OK
-    options.work_dir.mkdir(parents=True, exist_ok=True)
-    running = _Run(manifests, options)
-    with StopSignals() as signals, running.server, announced(options.work_dir, running.server.address):
+    make_folder(options.work_dir)
+    running = _Run(manifests, options, signals)
+    with running.server, announced(options.work_dir, running.server.address):
         _log.info("progress at %s/v1/progress", running.server.address)
-        problems = check_source(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
-        if refused(problems):
-            show_problems(problems)
-            return Exit.PREFLIGHT
-        while (end := running.until_renewal(signals)) is None:
-            pass
-        return end
+        try:
+            return running.run()
+        except Left:
+            end = Exit.TIMED_OUT if signals.received is None else ended_by(signals.received, options)
+            console().print(left_words(end, manifests, options), markup=False)
+            return end
 
 
 class _Run:
     """One `levada run`: a pipeline, and another in its place whenever the destination's Secret has changed."""
 
-    def __init__(self, manifests: Manifests, options: RunOptions) -> None:
+    def __init__(self, manifests: Manifests, options: RunOptions, signals: StopSignals) -> None:
         self._options = options
-        self._deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
+        self._signals = signals
         self._follower = ManifestFollower(options.manifest, manifests)
         self._memory = MemoryStorage()
         self._pipeline: Pipeline | None = None
@@ -86,24 +91,47 @@ class _Run:
             progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
         )
 
-    def until_renewal(self, signals: StopSignals) -> Exit | None:
-        """Run until the end; return None when a pipeline is to be made anew."""
+    def run(self) -> Exit:
+        """Check the source, then run one pipeline after another until the end; raise `Left` before there is one."""
         options, manifests = self._options, self._follower.running
+        config = pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir)
+        problems = self._wait_for("checking the source", lambda: check_source(config))
+        if refused(problems):
+            show_problems(problems)
+            return Exit.PREFLIGHT
+        while (end := self._until_renewal()) is None:
+            pass
+        return end
+
+    def _wait_for(self, what: str, work: Callable[[], T], *, patience_s: float = 0.0) -> T:
+        """Do what takes a while, and say so; raise `Left` when a signal or the deadline comes first."""
+        _log.info("%s: %s", self._follower.running.pipeline.metadata.name, what)
+        with working(what):
+            return wait_for(work, self._is_over, patience_s=patience_s)
+
+    def _is_over(self) -> bool:
+        deadline = self._options.deadline
+        return self._signals.received is not None or (deadline is not None and time.monotonic() > deadline)
+
+    def _until_renewal(self) -> Exit | None:
+        """Run until the end; return None when another pipeline takes this one's place."""
+        options, manifests, signals = self._options, self._follower.running, self._signals
         # Looked at before it is read: what comes in between is a change.
         secret = SecretFollower(destination_secret(manifests, options.secrets))
-        with build(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory) as parts:
+        with self._wait_for(
+            "starting Spark, which takes about 15 seconds",
+            lambda: build(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory),
+        ) as parts:
             pipeline = self._pipeline = Pipeline(
                 parts.config, store=parts.store, destination=parts.destination, told=parts.told, spark=parts.spark
             )
-            if signals.received is not None:
-                return ended_by(signals.received, options)
             try:
-                pipeline.start()
+                self._wait_for("preparing the source", pipeline.start, patience_s=_START_PATIENCE_S)
             except NeedsOperator as error:
                 show_error(error, debug=options.debug)
                 return Exit.PREFLIGHT
             except Transient as error:
-                if not self._renewing or (self._deadline is not None and time.monotonic() > self._deadline):
+                if not self._renewing or self._is_over():
                     raise
                 # The lake may be away just now: what ran before must not end by that.
                 _log.warning("cannot begin anew yet, tried again in %.0f s: %s", _AGAIN_S, error)
@@ -113,7 +141,7 @@ class _Run:
             with stopped(pipeline), report(console()) as shown:
                 goal = caught_up_or_parked(pipeline.caught_up()) if options.until_caught_up else None
                 leave = self._leave(pipeline, secret)
-                end = follow(pipeline, shown, signals, goal, self._deadline, leave)
+                end = follow(pipeline, shown, signals, goal, options.deadline, leave)
             if end is None and signals.received is None and not self._resting:
                 _log.info("the destination's Secret has changed: beginning anew with it")
                 self._pipeline, self._renewing = None, True
@@ -225,6 +253,26 @@ def ended_by(received: signal.Signals | None, options: RunOptions) -> Exit:
 def resting_words(manifests: Manifests) -> str:
     """Return the line of a pipeline that is not to run."""
     return f"{manifests.pipeline.metadata.name}: spec.suspend is true, so it rests"
+
+
+def left_words(end: Exit, manifests: Manifests, options: RunOptions) -> str:
+    """Return the last line of a run that was left before its pipeline had started."""
+    name = manifests.pipeline.metadata.name
+    if end is Exit.TIMED_OUT:
+        return f"{name}: not started after {duration(options.timeout_s)}, stopped"
+    return f"{name}: stopped before it had started"
+
+
+def make_folder(work_dir: Path) -> None:
+    """Make the work folder; raise NeedsOperator ``work_dir_unusable`` if that cannot be done."""
+    try:
+        work_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NeedsOperator(
+            "work_dir_unusable",
+            f"the work folder {work_dir} cannot be made: {error.strerror}",
+            hint="name another folder with --work-dir DIR",
+        ) from None
 
 
 def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:

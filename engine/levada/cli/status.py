@@ -31,7 +31,7 @@ from levada.values import QualifiedTable, SnapshotId, TableId
 
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
-    """Print how far each table is."""
+    """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
     document: Document | None = running_progress(work_dir)
     if document is None:
         document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
@@ -41,7 +41,14 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
         console().print(dashboard(document))
         if document["state"] == PipelineState.STOPPED:
             console().print(_without_engine(manifests), style="dim")
-    return Exit.OK
+    return verdict(document)
+
+
+def verdict(document: Document) -> Exit:
+    """Return the exit code that tells a script whether the pipeline, or a table of it, is errored. Pure."""
+    if document["error"] is not None:
+        return Exit.FAILED
+    return Exit.TABLE_ERRORED if any(t["error"] is not None for t in document["tables"]) else Exit.OK
 
 
 def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:

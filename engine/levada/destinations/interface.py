@@ -112,6 +112,12 @@ class Destination(ABC):
         the other calls follow all the same, and raise in their turn.
         """
 
+    def check(self) -> None:  # noqa: B027 - most destinations have nothing that opening them does not show
+        """Raise what would keep the destination from being written. Called by `levada check`, after `startup`.
+
+        Whatever it writes to find that out it removes.
+        """
+
     def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
         """Close; called once, after the writes in flight."""
 

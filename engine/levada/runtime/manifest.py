@@ -91,22 +91,33 @@ def build(
     Secret that is not there.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    destination = destination_class(manifests)
+    destination_class(manifests)
     store = open_store(manifests, config, memory)
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    destination, told = make_destination(manifests, config, secrets, spark, config.work_dir / "destination")
+    return Assembled(config, store, destination, told, spark)
+
+
+def make_destination(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, spark: SparkSession, work_dir: Path
+) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
+    """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
+
+    ``work_dir`` is for the destination's caches. Raise as `build` does.
+    """
     _, settings, _ = _named_destination(manifests)
     told = table_settings(config)
     context = DestinationContext(
         pipeline=config.name,
-        work_dir=config.work_dir / "destination",
+        work_dir=work_dir,
         spark=spark,
         credentials=destination_secret(manifests, secrets),
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
     )
-    context.work_dir.mkdir(parents=True, exist_ok=True)
-    return Assembled(config, store, destination.from_config(settings, context), told, spark)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    return destination_class(manifests).from_config(settings, context), told
 
 
 def pipeline_config(

@@ -52,6 +52,9 @@ _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClass
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 """Settings of which ours and the user's go together."""
 
+_PLACES: Final = frozenset(
+    {"spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
+)
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 _PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
@@ -79,6 +82,24 @@ def spark_session(
                 gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
                 SparkContext(conf=spark_conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Yield a session in this process for a short look, without executors; stop it if it was started for that.
+
+    Of ``conf`` it leaves out what says where the driver and its executors are.
+    """
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context is not None
+    here = {key: value for key, value in (conf or {}).items() if key not in _PLACES}
+    spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"})
+    try:
+        yield spark
+    finally:
+        if not running:
+            stop_spark(spark)
 
 
 def check_jvm(spark: SparkSession) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -100,6 +101,20 @@ class Staging:
                 fs.delete_file(f"{root}/{path}")
             except FileNotFoundError:
                 return
+
+    def probe(self) -> None:
+        """Write, read and remove a small file; raise what capture would meet. Folders that it made are removed."""
+        _, root = self._place()
+        made = [] if not self._local else [p for p in (Path(root), *Path(root).parents) if not p.exists()]
+        path = f".levada-check-{uuid.uuid4().hex}"
+        try:
+            self.publish(path, b"levada", naming=())
+            self.read(path)
+            self.remove(path)
+        finally:
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
 
     def _place(self) -> tuple[pafs.FileSystem, str]:
         return _connect(self.uri, self.properties)

@@ -110,14 +110,14 @@ def migrate(connection: _Connection, schema: str) -> None:
     Raise NeedsOperator ``store_newer`` if a newer Levada has been here. A schema that is up to date is only read.
     """
     connection.execute("SELECT set_config('search_path', quote_ident(%s) || ', pg_temp', false)", [schema])
-    if _version(connection, schema) == len(MIGRATIONS):
+    if store_version(connection, schema) == len(MIGRATIONS):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('levada store ' || %s, 0))", [schema])
         # CREATE SCHEMA IF NOT EXISTS asks for a privilege on the database even where the schema exists.
         if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-        version = _version(connection, schema)
+        version = store_version(connection, schema)
         if version == 0:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS store_migrations"
@@ -128,13 +128,18 @@ def migrate(connection: _Connection, schema: str) -> None:
             connection.execute("INSERT INTO store_migrations (version) VALUES (%s)", [number])
 
 
-def _version(connection: _Connection, schema: str) -> int:
+def store_version(connection: _Connection, schema: str) -> int:
+    """Return the number of steps that were applied to the schema, 0 if it has no store.
+
+    Raise NeedsOperator ``store_newer`` if there are more than this release knows.
+    """
     ledger = connection.execute(
         "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'store_migrations'", [schema]
     ).fetchall()
     if not ledger:
         return 0
-    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM store_migrations").fetchone() or (0,)
+    query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}").format(sql.Identifier(schema, "store_migrations"))
+    (version,) = connection.execute(query).fetchone() or (0,)
     if version > len(MIGRATIONS):
         raise NeedsOperator(
             "store_newer",

@@ -40,7 +40,9 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
             "terminationGracePeriodSeconds": GRACE_S,
             "securityContext": pod_security(),
             "initContainers": [
-                build_container(owner, PREFLIGHT_CONTAINER, ["check", MANIFEST, "--secrets", SECRETS_DIR])
+                build_container(
+                    owner, PREFLIGHT_CONTAINER, ["check", MANIFEST, "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
+                )
             ],
             "containers": [_driver(owner)],
             "volumes": _volumes(owner),

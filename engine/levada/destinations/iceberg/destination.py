@@ -79,6 +79,10 @@ class IcebergDestination(Destination):
         """Open the catalog, so that one that cannot be used is told of before anything is copied."""
         self._tables.open()
 
+    def check(self) -> None:
+        """Raise if the catalog's namespaces cannot be listed, or the warehouse of a Hadoop catalog not written."""
+        self._tables.check()
+
     def shutdown(self) -> None:
         """Close the catalog."""
         self._tables.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,28 @@ class Tables:
             if opened is not None:
                 with java_errors("close the catalog"):
                     self.jvm.close(opened)
+
+    def check(self) -> None:
+        """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""
+        self._inside(())
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] == "hadoop" and warehouse is not None:
+            with java_errors(f"write to {warehouse}"):
+                self._probe(self.jvm.path(warehouse))
+
+    def _probe(self, folder: JavaObject) -> None:
+        files, made, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder
+        while missing is not None and not files.exists(missing):
+            made.append(missing)
+            missing = missing.getParent()
+        probe = self.jvm.path(folder, f".levada-check-{uuid.uuid4().hex}")
+        try:
+            files.create(probe).close()
+            files.delete(probe, False)
+        finally:
+            for path in made:
+                if files.exists(path):
+                    files.delete(path, False)
 
     def exists(self, name: TableName) -> bool:
         """Tell whether there is such a table, whoever made it."""

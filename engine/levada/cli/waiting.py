@@ -1,0 +1,65 @@
+"""Long work that a signal or a deadline can leave: Spark's start, a source that does not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+_POLL_S: Final = 0.05
+
+
+class Left(Exception):  # noqa: N818 - not an error: what was waited for is no longer wanted
+    """The work was left before its end. It goes on in its thread until the process ends."""
+
+
+class _Work(Generic[T]):
+    """One call in a thread of its own, with its result or its error."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="levada-start", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._ended.wait(timeout_s)
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+def wait_for(work: Callable[[], T], leave: Callable[[], bool], *, patience_s: float = 0.0) -> T:
+    """Run the work and return its result, or raise its error; raise `Left` once ``leave`` returns True.
+
+    Work that ends within ``patience_s`` seconds after that is not left, so that it can be closed in order. An error
+    that the work raises when it is about to be left is a consequence of the signal, which all of the process group has
+    received: it is `Left` too.
+    """
+    running = _Work(work)
+    left_at: float | None = None
+    while not running.wait(_POLL_S):
+        if left_at is None and leave():
+            left_at = time.monotonic()
+        if left_at is not None and time.monotonic() - left_at >= patience_s:
+            raise Left
+    try:
+        return running.outcome()
+    except Exception:
+        if leave():
+            raise Left from None
+        raise

@@ -1,0 +1,70 @@
+"""The check of a PostgreSQL store before a start: it may be used, or created, and what it holds. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.stores.migrations import store_version
+
+_RIGHTS: Final = """
+SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
+    has_database_privilege(current_database(), 'CREATE'),
+    n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE'),
+    NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r'
+        AND NOT has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE'))
+FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
+"""
+
+
+def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> bool:
+    """Return True if the store holds a table of the pipeline that was copied.
+
+    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use the schema nor create it, and
+    ``store_newer`` if a later release of Levada has migrated it.
+    """
+    with connection.connect(application="check") as conn, source_errors(f"checking the store in schema {schema}"):
+        row = conn.execute(_RIGHTS, [schema]).fetchone()
+        assert row is not None
+        role, database, exists, may_create, may_use, may_write = row
+        if not exists and not may_create:
+            raise _refused(
+                f"role {role} may not create the store's schema {schema} in database {database}",
+                "GRANT CREATE ON DATABASE {} TO {}",
+                database,
+                role,
+            )
+        if exists and not may_use:
+            raise _refused(
+                f"role {role} may not use the store's schema {schema}",
+                "GRANT USAGE, CREATE ON SCHEMA {} TO {}",
+                schema,
+                role,
+            )
+        if exists and not may_write:
+            raise _refused(
+                f"role {role} may not write the tables of the store's schema {schema}",
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {} TO {}",
+                schema,
+                role,
+            )
+        return exists and _has_copies(conn, pipeline, schema)
+
+
+def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bool:
+    if not store_version(conn, schema):
+        return False
+    query = sql.SQL(
+        "SELECT FROM {} WHERE pipeline = %s AND is_current AND phase->>'phase' NOT IN ('Init', 'DataSync') LIMIT 1"
+    ).format(sql.Identifier(schema, "table_phases"))
+    return conn.execute(query, [pipeline]).fetchone() is not None
+
+
+def _refused(message: str, grant: LiteralString, *names: str) -> NeedsOperator:
+    hint = sql.SQL(grant).format(*map(sql.Identifier, names)).as_string(None)
+    return NeedsOperator("store_privilege_missing", message, hint=hint)

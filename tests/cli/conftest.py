@@ -1,0 +1,13 @@
+"""Each test begins without a command line, as a process does."""
+
+from __future__ import annotations
+
+import pytest
+
+from levada.cli.hints import remember
+
+
+@pytest.fixture(autouse=True)
+def no_command_line() -> None:
+    """Forget the manifest that an earlier command in this process named."""
+    remember(None)

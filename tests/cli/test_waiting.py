@@ -1,0 +1,45 @@
+"""Long work that a signal or a deadline can leave."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from levada.cli.waiting import Left, wait_for
+from levada.errors import Transient
+
+
+def fail() -> None:
+    """Fail as a source does that has just stopped."""
+    raise Transient("source_stopping", "the source stops")
+
+
+def test_the_result_comes_back() -> None:
+    """Work that is not left returns what it returned, and raises what it raised."""
+    assert wait_for(lambda: 7, lambda: False) == 7
+    with pytest.raises(Transient):
+        wait_for(fail, lambda: False)
+
+
+def test_work_is_left() -> None:
+    """Work that does not end is left as soon as that is asked for."""
+    with pytest.raises(Left):
+        wait_for(threading.Event().wait, lambda: True)
+
+
+def test_work_that_ends_in_time_is_not_left() -> None:
+    """With patience, work that is about to end is waited for."""
+    released = threading.Event()
+
+    def leave() -> bool:
+        released.set()
+        return True
+
+    assert wait_for(lambda: released.wait(60) and "made", leave, patience_s=60) == "made"
+
+
+def test_an_error_after_the_signal_is_no_error() -> None:
+    """A signal to the process group ends Spark's JVM too, and what that breaks is not an error of its own."""
+    with pytest.raises(Left):
+        wait_for(fail, lambda: True, patience_s=60)

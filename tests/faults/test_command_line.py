@@ -1,0 +1,65 @@
+"""The command line at a start that does not go as planned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+from tests.scenarios.engine import Engine
+
+from levada.cli.exits import Exit
+
+
+@pytest.fixture
+def shop(engine: Engine, db: Database) -> Engine:
+    """A manifest over one table."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)")
+    engine.write_manifest()
+    return engine
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_group_while_spark_starts_is_a_clean_stop(shop: Engine, number: signal.Signals) -> None:
+    """Ctrl-C and a service manager signal Spark's JVM too. What breaks by that is not reported as an error."""
+    shop.start()
+    shop.wait_log("starting Spark")
+    time.sleep(1)  # so that there is a JVM; the outcome is the same without one
+    assert shop.process is not None
+    os.killpg(shop.process.pid, number)
+    assert shop.process.wait(60) == Exit.OK
+    assert "stopped before it had started" in shop.log
+    assert "error" not in shop.log.lower()
+    assert not shop.db.query("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
+
+
+def test_the_time_limit_counts_from_the_call(shop: Engine) -> None:
+    """A limit that is over while Spark starts ends the command then, with the exit code of a limit."""
+    done = shop.levada("run", *shop.options(), "--until", "caught-up", "--timeout", "4", check=False)
+    assert done.returncode == Exit.TIMED_OUT, done.stdout + done.stderr
+    assert "not started after 4.0s, stopped" in done.stdout
+
+
+def test_check_reports_what_a_start_would_meet(shop: Engine, tmp_path: Path) -> None:
+    """A lake, a staging area and a work folder that cannot be written are reported. A ready pipeline then starts."""
+    blocked = tmp_path / "a-file"
+    blocked.write_text("not a folder")
+    destination = {"catalog": {"type": "Hadoop", "warehouse": f"file://{blocked}/lake"}, "namespace": "shop_{schema}"}
+    shop.spec = {"destination": {"iceberg": destination}, "staging": {"uri": f"file://{blocked}/staging"}}
+    shop.write_manifest()
+    done = shop.levada("check", *shop.options(), "--work-dir", str(blocked / "work"), check=False)
+    assert done.returncode == Exit.PREFLIGHT, done.stdout + done.stderr
+    assert done.stderr.count("error:") == 3, done.stderr
+    for words in ("[work_dir_unusable]", "staging: cannot", f"write to file:{blocked}/lake"):
+        assert words in done.stderr.replace("file://", "file:"), done.stderr
+    shop.spec = {}
+    shop.write_manifest()
+    done = shop.levada("check", *shop.options())
+    assert "ready, 1 tables selected" in done.stdout
+    assert not shop.warehouse.exists(), "the check leaves nothing behind"
+    assert not (shop.folder / "staging").exists()
+    shop.levada("run", *shop.options(), "--until", "caught-up")
+    shop.assert_equal("t")
