@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Final
 
 from levada.destinations import Destination
+from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import DurabilityRequest
 from levada.segments.manifest import Manifest
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
@@ -49,6 +52,8 @@ class Applier:
     destination: Destination
     policy: OnUnrepresentable
     stopping: threading.Event
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while a batch is written: with the ordering PIPELINE one call is made at a time."""
 
     def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest]) -> Applied:
         """Apply the manifests' changes of these tables, each from its position on; return once it is durable.
@@ -58,12 +63,13 @@ class Applier:
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn
-        starts = [TableStart(self._schema(table, after), after) for table, after in positions.items()]
+        starts = [TableStart(self.schema(table, after), after) for table, after in positions.items()]
         batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
-        if self.destination.write_events(batch, mark) is not Durability.DURABLE:
-            nothing = StagedBatch(self.staging, (), starts, until, self.policy)
-            settle(self.destination, nothing, mark, self.stopping)
+        write = self.destination.write_events
+        with self.turn:
+            if require_durability(write(batch, mark), write) is not Durability.DURABLE:
+                settle(self.destination, [batch.changes(t).schema for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
         nulled = sum(batch.changes(table).nulled for table in positions)
         return Applied(until, rows, nulled, time.monotonic() - began)
@@ -78,12 +84,18 @@ class Applier:
         until = manifests[-1].end_lsn
         batch = StagedBatch(self.staging, manifests, [TableStart(schema, after)], until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
-        if not self.destination.write_replacement_events(batch, mark):
+        write = self.destination.write_replacement_events
+        if not require_flag(write(batch, mark), write):
             return None
         return AppliedBeside(until, batch.changes(schema.id).schema)
 
-    def _schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
-        schema = self.schemas.get_table_schema(table, SnapshotId(after))
+    def schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
+        """Return the version of the table before the transaction that commits at ``after``, if there is one.
+
+        A COMMIT record can begin where the one before it ends, so a version that begins at ``after`` is a change of the
+        batch. Raise NeedsOperator ``schema_version_missing``.
+        """
+        schema = self.schemas.get_table_schema(table, SnapshotId(max(0, after - 1)))
         if schema is None:
             raise NeedsOperator(
                 "schema_version_missing",
@@ -93,8 +105,11 @@ class Applier:
         return schema
 
 
-def settle(destination: Destination, empty: StagedBatch, mark: Watermark, stopping: threading.Event) -> None:
-    """Ask until what was accepted is durable; raise InterruptedError when the pipeline stops before."""
-    while destination.write_events(empty, mark) is not Durability.DURABLE:
+def settle(
+    destination: Destination, schemas: Sequence[ReplicatedTableSchema], mark: Watermark, stopping: threading.Event
+) -> None:
+    """Ask until what was accepted of these tables is durable. Raise InterruptedError if ``stopping`` is set before."""
+    write, request = destination.write_events, DurabilityRequest(schemas, mark.lsn)
+    while require_durability(write(request, mark), write) is not Durability.DURABLE:
         if stopping.wait(_ASK_AGAIN_S):
             raise InterruptedError("stopped before the destination made its writes durable")

@@ -90,7 +90,8 @@ class DestinationContext:
 class Destination(ABC):
     """A place that keeps tables. Methods are called from several threads, for one table never from two at once.
 
-    Every method is idempotent: after a crash it is called again with the same, or with more of the same.
+    Every method is idempotent: after a crash it is called again with the same, or with more of the same. Answers are
+    checked: a coroutine, or a type that is not the one declared here, is NeedsOperator ``destination_contract``.
     Errors: raise `Transient` for what mends itself, `NeedsOperator` for what does not; it concerns that table alone.
     """
 
@@ -133,15 +134,17 @@ class Destination(ABC):
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
         """Make the table if it is not there, write the copied rows, and stamp ``mark`` in the same commit.
 
-        Called for an empty table as well, so that it exists.
+        Called for an empty table as well, so that it exists. After ACCEPTED the engine asks by `write_events` until the
+        rows are durable, before the table's changes are applied.
         """
 
     @abstractmethod
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         """Apply the changes, schema changes and truncates of the batch, and stamp ``mark`` in the same commit.
 
-        A batch without changes only asks for durability of what was accepted before. After ACCEPTED the engine asks
-        again before it acknowledges anything.
+        A batch with ``only_asks`` has no changes and asks for the durability of what was accepted before. After
+        ACCEPTED the engine asks again before it acknowledges anything. Keep no reference to the batch after the call:
+        its files are removed once they are durable.
         """
 
     def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from levada.apply.table import Applied, Applier
 from levada.destinations import Destination, Ordering
+from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
 from levada.runtime.deciding import apply_is_due, is_void, maintenance_is_due, wants_apply
 from levada.runtime.live import LiveConfig
@@ -60,7 +61,8 @@ class ApplyStage:
     def _look(self, table: TableId) -> None:  # in a pool
         self._inbox.put(JobBegun((table,), datetime.now(UTC)))
         try:
-            mark = self._destination.applied(table)
+            applied = self._destination.applied
+            mark = require_watermark(applied(table), applied)
         except BaseException as error:
             self._inbox.put(Looked(table, error))
         else:
@@ -150,7 +152,7 @@ class ApplyStage:
         error: BaseException | None = None
         self._inbox.put(JobBegun((table,), datetime.now(UTC)))
         try:
-            self._destination.maintain(table)
+            perform(self._destination.maintain, table)
         except BaseException as caught:
             error = caught
         self._inbox.put(MaintainEnded(table, error))

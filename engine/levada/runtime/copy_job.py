@@ -81,6 +81,7 @@ class CopyJob:
 
     def _copier(self, table: TableId, name: QualifiedTable, epoch: int) -> TableCopy:
         """Return what copies the table under the settings that its driver has noted, whatever the manifest says now."""
+        self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
         noted = made(self._store.get_table_controls(table))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import MutableMapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
+from levada.apply.table import settle
 from levada.copy.snapshot import SnapshotRows
+from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
@@ -19,8 +22,9 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.live import LiveConfig
 from levada.schema import ReplicatedTableSchema
+from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Lsn, QualifiedTable, TableId, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +35,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_NEWEST: Final = SnapshotId(2**64 - 1)
+
 
 def can_replace(destination: Destination) -> bool:
     """Tell whether the destination can copy a table again beside itself."""
     return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
+
+
+def newest_schema(store: PipelineStore, table: TableId) -> ReplicatedTableSchema | None:
+    """Return the newest stored version of the table, None if it was never copied nor streamed."""
+    return store.get_table_schema(table, _NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class TableCopy:
     """What the destination was told of tables, and reads; kept in step with what each is copied as."""
     spark: SparkSession
     epoch: int
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while the destination is asked for durability: with the ordering PIPELINE one call is made at a time."""
 
     def run(
         self,
@@ -64,23 +77,33 @@ class TableCopy:
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
     ) -> Copied:
-        """Copy the table under a snapshot of its own; ``started`` is handed what tells its progress.
+        """Copy the table under a snapshot of its own. ``started`` is handed the rows, which count their progress.
 
-        A table that is there serves until its copy takes its place, if the destination can do so; else it is dropped
-        first, with whatever an earlier attempt left. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
+        A table that is there serves until its copy takes its place, if the destination can do so. Otherwise it is
+        dropped first, with all that an earlier attempt left, by the schema that it was copied as: the store keeps that
+        until the destination has dropped the table. The rows are durable when this returns. Raise Transient
+        ``copy_cancelled`` once ``cancelled`` is set.
         """
         config = self.live.now
-        # Before the snapshot: a version that the stream tells after it belongs to the copy.
+        former, replaces = newest_schema(self.store, table), self._may_replace(config, name, table)
+        if former is not None and not replaces:
+            self.drop(former, name)
+        # Before the snapshot: a version that the stream sends after it belongs to the copy.
         self.store.clear_table_copy_state(table)
+        if former is not None and replaces:
+            self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
             rows = self._rows(snapshot, table, name, cancelled)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
-            self.store.store_table_schema(rows.schema)
             started(rows)
-            if not self._replaced(config, name, rows, mark):
-                self.destination.drop_table_for_copy(rows.schema)
-                self._settle(config, rows.schema, name)
-                self.destination.write_table_rows(rows.schema, rows, mark)
+            if replaces and self._replaced(config, name, rows, mark):
+                self.store.store_table_schema(rows.schema)
+                return Copied(rows.schema, snapshot.lsn)
+            if replaces or former is None:
+                self.drop(former or rows.schema, name)
+            self.store.store_table_schema(rows.schema)
+            self._settle(config, rows.schema, name)
+            self._write(rows, mark, cancelled)
             return Copied(rows.schema, snapshot.lsn)
 
     def run_beside(
@@ -96,21 +119,42 @@ class TableCopy:
             rows = self._rows(snapshot, table, name, cancelled)
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
-            copied = self.destination.copy_replacement(rows.schema, rows, mark)
+            copy = self.destination.copy_replacement
+            copied = require_flag(copy(rows.schema, rows, mark), copy)
             return Copied(rows.schema, snapshot.lsn) if copied else None
 
-    def _replaced(self, config: PipelineConfig, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
-        """Copy to where the table is, in one step for its readers; False if that is no way to what is wanted."""
-        wanted, before = MadeAs.of(config, name), made(self.store.get_table_controls(rows.schema.id))
+    def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
+        """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
+        if schema.name != name and name in self.told:
+            self.told.setdefault(schema.name, self.told[name])
+        perform(self.destination.drop_table_for_copy, schema)
+
+    def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
+        """Write the rows, and wait until the destination says that they are durable."""
+        write = self.destination.write_table_rows
+        if require_durability(write(rows.schema, rows, mark), write) is Durability.DURABLE:
+            return
+        try:
+            with self.turn:
+                settle(self.destination, [rows.schema], mark, cancelled)
+        except InterruptedError:
+            raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
+
+    def _may_replace(self, config: PipelineConfig, name: QualifiedTable, table: TableId) -> bool:
+        """Return whether the new copy can take the place of the table: it is to be where the table is."""
+        wanted, before = MadeAs.of(config, name), made(self.store.get_table_controls(table))
         if not can_replace(self.destination) or before is None:
             return False
-        if (before.destination_table, before.depends_on) != (wanted.destination_table, wanted.depends_on):
-            return False
+        return (before.destination_table, before.depends_on) == (wanted.destination_table, wanted.depends_on)
+
+    def _replaced(self, config: PipelineConfig, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+        """Copy to where the table is, in one step for its readers. Return False if there is no table."""
+        copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
         try:
-            self._note(wanted, rows.schema, name)
-            if not self.destination.copy_replacement(rows.schema, rows, mark):
+            self._note(MadeAs.of(config, name), rows.schema, name)
+            if not require_flag(copy(rows.schema, rows, mark), copy):
                 return False
-            if self.destination.swap_replacement(rows.schema.id, mark):
+            if require_flag(swap(rows.schema.id, mark), swap):
                 return True
         except BaseException:
             self._drop_replacement(rows.schema)
@@ -119,7 +163,7 @@ class TableCopy:
 
     def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
         try:
-            self.destination.drop_replacement(schema.id)
+            perform(self.destination.drop_replacement, schema.id)
         except LevadaError as error:
             _log.warning("what was copied of %s stays behind until it is copied again: %s", schema.name, error)
 
@@ -147,7 +191,7 @@ class TableCopy:
             return
         self._note(wanted, schema, name)
         if before is not None:
-            self.destination.drop_table_for_copy(schema)
+            perform(self.destination.drop_table_for_copy, schema)
 
     def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         controls = self.store.get_table_controls(schema.id) or TableControls()

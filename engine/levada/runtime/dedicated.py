@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from levada.copy.progress import CopyProgress
+from levada.destinations.answers import require_watermark
 from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.copy_orders import read_answer
-from levada.runtime.copying import Copied, TableCopy, can_replace
+from levada.runtime.copying import Copied, TableCopy, can_replace, newest_schema
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import CopyOrder, TableControls
@@ -71,7 +72,10 @@ class DedicatedCopy:
         return self._taken_over(table, name, lsn)
 
     def _make_way(self, table: TableId, name: QualifiedTable) -> None:
-        """Note the settings that the copy is made under; remove a table that its copy cannot take the place of."""
+        """Record the settings that the copy is made under. Drop a table that its copy cannot take the place of.
+
+        It is dropped by the schema that it was copied as, which the store keeps until then.
+        """
         config, store, destination = self.copier.live.now, self.copier.store, self.copier.destination
         schema = self._read_schema(table, name)
         wanted = MadeAs.of(config, name)
@@ -83,14 +87,15 @@ class DedicatedCopy:
         )
         replaced = stays and can_replace(destination)
         if not replaced:
-            destination.drop_table_for_copy(schema)
+            self.copier.drop(newest_schema(store, table) or schema, name)
         if before != wanted:
             store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
             self.copier.told[name] = TableSettings(wanted.mode, wanted.destination_table)
             if not replaced:
                 # Where it is to be now.
-                destination.drop_table_for_copy(schema)
-        store.clear_table_copy_state(table)
+                self.copier.drop(schema, name)
+        if not replaced:
+            store.clear_table_copy_state(table)
 
     def _read_schema(self, table: TableId, name: QualifiedTable) -> ReplicatedTableSchema:
         live = self.copier.live
@@ -136,9 +141,10 @@ class DedicatedCopy:
 
     def _taken_over(self, table: TableId, name: QualifiedTable, lsn: Lsn) -> Copied:
         store, destination = self.copier.store, self.copier.destination
+        watermark = destination.capabilities.watermark
         store.load_table_schemas()
         schema = store.get_table_schema(table, COPY_VERSION)
-        mark = destination.applied(table) if destination.capabilities.watermark else None
-        if schema is None or (destination.capabilities.watermark and (mark is None or mark.lsn != lsn)):
+        mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
+        if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
             raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")
         return Copied(schema, lsn)

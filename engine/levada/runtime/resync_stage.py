@@ -17,6 +17,7 @@ from typing import Final
 
 from levada.apply.table import AppliedBeside, Applier
 from levada.destinations import Destination
+from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import apply_is_due, is_void, wants_apply
@@ -133,7 +134,7 @@ class ResyncStage:
 
     def _drop(self, table: TableId) -> None:  # in a pool
         try:
-            self._destination.drop_replacement(table)
+            perform(self._destination.drop_replacement, table)
         except LevadaError as error:
             _log.warning("what was copied of table %d stays behind until it is copied again: %s", table, error)
 
@@ -158,9 +159,8 @@ class ResyncStage:
         if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin("swap")
-            self._submit(
-                self._batches, record, ResyncJob.SWAP, lambda: self._destination.swap_replacement(table, mark) and mark
-            )
+            swap = self._destination.swap_replacement
+            self._submit(self._batches, record, ResyncJob.SWAP, lambda: require_flag(swap(table, mark), swap) and mark)
             return
         pending, config = backlog.pending(table), self._live.now
         if not resync.yielded and wants_apply(record, pending) and apply_is_due(record, pending, config, now):
@@ -179,8 +179,8 @@ class ResyncStage:
         roster, store = self._roster, self._store
         assert resync.made is not None
         assert resync.lsn is not None
-        # True of the source from the snapshot on; what the stream tells later is newer.
-        store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn)))
+        # The version before the snapshot's position: a transaction may begin another one exactly there.
+        store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn - 1)))
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: its new copy has taken its place at %s", record.name, position)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -58,10 +58,17 @@ class TableEvents(ABC):
 
 
 class EventBatch(ABC):
-    """The changes of ``tables`` up to ``until``, whole transactions. Iterate for `Event` objects in WAL order."""
+    """The changes of ``tables`` up to ``until``, whole transactions. Iterate for `Event` objects in WAL order.
+
+    Events show each row in the columns that it had, with a `RelationEvent` where they changed. Arrow access by
+    `changes` shows all rows in the newest version of the batch. A batch without changes only asks whether the changes
+    of earlier batches are durable.
+    """
 
     tables: tuple[TableId, ...]
     until: Lsn
+    only_asks: ClassVar[bool] = False
+    """Whether the batch has no changes by construction, and only asks for durability."""
 
     @abstractmethod
     def changes(self, table: TableId) -> TableEvents:
@@ -69,4 +76,36 @@ class EventBatch(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Event]:
-        """Walk the events of all tables in the order of (commit LSN, ordinal)."""
+        """Iterate over the events of all tables in the order of (commit LSN, ordinal)."""
+
+
+class DurabilityRequest(EventBatch):
+    """A batch without changes: it asks whether what the destination has accepted of a table is durable."""
+
+    only_asks = True
+
+    def __init__(self, schemas: Sequence[ReplicatedTableSchema], until: Lsn) -> None:
+        self.tables = tuple(s.id for s in schemas)
+        self.until = until
+        self._changes = {s.id: _NoChanges(s, until) for s in schemas}
+
+    def changes(self, table: TableId) -> TableEvents:
+        """Return no changes of one table of ``tables``."""
+        return self._changes[table]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(())
+
+
+class _NoChanges(TableEvents):
+    def __init__(self, schema: ReplicatedTableSchema, until: Lsn) -> None:
+        self.schema = schema
+        self.versions = (schema,)
+        self.files = ()
+        self.truncates = ()
+        self.after = self.until = until
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(())

@@ -52,7 +52,7 @@ class StagedBatch(EventBatch):
         return self._changes[table]
 
     def __iter__(self) -> Iterator[Event]:
-        """Walk the events of all tables in the order of (commit LSN, ordinal)."""
+        """Iterate over the events of all tables in the order of (commit LSN, ordinal), each in its own version."""
         streams: list[Iterable[TableChanges | RelationChange | Truncate]] = [self._relations, self._truncates]
         return iter_events([*streams, *(c.items() for c in self._changes.values())])
 
@@ -87,16 +87,26 @@ class StagedTable(TableEvents):
         version whose values cannot be had in the newest one.
         """
         for file in self.files if files is None else files:
-            projection = Projection.of(self.written[file.snapshot_id], self.versions, columns, self.policy)
-            for rows in self._row_groups(file, projection):
-                projected, nulled = projection.apply(rows)
-                self.nulled += nulled
-                yield projected
+            yield from self._scan(
+                file, Projection.of(self.written[file.snapshot_id], self.versions, columns, self.policy)
+            )
 
     def items(self) -> Iterator[TableChanges]:
-        """Yield the changes in WAL order, projected to ``schema``."""
-        for rows in self.scan():
-            yield TableChanges(self.schema, rows)
+        """Yield the changes in WAL order, each in the version that it was written in.
+
+        The newest version depends on where the batch ends. A row's own version does not, so a replay is the same.
+        Raise Unrepresentable under the policy ``Error``.
+        """
+        for file in self.files:
+            own = self.written[file.snapshot_id]
+            for rows in self._scan(file, Projection.of(own, (own,), None, self.policy)):
+                yield TableChanges(own, rows)
+
+    def _scan(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
+        for rows in self._row_groups(file, projection):
+            projected, nulled = projection.apply(rows)
+            self.nulled += nulled
+            yield projected
 
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         whole = self.after <= file.first_lsn and file.last_lsn < self.until

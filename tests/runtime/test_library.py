@@ -1,0 +1,167 @@
+"""Pipelines of a library user: what their destinations answer, and what a start leaves behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.recording import Recording
+from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+
+from levada.copy.rows import TableRows
+from levada.destinations import Ordering
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import EventBatch
+from levada.values import Durability, TableId, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+    """A pipeline of one small table, not started."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "INSERT INTO orders SELECT i, 'n' FROM generate_series(1, 10) i",
+    )
+    made = Rig(db, tmp_path, spark)
+    made.config = replace(made.config, selects=Only("orders"))
+    yield made
+    made.stop()
+
+
+class Accepting(Recording):
+    """Accepts copied rows, and makes them durable when a test says so. Remembers what was asked when."""
+
+    capabilities = replace(Recording.capabilities, watermark=False, ordering=Ordering.PIPELINE)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable = threading.Event()
+        self.asked = threading.Event()
+        self.steps: list[str] = []
+
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        super().write_table_rows(schema, rows, mark)
+        self.steps.append("rows")
+        return Durability.ACCEPTED
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        if events.only_asks:
+            self.steps.append("asked")
+            self.asked.set()
+            return Durability.DURABLE if self.durable.is_set() else Durability.ACCEPTED
+        self.steps.append("events")
+        return super().write_events(events, mark)
+
+
+def test_a_copy_is_finished_when_its_rows_are_durable(rig: Rig, db: Database) -> None:
+    """Rows that were only accepted leave the table in its copy, and a restart copies it again."""
+    accepting = Accepting()
+    rig.destination = accepting
+    rig.start()
+    assert accepting.asked.wait(TIMEOUT_S)
+    assert {t.phase for t in rig.wait(lambda p: bool(p.tables)).tables} == {"DataSync"}
+    rig.stop()
+    assert accepting.steps[0] == "rows"
+    assert set(accepting.steps[1:]) == {"asked"}
+    accepting.durable.set()
+    rig.start()
+    rig.wait_caught_up()
+    assert accepting.copies_of("orders") == 2
+    db.execute("INSERT INTO orders VALUES (11)")
+    rig.wait_caught_up()
+    assert accepting.applied_rows == {"orders": 1}
+
+
+class Wrong(Recording):
+    """Gives a wrong answer by one of its methods."""
+
+    def __init__(self, method: str, answer: Callable[[], Any]) -> None:
+        super().__init__()
+        self._method = method
+        self._answer = answer
+
+    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+        answer = super().write_table_rows(schema, rows, mark)
+        return self._answer() if self._method == "write_table_rows" else answer  # type: ignore[no-any-return]
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        answer = super().write_events(events, mark)
+        return self._answer() if self._method == "write_events" else answer  # type: ignore[no-any-return]
+
+    def applied(self, table: TableId) -> Watermark | None:
+        return self._answer() if self._method == "applied" else super().applied(table)  # type: ignore[no-any-return]
+
+
+async def _later() -> Durability:
+    return Durability.DURABLE
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"), [("write_table_rows", lambda: None), ("write_events", _later), ("applied", lambda: 8)]
+)
+def test_a_wrong_answer_parks_the_table(rig: Rig, db: Database, method: str, answer: Callable[[], Any]) -> None:
+    """A table is never Ready by an answer that means nothing, and no call waits for one."""
+    rig.destination = Wrong(method, answer)
+    rig.start()
+    if method != "write_table_rows":
+        rig.wait_caught_up()
+        db.execute("INSERT INTO orders VALUES (11)")
+    if method == "applied":
+        rig.stop()
+        rig.start()
+    progress = rig.wait(lambda p: any(t.phase == "Errored" for t in p.tables))
+    [table] = progress.tables
+    assert table.error is not None
+    assert table.error.code == "destination_contract"
+    assert f"Wrong.{method} returned" in table.error.reason
+
+
+class Dropping(Recording):
+    """Remembers by which name each table was dropped, and may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by: list[str] = []
+        self.stored: Callable[[], tuple[ReplicatedTableSchema, ...]] = tuple
+        self.fails = 0
+
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+        self.by.append(schema.name.name)
+        assert len(self.by) == 1 or self.stored(), "what was stored is there until the table is dropped"
+        if self.fails:
+            self.fails -= 1
+            raise OSError("away")
+        super().drop_table_for_copy(schema)
+
+
+def test_a_table_is_dropped_by_the_schema_that_it_was_copied_as(rig: Rig, db: Database) -> None:
+    """The stored schema outlives the drop: an attempt that failed in between drops by the same schema again."""
+    dropping = Dropping()
+    rig.destination = dropping
+    rig.start()
+    rig.wait_caught_up()
+    assert dropping.by == ["orders"]
+    rig.stop()
+    dropping.fails = 1
+    db.execute("ALTER TABLE orders RENAME TO items")
+    store = rig.store()
+    rig.store = lambda: store
+    dropping.stored = store.get_table_schemas
+    rig.config = replace(rig.config, selects=Only("orders", "items"))
+    rig.say("items", resync_nonce=1)
+    rig.start()
+    rig.wait(lambda p: any(t.phase == "Errored" for t in p.tables))
+    assert dropping.by[1:] == ["orders"]
+    rig.say("items", resync_nonce=2)
+    rig.wait(lambda p: p.ready)
+    rig.wait_caught_up()
+    assert dropping.by[1:3] == ["orders"] * 2
+    assert [c[0] for c in dropping.copies] == ["orders", "items"]
