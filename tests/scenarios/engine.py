@@ -105,12 +105,12 @@ class Engine:
         """Return what every command is told."""
         return [str(self.manifest), "--secrets", str(self.folder / "secrets")]
 
-    def start(self, **environment: str) -> None:
-        """Start ``levada run`` in the background."""
+    def start(self, *wrapper: str, **environment: str) -> None:
+        """Start ``levada run`` in the background; ``wrapper`` is a command that runs it, such as ``prlimit``."""
         self.port = free_port()
         with open(self.folder / "engine.log", "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "levada", "run", *self.options(), "--port", str(self.port)],
+                [*wrapper, sys.executable, "-m", "levada", "run", *self.options(), "--port", str(self.port)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
+from subprocess import STDOUT, Popen
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from levada.errors import Permanent
+from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
 
@@ -80,7 +80,8 @@ def spark_session(
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
-                SparkContext(conf=spark_conf, gateway=gateway)
+                with _start_errors():
+                    SparkContext(conf=spark_conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
 
 
@@ -187,11 +188,33 @@ def available_cores() -> int:
 def _launch_jvm(conf: Any) -> Any:
     from pyspark.java_gateway import launch_gateway
 
-    gateway = launch_gateway(  # type: ignore[no-untyped-call]  # as pyspark has it
-        conf, {"stdout": PIPE, "stderr": STDOUT, "text": True, "errors": "replace"}
-    )
-    threading.Thread(target=_log_output, args=(gateway.proc.stdout,), name="spark-log", daemon=True).start()
-    return gateway
+    # A pipe of our own: of a JVM that ends before it answers, pyspark hands out neither the process nor its output.
+    reading, writing = os.pipe()
+    output = os.fdopen(reading, errors="replace")
+    threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
+    try:
+        with _start_errors():
+            streams = {"stdout": writing, "stderr": STDOUT}
+            return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
+    finally:
+        os.close(writing)
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """Raise NeedsOperator ``spark_start_failed`` for whatever keeps the JVM, or the session in it, from starting."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        words = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise NeedsOperator(
+            "spark_start_failed",
+            f"Spark did not start: {words}",
+            hint="the log has what its JVM printed. Check spec.driver.sparkConf, the memory limit and ulimit -n",
+        ) from error
 
 
 def _log_output(output: IO[str]) -> None:
