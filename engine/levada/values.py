@@ -6,6 +6,7 @@ Nothing here knows of a connection, a file or a configuration.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, Self
@@ -81,6 +82,10 @@ class TableId(int):
         return f"TableId({int(self)})"
 
 
+_PLAIN_NAME: Final = re.compile(r"[^\s\".]+")
+_NAME_PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class QualifiedTable:
     """A table's schema and name, unquoted; prints as ``schema.name``."""
@@ -90,12 +95,38 @@ class QualifiedTable:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``schema.name``; a name without a dot is in ``public``."""
+        """Read ``schema.name``; a name without a dot is in ``public``.
+
+        A part with a dot, a space or a quote in it is written in double quotes, as in SQL. Without quotes, all after
+        the first dot is the name.
+        """
+        parts = [m[1].replace('""', '"') if m[1] is not None else m[2] for m in _NAME_PART.finditer(text)]
+        if '"' in text and len(parts) <= 2 and _quoted(parts, text):
+            return cls("public", parts[0]) if len(parts) == 1 else cls(*parts)
         schema, dot, name = text.partition(".")
         return cls(schema, name) if dot else cls("public", text)
 
+    @property
+    def argument(self) -> str:
+        """The table as an argument of the command line: what `parse` reads, quoted for a shell."""
+        return shlex.quote(".".join(_argument_part(part) for part in (self.schema, self.name)))
+
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+
+def resync_command(table: QualifiedTable) -> str:
+    """Return the command that copies a table again. A command line that shows it puts its manifest for MANIFEST."""
+    return f"levada resync MANIFEST {table.argument}"
+
+
+def _argument_part(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def _quoted(parts: list[str], text: str) -> bool:
+    """Return True if the text is just these parts, each quoted or plain, with dots between."""
+    return bool(re.fullmatch(rf"(?:{_NAME_PART.pattern})(?:\.(?:{_NAME_PART.pattern}))?", text)) and bool(parts)
 
 
 @dataclass(frozen=True, slots=True)
