@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from levada.apply.table import Applier
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
-from levada.destinations.interface import Destination, TableSettings
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.destinations.answers import perform
+from levada.destinations.interface import Destination, Ordering, TableSettings
+from levada.errors import LevadaError, NeedsOperator, StaleEpoch, Transient
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.apply_stage import ApplyStage
 from levada.runtime.asked_before import take_requested_resyncs, take_said_resyncs
@@ -31,10 +33,11 @@ from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
-from levada.runtime.retries import mends_itself
+from levada.runtime.retries import as_levada_error, mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, discover, prepare_source
+from levada.runtime.source_before import SourceBefore, read_source_before, take_back
 from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
 from levada.runtime.supervisor import Supervisor
@@ -52,6 +55,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
+_START_CHECK: Final = "start"
+"""A worker that has no progress: to delete it changes nothing, and is refused to a stale epoch."""
+_OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
 class Pipeline:
@@ -86,6 +92,9 @@ class Pipeline:
         self._rate = RateMeter()
         self._sampler = LagSampler(config.source, config.slot.name)
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._starter: threading.Thread | None = None
+        """The thread that called `start`. None: not started."""
+        self._before: SourceBefore | None = None
         self._supervisor: Supervisor | None = None
         self._capture: CaptureThread | None = None
         self._worker: CaptureWorker | None = None
@@ -101,13 +110,27 @@ class Pipeline:
     # ---- for callers ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take the pipeline over, make the source ready, and start; raise what keeps it from starting."""
+        """Take the pipeline over, make the source ready, and start.
+
+        This machine, the staging area and the destination are checked before anything is made at the source. A start
+        that fails takes back the slot, publication and trigger that it made. Raise NeedsOperator
+        ``pipeline_already_started`` for an object that was started before, and what keeps the pipeline from starting.
+        """
+        with self._stop_lock:
+            if self._starter is not None:
+                raise NeedsOperator(
+                    "pipeline_already_started",
+                    f"this object of pipeline {self.config.name} was started before, and an object runs once",
+                    hint="make another Pipeline object once this one has ended",
+                )
+            self._starter = threading.current_thread()
         try:
             self._start()
         except BaseException as error:
             self._state = PipelineState.FAILED
-            self._error = error if isinstance(error, LevadaError) else None
+            self._error = as_levada_error(error)
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
+            self._take_back(error)
             self._close()
             self._ended.set()
             raise
@@ -122,13 +145,20 @@ class Pipeline:
         self._inbox.put(Reconfigured(config))
 
     def stop(self) -> None:
-        """Close the open segment, let running batches finish, cancel copies; safe to call twice, from any thread."""
+        """Close the open segment, let running batches finish, cancel copies, and wait for the end.
+
+        Call it from any thread, any number of times. Before `start` it does nothing. While `start` runs in another
+        thread the pipeline ends as soon as it has started. In a thread of the pipeline, as in a call of the
+        destination, it does not wait.
+        """
         with self._stop_lock:
-            if self._ended.is_set() or self._supervisor is None:
+            if self._ended.is_set() or self._starter is None:
                 return
             self._stopping.set()
-            self._supervisor.stop()
-        self._ended.wait()
+            if self._supervisor is not None:
+                self._supervisor.stop()
+        if not self._in_own_thread():
+            self._ended.wait()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; return False when the time is over first. Raise the error that ended it."""
@@ -142,7 +172,14 @@ class Pipeline:
         """Wait until ``done`` says so of the progress, and return that.
 
         Raise TimeoutError when the time is over first, and the error that ended the pipeline if it ends before.
+        Raise NeedsOperator ``pipeline_not_started`` before `start`.
         """
+        if self._starter is None:
+            raise NeedsOperator(
+                "pipeline_not_started",
+                f"pipeline {self.config.name} was not started, so it cannot be waited for",
+                hint="call start() first, or use the pipeline in a with statement",
+            )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             progress = self.progress()
@@ -187,6 +224,10 @@ class Pipeline:
 
     def _start(self) -> None:
         config, store = self.config, self._store
+        # Before the epoch: a process that cannot run must not end the one that does.
+        self._spark = self._spark or spark_session(f"levada {config.name}")
+        staging = self._staging = open_staging(config.staging)
+        staging.probe()
         self._epoch = store.next_epoch()
         store.load_table_schemas()
         store.load_table_replication_states()
@@ -194,8 +235,10 @@ class Pipeline:
         store.load_table_controls()
         store.load_fingerprints()
         take_requested_resyncs(store)
-        staging = self._staging = open_staging(config.staging)
         log = SegmentLog(staging, config.name)
+        log.list()
+        self._open_destination()
+        self._before = read_source_before(config)
         source = prepare_source(config, store, log.end(), lambda tables: take_said_resyncs(config, store, tables))
         log.collect_garbage()
         manifests = () if source.resync else log.list()
@@ -203,7 +246,6 @@ class Pipeline:
             for manifest in log.list():
                 log.remove(manifest)
         self._tell_destination(source.tables)
-        self._open_destination()
         self._worker = self._capture_worker(log)
         self._capture = CaptureThread(
             self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
@@ -213,13 +255,33 @@ class Pipeline:
         self._state = PipelineState.RUNNING
         self._sampler.start()
         self._capture.start()
+        with self._stop_lock:
+            if self._stopping.is_set():
+                self._supervisor.stop()
         self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
         self._thread.start()
+
+    def _take_back(self, error: BaseException) -> None:
+        """Undo what a failed start made at the source, unless another process has taken the pipeline over."""
+        if self._before is None or isinstance(error, StaleEpoch):
+            return
+        try:
+            # Refused if another process has taken the pipeline over meanwhile: then the slot is that one's.
+            self._store.delete_replication_progress(_START_CHECK)
+        except Exception as refused:
+            _log.warning("what the failed start made at the source stays: %s", refused)
+        else:
+            take_back(self.config, self._before)
+
+    def _in_own_thread(self) -> bool:
+        current = threading.current_thread()
+        starting = current is self._starter and self._thread is None
+        return starting or current.name.startswith(_OWN_THREADS)
 
     def _open_destination(self) -> None:
         """Start the destination up; if it does not answer, that ends a pipeline only before it has copied anything."""
         try:
-            self._destination.startup()
+            perform(self._destination.startup)
         except LevadaError as error:
             phases = self._store.get_table_replication_states().values()
             if not mends_itself(error) or all(isinstance(phase, Init | DataSync) for phase in phases):
@@ -235,11 +297,12 @@ class Pipeline:
 
     def _make_supervisor(self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog) -> Supervisor:
         config, live, store, destination, inbox = self.config, self._live, self._store, self._destination, self._inbox
-        spark = self._spark or spark_session(f"levada {config.name}")
-        copier = TableCopy(live, store, destination, self._told, spark, self._epoch)
-        applier = Applier(
-            config.name, self._epoch, log.staging, store, destination, config.on_unrepresentable, self._stopping
-        )
+        spark, policy = self._spark, config.on_unrepresentable
+        assert spark is not None
+        together = destination.capabilities.ordering is Ordering.PIPELINE
+        turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
+        copier = TableCopy(live, store, destination, self._told, spark, self._epoch, turn)
+        applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
         roster = Roster(live, store, destination, capture.reopen)
         return Supervisor(
             live,

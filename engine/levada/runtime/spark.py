@@ -68,8 +68,10 @@ def spark_session(
     ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap, as the
     JVM writes it (``2g``). ``conf`` goes before everything else, ``spark.master`` included. Executors are expected to
     have this Python and the jars in the same places, as they have in one image. What the JVM prints goes to the logger
-    ``levada.spark``. Raise NeedsOperator if this machine has no Java or jars and cannot get them.
+    ``levada.spark``. Raise NeedsOperator ``pyspark_missing``, or if this machine has no Java or jars and cannot get
+    them.
     """
+    pyspark_folder()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -91,6 +93,7 @@ def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Ite
 
     Of ``conf`` it leaves out what says where the driver and its executors are.
     """
+    pyspark_folder()
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context is not None

@@ -1,0 +1,273 @@
+"""The start and the end of a pipeline object: what is refused, what is checked first, and what is taken back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.recording import Recording
+from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+
+from levada.errors import NeedsOperator, StaleEpoch, Transient
+from levada.runtime.pipeline import Pipeline
+from levada.runtime.progress import PipelineState
+from levada.segments.batch import EventBatch
+from levada.stores import MemoryStore
+from levada.stores.phases import TableReplicationPhase
+from levada.values import Durability, TableId, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+    """A pipeline of one small table, not started."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "CREATE TABLE items (id int PRIMARY KEY)")
+    made = Rig(db, tmp_path, spark)
+    made.config = replace(made.config, selects=Only("orders"))
+    yield made
+    made.stop()
+
+
+def at_source(db: Database) -> list[tuple[str, ...]]:
+    """Return what pipelines have made at the source."""
+    return [
+        *db.query("SELECT 'slot', slot_name FROM pg_replication_slots WHERE database = %s", db.name),
+        *db.query("SELECT 'publication', pubname FROM pg_publication"),
+        *db.query("SELECT 'table', tablename FROM pg_publication_tables ORDER BY 2"),
+        *db.query("SELECT 'trigger', evtname FROM pg_event_trigger"),
+        *db.query("SELECT 'schema', nspname FROM pg_namespace WHERE nspname = 'levada'"),
+    ]
+
+
+class Failing(MemoryStore):
+    """A store of somebody's own that fails at the last step of a start."""
+
+    def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
+        if updates:
+            raise ZeroDivisionError("the store has a fault")
+        super().update_table_replication_states(updates)
+
+
+def test_a_failed_start_takes_back_what_it_made(rig: Rig, db: Database) -> None:
+    """Slot, publication, its new tables and the trigger go again, and nothing else. The next start is as the first."""
+    rig.store = lambda: Failing("shop", rig.storage)
+    with pytest.raises(ZeroDivisionError):
+        rig.start()
+    assert at_source(db) == []
+    assert rig.running is not None
+    assert rig.running.progress().state is PipelineState.FAILED
+    with pytest.raises(NeedsOperator) as ended:
+        rig.running.wait()
+    assert ended.value.code == "internal_error"
+    db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE items")  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        rig.start()
+    assert at_source(db) == [("publication", f"levada_{db.name}"), ("table", "items")]
+    rig.store = lambda: MemoryStore("shop", rig.storage)
+    rig.start()
+    rig.wait_caught_up()
+
+
+class Closed(Recording):
+    """Cannot be opened."""
+
+    def startup(self) -> None:
+        raise Transient("lake_away", "the lake does not answer")
+
+
+def test_the_destination_is_opened_before_anything_is_made(rig: Rig, db: Database) -> None:
+    """A destination that cannot be opened at the first start leaves the source as it was."""
+    rig.destination = Closed()
+    with pytest.raises(Transient):
+        rig.start()
+    assert at_source(db) == []
+
+
+def test_a_machine_without_spark_makes_nothing(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing pyspark is an error with a hint. It ends no other driver and leaves the source as it was."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination)
+    with pytest.raises(NeedsOperator) as refused:
+        pipeline.start()
+    assert refused.value.code == "pyspark_missing"
+    assert "pip install 'levada[spark]'" in refused.value.hint
+    assert at_source(db) == []
+    assert rig.store().next_epoch() == 1
+
+
+def test_staging_is_tried_before_anything_is_made(rig: Rig, db: Database, tmp_path: Path) -> None:
+    """A staging area that cannot be written leaves the source as it was."""
+    (tmp_path / "file").write_text("")
+    rig.config = replace(rig.config, staging=replace(rig.config.staging, uri=f"file://{tmp_path}/file/staging"))
+    with pytest.raises(Exception, match="staging"):
+        rig.start()
+    assert at_source(db) == []
+
+
+def test_an_object_starts_once(rig: Rig, db: Database) -> None:
+    """A second start is refused, while the pipeline runs and after its end, and does not disturb it."""
+    rig.start()
+    running = rig.running
+    assert running is not None
+    with pytest.raises(NeedsOperator) as refused:
+        running.start()
+    assert refused.value.code == "pipeline_already_started"
+    db.execute("INSERT INTO orders VALUES (1)")
+    rig.wait_caught_up()
+    rig.stop()
+    with pytest.raises(NeedsOperator) as refused:
+        running.start()
+    assert refused.value.code == "pipeline_already_started"
+    assert running.progress().state is PipelineState.STOPPED
+
+
+def test_before_the_start(rig: Rig) -> None:
+    """Progress is there, a stop does nothing, and what would be waited for without end is refused."""
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination, spark=rig.spark)
+    assert pipeline.progress().state is PipelineState.STARTING
+    pipeline.stop()
+    with pytest.raises(NeedsOperator) as refused:
+        pipeline.run_until(lambda progress: False)
+    assert refused.value.code == "pipeline_not_started"
+    pipeline.start()
+    pipeline.run_until(pipeline.caught_up(), TIMEOUT_S)
+    pipeline.stop()
+    pipeline.stop()
+
+
+class Stopping(Recording):
+    """Stops its pipeline from one of its own calls."""
+
+    pipeline: Pipeline | None = None
+    returned = False
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        assert self.pipeline is not None
+        self.pipeline.stop()
+        self.returned = True
+        return super().write_events(events, mark)
+
+
+def test_a_destination_may_stop_its_pipeline(rig: Rig, db: Database) -> None:
+    """A stop from a thread of the pipeline does not wait for itself. The batch that called it is finished."""
+    stopping = Stopping()
+    rig.destination = stopping
+    rig.start()
+    rig.wait_caught_up()
+    stopping.pipeline = rig.running
+    assert rig.running is not None
+    db.execute("INSERT INTO orders VALUES (1)")
+    assert rig.running.wait(TIMEOUT_S)
+    assert stopping.returned
+    assert stopping.applied_rows == {"orders": 1}
+
+
+class Opening(Recording):
+    """Holds its pipeline's start until a test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def startup(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(TIMEOUT_S)
+
+
+def test_a_stop_while_it_starts_is_not_lost(rig: Rig) -> None:
+    """A stop that comes while another thread starts the pipeline ends it as soon as it has started."""
+    opening = Opening()
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=opening, spark=rig.spark)
+    starts = threading.Thread(target=pipeline.start)
+    starts.start()
+    assert opening.reached.wait(TIMEOUT_S)
+    stops = threading.Thread(target=pipeline.stop)
+    stops.start()
+    while not pipeline._stopping.wait(TIMEOUT_S):
+        pytest.fail("the stop was not taken")
+    opening.opened.set()
+    starts.join(TIMEOUT_S)
+    stops.join(TIMEOUT_S)
+    assert not stops.is_alive()
+    assert pipeline.progress().state is PipelineState.STOPPED
+
+
+def test_a_second_driver_of_the_same_name_ends_the_first(rig: Rig, db: Database) -> None:
+    """Two objects of one pipeline do not write side by side: the newer one has the epoch, and no row is lost."""
+    rig.start()
+    rig.wait_caught_up()
+    first = rig.running
+    assert first is not None
+    rig.start()
+    db.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(StaleEpoch):
+        write_until_it_ends(db, first)
+    rig.wait_caught_up()
+
+
+def write_until_it_ends(db: Database, pipeline: Pipeline) -> None:
+    """Give the pipeline something to write until it has ended."""
+    for n in range(2, 1000):
+        with db.connect() as connection:
+            connection.execute("INSERT INTO orders VALUES (%s)", [n])
+        if pipeline.wait(0.1):
+            return
+
+
+class Once(Recording):
+    """A destination that cannot say what it holds, and whose process ends after a batch was written."""
+
+    capabilities = replace(Recording.capabilities, watermark=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        for table in events.tables:
+            for batch in events.changes(table).scan(["id"]):
+                self.seen += batch.column(0).to_pylist()
+        return super().write_events(events, mark)
+
+
+class Forgetting(MemoryStore):
+    """A store that fails to keep the position of a batch that was written."""
+
+    fails: Any = False
+
+    def upsert_replication_progress(self, worker: str, lsn: Any) -> Any:
+        if type(self).fails and worker.startswith("table"):
+            raise Transient("store_away", "the store does not answer")
+        return super().upsert_replication_progress(worker, lsn)
+
+
+def test_without_a_watermark_a_batch_comes_again(rig: Rig, db: Database) -> None:
+    """A batch whose position was not stored is applied again after a restart. No change is ever left out."""
+    once = Once()
+    rig.destination = once
+    rig.store = lambda: Forgetting("shop", rig.storage)
+    rig.start()
+    rig.wait_caught_up()
+    Forgetting.fails = True
+    try:
+        db.execute("INSERT INTO orders VALUES (1)", "INSERT INTO orders VALUES (2)")
+        assert rig.running is not None
+        with pytest.raises(Transient):
+            rig.running.wait(TIMEOUT_S)
+        assert once.seen
+    finally:
+        Forgetting.fails = False
+    before = list(once.seen)
+    rig.start()
+    db.execute("INSERT INTO orders VALUES (3)")
+    rig.wait_caught_up()
+    assert once.seen[: len(before)] == before
+    assert once.seen[len(before) :] == [1, 2, 3]
