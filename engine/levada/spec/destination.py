@@ -69,7 +69,8 @@ class Maintenance(Model):
     """The upkeep of the tables, done between batches."""
 
     compact_every_seconds: Whole = setting(Change.RESTART, 600, ge=0, le=604800)
-    """How often, in seconds, a table written to is looked at for small files and deletes to merge. 0: never."""
+    """How often, in seconds, a table is searched for small files and deletes to merge. 0: never, and no other
+    maintenance."""
     expire_snapshots_after_hours: Whole = setting(Change.RESTART, 120, ge=0, le=87600)
     """How long, in hours, a table's past states can be read before their files are removed. 0: for ever."""
 
@@ -87,7 +88,7 @@ class Iceberg(Model):
     """The Secret whose keys are further properties of the catalog and its file system; a changed key needs no
     restart. Without it: the pod's own identity."""
     maintenance: Maintenance = setting(Change.RESTART, {})
-    """The upkeep of the tables."""
+    """Maintenance of the tables. Once a day it also removes data files older than three days that no commit names."""
 
 
 class Custom(Model):

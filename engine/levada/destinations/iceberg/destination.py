@@ -22,16 +22,22 @@ from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.live import whole
-from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
+from levada.destinations.iceberg.maintenance import (
+    ORPHANS_EVERY_S,
+    MaintenanceSettings,
+    compact,
+    expire,
+    remove_orphans,
+)
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.replacement import Replacement
+from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.tables import Tables, check_same_table
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.keys import KeyEncoder
-from levada.errors import LevadaError
+from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -173,7 +179,7 @@ class IcebergDestination(Destination):
         """Write the rows to data files that no commit names; False if there is no table of ours that serves."""
         state = self._state(schema)
         with state.lock:
-            table = self._open(state)
+            table = self._open_undamaged(state)
             if table is None or not self._serves(state, table, schema):
                 return False
             table.check_epoch(mark)
@@ -183,7 +189,8 @@ class IcebergDestination(Destination):
             state.replacement, storage = made, made.claim.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
         parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
-        made.copied([f for part in parts for f in part], storage)
+        with vanishing():
+            made.copied([f for part in parts for f in part], storage)
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
@@ -195,7 +202,8 @@ class IcebergDestination(Destination):
             table = self._open(state)
             if table is None or state.replacement is None:
                 return False
-            return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
+            with vanishing():
+                return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Commit the files in the place of everything that the table has, with the columns that they have."""
@@ -243,6 +251,9 @@ class IcebergDestination(Destination):
             # Before old snapshots go: then the index can no longer follow from its own to the current one.
             self._index(state, table, state.schema, table.metadata.layout)
         expire(table, settings, int(time.time() * 1000))
+        if now >= state.orphans_due_at:
+            state.orphans_due_at = now + ORPHANS_EVERY_S
+            remove_orphans(table, self._tables.jvm, int(time.time() * 1000))
 
     # -- finding tables
 
@@ -258,8 +269,8 @@ class IcebergDestination(Destination):
         """Return what is kept of the table; the catalog is searched once, what is made later is known."""
         with self._lock:
             if table not in self._states and not self._searched:
-                for found, opened in self._tables.ours():
-                    state = self._states.setdefault(found, self._new_state(found, opened.name))
+                for found, name, opened in self._tables.ours():
+                    state = self._states.setdefault(found, self._new_state(found, name))
                     state.table, state.loaded_at = opened, time.monotonic()
                 self._searched = True
             return self._states.get(table)
@@ -279,6 +290,15 @@ class IcebergDestination(Destination):
             # It may be dropped, or made again by another: the catalog knows.
             state.table, state.loaded_at = self._tables.load(state.name), now
         return state.table
+
+    def _open_undamaged(self, state: TableState) -> IcebergTable | None:
+        """Return the table as `_open` does, None also if its metadata cannot be read."""
+        try:
+            return self._open(state)
+        except DestinationChanged as error:
+            if error.code != "table_damaged":
+                raise
+            return None
 
     # -- one batch
 

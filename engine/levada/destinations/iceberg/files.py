@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from levada.destinations.iceberg.layout import FIELD_ID, RESERVED, Layout, columns_of
-from levada.errors import NeedsOperator, Transient
+from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
 
 if TYPE_CHECKING:
@@ -96,6 +96,23 @@ def storage_errors(what: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise Transient("destination_unavailable", f"{what}: {error}") from error
+
+
+@contextmanager
+def table_file(path: str) -> Iterator[None]:
+    """Raise DestinationChanged if a file that the table names is missing or is not Parquet.
+
+    Other errors become those of `storage_errors`.
+    """
+    with storage_errors(f"read {path}"):
+        try:
+            yield
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise DestinationChanged(
+                "table_damaged",
+                f"a file of the table is missing or damaged: {path}",
+                hint="copy the table again: levada resync MANIFEST TABLE",
+            ) from error
 
 
 class DataWriter:
@@ -267,7 +284,7 @@ def write_position_deletes(
 
 def open_parquet(io: FileIO, path: str) -> pq.ParquetFile:
     """Open a data file for reading; close it after use."""
-    with storage_errors(f"read {path}"):
+    with table_file(path):
         return pq.ParquetFile(io.new_input(path).open())
 
 

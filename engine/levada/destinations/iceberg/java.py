@@ -17,8 +17,9 @@ JavaObject = Any
 
 _DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
 _DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
-"""Opening words of exceptions that tell of a file that is not there, or cannot be read as what it is."""
-_METADATA_MISSING: Final = "Metadata file for version"
+"""First words of exceptions for a file that is missing or cannot be parsed."""
+_MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
+"""Messages of a Hadoop catalog and of a REST server for newest metadata that is missing."""
 _REJECTED: Final = (
     "ValidationException",
     "BadRequestException",
@@ -27,6 +28,10 @@ _REJECTED: Final = (
     "CherrypickAncestorCommitException",
     "UnprocessableEntityException",
 )
+
+
+FILE_VANISHED: Final = "file_vanished"
+"""The code of a conflict with what removed a file before the commit that was to name it."""
 
 
 class CommitConflict(Transient):
@@ -67,6 +72,11 @@ class Jvm:
         """Return a catalog like that of this name in the session, to be closed by the caller: the session's is not."""
         conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
         return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
+
+    def file_io(self, properties: Mapping[str, str]) -> JavaObject:
+        """Return the way to files that a catalog with these properties takes."""
+        kind = properties.get("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
+        return self.iceberg.CatalogUtil.loadFileIO(kind, self.map(properties), self.hadoop_conf)
 
     def close(self, thing: JavaObject) -> None:
         """Close what can be closed."""
@@ -141,7 +151,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
         return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")
-    if any(name.startswith(_DAMAGED) for name in names) or _METADATA_MISSING in message:
+    if any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
         hint = "copy the table again: levada resync MANIFEST TABLE"
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(name in _REJECTED for name in names):

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.iceberg.files import ROW_GROUP_ROWS, Positions, names_by_id, open_parquet, storage_errors
+from levada.destinations.iceberg.files import (
+    ROW_GROUP_ROWS,
+    Positions,
+    names_by_id,
+    open_parquet,
+    storage_errors,
+    table_file,
+)
 from levada.destinations.iceberg.layout import Field
 from levada.destinations.iceberg.table import IcebergTable
 
@@ -95,5 +102,5 @@ def _positions(io: FileIO, paths: Sequence[str]) -> Mapping[str, Positions]:
 
 
 def _read_deletes(io: FileIO, path: str) -> pa.Table:
-    with storage_errors(f"read {path}"), io.new_input(path).open() as source:
+    with table_file(path), io.new_input(path).open() as source:
         return pq.read_table(source, columns=["file_path", "pos"])

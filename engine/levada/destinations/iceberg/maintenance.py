@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.files import TARGET_BYTES
-from levada.destinations.iceberg.java import Jvm, java_errors
+from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
 from levada.destinations.iceberg.table import IcebergTable
 
@@ -27,6 +28,11 @@ DELETED_SHARE: Final = 0.2
 """A larger share of deleted rows than this is worth rewriting the files they are in."""
 REWRITE_BYTES: Final = 1 << 30
 """What one look rewrites at most, so that the table's changes do not wait long."""
+
+ORPHANS_EVERY_S: Final = 24 * 3600
+"""How often a table's folder is searched for files that nothing names: the whole of it is listed."""
+ORPHAN_AGE_S: Final = 3 * 24 * 3600
+"""A younger file may belong to a commit that is about to be made. Iceberg's own procedure waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +119,23 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
         table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
     table.refresh()
     _log.info("%s: snapshots before %s expired", table.name, oldest.id)
+
+
+def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
+    """Remove old data files that no snapshot of the table names; return how many.
+
+    A process that was killed before its commit left them. Only the folder is searched that no other table can have:
+    a table that was renamed in its catalog keeps its location, and the next table of its name gets the same one.
+    Nothing is removed while a copy of the table is being made, whose files have no name yet however old they are.
+    """
+    folder = table.own_folder
+    if folder is None or table.metadata.mark is None or Claim.of(table) is not None:
+        return 0
+    with java_errors(f"search for orphan files of {table.name}"):
+        # Listed by the table's own way to its files. Hadoop's, the default, does not know of object stores here.
+        action = jvm.actions().deleteOrphanFiles(table.java).location(folder).usePrefixListing(True)
+        found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
+        removed = sum(1 for _ in each(found.orphanFileLocations()))
+    if removed:
+        _log.info("%s: removed %d files that no commit names", table.name, removed)
+    return removed

@@ -20,6 +20,10 @@ LSN: Final = "levada.lsn"
 """These three stamp a snapshot's summary."""
 
 
+DATA_PATH: Final = "write.data.path"
+"""Iceberg's own property: the folder for new data and delete files."""
+
+
 class Property(StrEnum):
     """What a table's properties tell of the source."""
 
@@ -97,6 +101,7 @@ class TableMetadata:
     id of each schema that is kept. ``log`` names the earlier versions that are kept, newest first.
     """
 
+    uuid: str
     layout: Layout
     last_field_id: int
     properties: Mapping[str, str]
@@ -118,6 +123,7 @@ class TableMetadata:
         layout = Layout.of(schema["fields"], json.loads(properties.get(Property.COLUMNS.value, "{}")))
         snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
+            data["table-uuid"],
             layout,
             data["last-column-id"],
             properties,
@@ -140,6 +146,12 @@ class TableMetadata:
     def facts(self) -> TableFacts:
         """The shape of the current snapshot."""
         return self.history[0].facts if self.history else TableFacts(0, 0, 0, 0, 0)
+
+    @property
+    def own_folder(self) -> str | None:
+        """The folder of the table's data files if no other table can have the same: its name is the table's UUID."""
+        folder = self.properties.get(DATA_PATH, "").rstrip("/")
+        return f"{folder}/" if folder.endswith(f"/{self.uuid}") else None
 
     @property
     def mark(self) -> Watermark | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +18,7 @@ from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.files import Storage, WrittenFile
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.indexing import KeyReader, add_files
-from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
 from levada.destinations.iceberg.layout import Layout, replacement_layout
 from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.metadata import Property
@@ -25,6 +27,7 @@ from levada.destinations.iceberg.tables import key_property
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import TableMode
 from levada.destinations.keys import KeyEncoder
+from levada.errors import DestinationChanged, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -34,6 +37,15 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
 _NO_SNAPSHOT: Final = 0
 """What the index of files that are not committed stands for: no snapshot has this id."""
+
+
+@contextmanager
+def vanishing() -> Iterator[None]:
+    """Raise Transient ``file_vanished`` for a file that is missing before a commit names it."""
+    try:
+        yield
+    except DestinationChanged as error:
+        raise Transient("file_vanished", f"a file was removed before its commit: {error.message}") from error
 
 
 @dataclass(slots=True)
@@ -110,8 +122,8 @@ class Replacement:
     def commit(self, table: IcebergTable, mark: Watermark) -> int | None:
         """Put the files in the place of all that the table has; return the snapshot's id.
 
-        None, with nothing changed, if they no longer fit: the table's columns are others than those it had, or it is
-        claimed by another. Raise StaleEpoch if that is a newer driver.
+        None, with nothing changed, if they no longer fit: the table's columns are others than those it had, it is
+        claimed by another, or a file is gone. Raise StaleEpoch if that is a newer driver.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             table.check_epoch(mark)
@@ -132,7 +144,9 @@ class Replacement:
                         Property.CLAIM.value: None,
                     },
                 )
-            except CommitConflict:
+            except CommitConflict as conflict:
+                if conflict.code == FILE_VANISHED:
+                    return None
                 if attempt == _ATTEMPTS:
                     raise
                 table.refresh()

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
@@ -86,10 +87,11 @@ class IcebergTable:
         """Yield the snapshots that each kept version of the metadata has, newest first."""
         yield self.metadata.snapshots
         for location in self.metadata.log:
-            with java_errors(f"read {location}"):
+            # A version that was removed or damaged only leaves a gap.
+            with suppress(DestinationChanged), java_errors(f"read {location}"):
                 parser = self._jvm.iceberg.TableMetadataParser
                 text = parser.toJson(parser.read(self.java.io(), location))
-            yield TableMetadata.parse(text).snapshots
+                yield TableMetadata.parse(text).snapshots
 
     def record_current(self) -> None:
         """Record the current snapshot as Levada's last commit, after `check_intact`: its rows are the same.
@@ -156,6 +158,12 @@ class IcebergTable:
             actions = self._jvm.actions()
             actions.rewriteDataFiles(self.java).option("rewrite-all", "true").execute()
         self.refresh()
+
+    @property
+    def own_folder(self) -> str | None:
+        """The folder of new files if no other table can have the same."""
+        own = self.metadata.own_folder
+        return own if own is not None and self.storage().folder.startswith(own) else None
 
     def storage(self) -> Storage:
         """Return where new files go, and how they are reached."""

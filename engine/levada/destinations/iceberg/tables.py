@@ -7,16 +7,17 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.claim import Claim
-from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, java_errors
+from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
-from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.interface import DestinationContext, TableMode
-from levada.errors import DestinationChanged, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
 
@@ -78,11 +79,6 @@ class Tables:
                 if files.exists(path):
                     files.delete(path, False)
 
-    def exists(self, name: TableName) -> bool:
-        """Tell whether there is such a table, whoever made it."""
-        with java_errors(f"look for {name}"):
-            return bool(self.open().tableExists(self._identifier(name)))
-
     def load(self, name: TableName) -> IcebergTable | None:
         """Return the table, None if there is none; raise NeedsOperator if it is not this pipeline's."""
         with java_errors(f"load {name}"):
@@ -119,9 +115,12 @@ class Tables:
             builder = self.open().buildTable(self._identifier(name), java_schema)
             table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
         made = table.metadata.layout
+        # A location can be that of a table that was renamed in the catalog, and has files there.
+        found: dict[str, str | None] = {DATA_PATH: f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"}
         if made.fields != layout.fields:
             ids = {c.attnum: f.id for c, f in zip(schema.columns, made.fields, strict=False)}
-            table.set_properties({Property.COLUMNS.value: Layout(made.fields, ids).columns_json()})
+            found[Property.COLUMNS.value] = Layout(made.fields, ids).columns_json()
+        table.set_properties(found)
         _log.info("made %s for %s", name, schema.name)
         return table
 
@@ -129,23 +128,94 @@ class Tables:
         """Remove the table with its files; not an error if there is none, NeedsOperator if it is not ours."""
         if self._remove_remains(name):
             _log.warning("removed what was left of %s by a drop that did not end", name)
-        elif (table := self.load(name)) is not None:
+            return
+        try:
+            table = self.load(name)
+        except DestinationChanged as error:
+            if error.code != "table_damaged":
+                raise
+            self._drop_damaged(name, error)
+            return
+        if table is not None:
             claim = Claim.of(table)
             if claim is not None:
                 claim.remove_files(table)
+            self._drop_readable(name, table)
+
+    def _drop_readable(self, name: TableName, table: IcebergTable) -> None:
+        own = table.own_folder
+        try:
             with java_errors(f"drop {name}"):
                 self.open().dropTable(self._identifier(name), True)
+        except DestinationChanged as error:
+            # A purge reads the lists of files, and one of them is gone. Some catalogs have dropped the entry by now.
+            _log.warning("%s is dropped without reading its files: %s", name, error.message)
+            with java_errors(f"drop {name}"):
+                self.open().dropTable(self._identifier(name), False)
+        if own is not None:
+            self._remove_folder(own)
+
+    def _drop_damaged(self, name: TableName, error: DestinationChanged) -> None:
+        """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours."""
+        kept = self._last_metadata(name)
+        if kept is None or kept.properties.get(Property.PIPELINE) != self._context.pipeline:
+            raise NeedsOperator(
+                "table_damaged",
+                f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
+                hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
+            )
+        _log.warning("%s is dropped without its newest metadata: %s", name, error.message)
+        with java_errors(f"drop {name}"):
+            if self._config.properties["type"] == "hadoop":
+                path = self.jvm.path(self._folder(name))
+                path.getFileSystem(self.jvm.hadoop_conf).delete(path, True)
+            else:
+                self.open().dropTable(self._identifier(name), False)
+        if kept.own_folder is not None:
+            self._remove_folder(kept.own_folder)
+
+    def _last_metadata(self, name: TableName) -> TableMetadata | None:
+        """Return the newest metadata of the table that can be read, wherever the catalog points to."""
+        folder = self._folder(name)
+        if folder is None:
+            return None
+        parser = self.jvm.iceberg.TableMetadataParser
+        try:
+            with java_errors(f"list the metadata of {name}"):
+                io = self.jvm.file_io(self._config.properties)
+                listed = [(f.createdAtMillis(), f.location()) for f in each(io.listPrefix(f"{folder}/metadata/"))]
+        except DestinationChanged:
+            return None
+        for _, location in sorted(listed, reverse=True):
+            if location.endswith(".metadata.json"):
+                with suppress(DestinationChanged), java_errors(f"read {location}"):
+                    return TableMetadata.parse(parser.toJson(parser.read(io, location)))
+        return None
+
+    def _folder(self, name: TableName) -> str | None:
+        """Return where the catalog puts a table of this name, None if it is for the catalog's server to know."""
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] not in ("hadoop", "jdbc") or warehouse is None:
+            return None
+        return "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
+
+    def _remove_folder(self, folder: str) -> None:
+        try:
+            with java_errors(f"remove {folder}"):
+                self.jvm.file_io(self._config.properties).deletePrefix(folder)
+        except LevadaError as error:
+            _log.warning("%s stays behind as garbage: %s", folder, error.message)
 
     def _remove_remains(self, name: TableName) -> bool:
         """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
 
         A drop removes them before it removes the folder, and from then on the catalog can neither load nor drop it.
         """
-        warehouse = self._config.properties.get("warehouse")
-        if self._config.properties["type"] != "hadoop" or warehouse is None:
+        folder = self._folder(name)
+        if self._config.properties["type"] != "hadoop" or folder is None:
             return False
         with java_errors(f"look for {name}"):
-            path = self.jvm.path("/".join((warehouse.rstrip("/"), *name.namespace, name.name)))
+            path = self.jvm.path(folder)
             files, metadata = path.getFileSystem(self.jvm.hadoop_conf), self.jvm.path(path, "metadata")
             if not files.exists(metadata):
                 return False
@@ -158,24 +228,29 @@ class Tables:
         """Return where the source's table goes, as configured."""
         return self._config.table(source, self._context.settings(source))
 
-    def ours(self) -> Iterator[tuple[TableId, IcebergTable]]:
-        """Yield this pipeline's tables that are where the configuration says; any others are left-overs of another."""
+    def ours(self) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
+        """Yield this pipeline's tables that are where the configuration says; any others are left-overs of another.
+
+        The table itself is None where its newest metadata cannot be read.
+        """
         for namespace in self._namespaces():
             with java_errors(f"list the tables of {'.'.join(namespace)}"):
                 found = list(self.open().listTables(self._namespace(namespace)))
             for identifier in found:
-                name = TableName(namespace, identifier.name())
+                name, table, metadata = TableName(namespace, identifier.name()), None, None
                 try:
                     with java_errors(f"load {name}"):
                         table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
+                        metadata = table.metadata
                 except (Missing, NeedsOperator) as error:
-                    _log.warning("%s is left out: %s", name, error.message)
+                    _log.warning("%s cannot be loaded: %s", name, error.message)
+                    if error.code == "table_damaged":
+                        metadata = self._last_metadata(name)
+                if metadata is None or metadata.properties.get(Property.PIPELINE) != self._context.pipeline:
                     continue
-                kept = table.metadata.properties
-                if kept.get(Property.PIPELINE) != self._context.pipeline:
-                    continue
+                kept = metadata.properties
                 if self.place(QualifiedTable(*json.loads(kept[Property.SOURCE]))) == name:
-                    yield TableId(int(kept[Property.TABLE_ID])), table
+                    yield TableId(int(kept[Property.TABLE_ID])), name, table
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
         level: list[tuple[str, ...]] = [()]

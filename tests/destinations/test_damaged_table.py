@@ -1,0 +1,159 @@
+"""Files of a table that are missing or damaged: noticed by a code, and repaired by a new copy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows
+from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.test_other_writers import look, resync, two_batches
+
+from levada.errors import DestinationChanged, NeedsOperator
+from levada.values import QualifiedTable, TableId
+
+OTHER = replace(ORDERS, id=TableId(16500), name=QualifiedTable("public", "other"))
+
+
+@pytest.fixture(params=["hadoop", "jdbc"])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    """Each kind of catalog whose files are in a folder."""
+    found: Lake = request.getfixturevalue(request.param)
+    return found
+
+
+def folder(lake: Lake) -> Path:
+    """The table's folder."""
+    return Path(lake.manifest["catalog"]["warehouse"].removeprefix("file:")) / "shop_public" / "orders"
+
+
+def newest_metadata(lake: Lake) -> Path:
+    """The metadata file that the catalog names."""
+
+    def version(path: Path) -> int:
+        found = re.match(r"v?(\d+)", path.name)
+        assert found is not None
+        return int(found[1])
+
+    return max((folder(lake) / "metadata").glob("*.metadata.json"), key=version)
+
+
+def damage(path: Path, how: str) -> None:
+    """Remove the file, cut it in the middle, or write over it."""
+    crc = path.with_name(f".{path.name}.crc")
+    crc.unlink(missing_ok=True)
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        path.write_bytes(b"\0" * path.stat().st_size)
+
+
+# A JDBC catalog tries a file that is there, and cannot be read, for a minute and a half each time.
+@pytest.mark.parametrize(
+    ("kind", "how"), [("hadoop", "gone"), ("hadoop", "cut"), ("hadoop", "zeros"), ("jdbc", "gone")]
+)
+def test_the_newest_metadata(request: pytest.FixtureRequest, kind: str, how: str) -> None:
+    """Only that table is parked, and a new copy takes its place: an earlier version shows whose it is."""
+    lake: Lake = request.getfixturevalue(kind)
+    destination = lake.destination()
+    stream = two_batches(lake, destination)
+    copy(lake, destination, OTHER)
+    damage(newest_metadata(lake), how)
+    restarted = lake.destination()
+    assert restarted.applied(OTHER.id) == lake.mark(1000)
+    with pytest.raises(DestinationChanged) as caught:
+        restarted.applied(ORDERS.id)
+    assert caught.value.code == "table_damaged"
+    assert caught.value.hint
+    resync(lake, restarted, stream)
+
+
+def test_all_metadata(jdbc: Lake) -> None:
+    """Where nothing shows whose a table is, it is refused with the way out, and nothing is removed."""
+    destination = jdbc.destination()
+    two_batches(jdbc, destination)
+    for file in (folder(jdbc) / "metadata").glob("*.metadata.json"):
+        damage(file, "gone")
+    before = sorted(folder(jdbc).rglob("*"))
+    restarted = jdbc.destination()
+    assert restarted.applied(ORDERS.id) is None
+    with pytest.raises(NeedsOperator) as caught:
+        restarted.drop_table_for_copy(ORDERS)
+    assert caught.value.code == "table_damaged"
+    assert "remove shop_public.orders from the catalog" in caught.value.hint
+    assert sorted(folder(jdbc).rglob("*")) == before
+
+
+def test_metadata_of_another(jdbc: Lake) -> None:
+    """A table of another pipeline is left alone, also if its newest metadata is damaged."""
+    other = jdbc.destination(pipeline="other")
+    copy(jdbc, other)
+    jdbc.sql("ALTER TABLE {t} SET TBLPROPERTIES ('levada.pipeline'='other')")
+    damage(newest_metadata(jdbc), "gone")
+    with pytest.raises(NeedsOperator) as caught:
+        jdbc.destination().drop_table_for_copy(ORDERS)
+    assert caught.value.code == "table_damaged"
+    assert list(folder(jdbc).rglob("*.parquet"))
+
+
+FILES = {
+    "manifest list": "metadata/snap-*.avro",
+    "manifests": "metadata/*-m*.avro",
+    "data files": "data/**/*[0-9a-f].parquet",
+    "delete files": "data/**/*-deletes.parquet",
+}
+
+
+@pytest.mark.parametrize("pattern", FILES.values(), ids=FILES.keys())
+@pytest.mark.parametrize("how", ["gone", "zeros"])
+def test_other_files(lake: Lake, pattern: str, how: str) -> None:
+    """A table without its files is copied again, in place or, where its lists of files are gone, dropped first."""
+    destination = lake.destination()
+    stream = two_batches(lake, destination)
+    wanted = [p for p in folder(lake).glob(pattern) if not p.name.endswith("-deletes.parquet") or "deletes" in pattern]
+    assert wanted
+    for file in wanted:
+        damage(file, how)
+    resync(lake, lake.destination(), stream)
+
+
+@pytest.mark.parametrize("how", ["gone", "zeros"])
+def test_a_data_file_that_a_batch_reads(hadoop: Lake, how: str) -> None:
+    """A value that is in no file any more parks the table with a code, not as a lake that is away."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    for file in folder(hadoop).rglob("*.parquet"):
+        damage(file, how)
+    stream.update(id=2, item="B", note=None, unchanged=[3])
+    with pytest.raises(DestinationChanged) as caught:
+        apply(hadoop, destination, stream)
+    assert caught.value.code == "table_damaged"
+    resync(hadoop, hadoop.destination(), stream)
+
+
+def test_the_newest_metadata_while_running(hadoop: Lake) -> None:
+    """It is noticed without a batch."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    damage(newest_metadata(hadoop), "gone")
+    with pytest.raises(DestinationChanged) as caught:
+        look(destination)
+    assert caught.value.code == "table_damaged"
+    resync(hadoop, destination, stream)
+
+
+def test_rows_are_those_of_the_copy(hadoop: Lake) -> None:
+    """The table that takes the place of a damaged one has nothing of it."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    damage(newest_metadata(hadoop), "gone")
+    destination = hadoop.destination()
+    destination.drop_table_for_copy(ORDERS)
+    destination.write_table_rows(ORDERS, MemoryRows(ORDERS, []), hadoop.mark(stream.taken, 2))
+    assert items(hadoop) == {}
+    assert len(list(folder(hadoop).rglob("*.parquet"))) == 0

@@ -1,0 +1,160 @@
+"""Files that a killed process wrote and no commit names do not stay for ever, and nothing else goes with them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows
+from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.test_other_writers import look, two_batches
+from tests.destinations.test_replacement import SlowRows, begin, rows
+
+from levada.destinations.iceberg import IcebergDestination, maintenance
+from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.table import IcebergTable
+from levada.errors import Transient
+
+
+def the_table(destination: IcebergDestination) -> IcebergTable:
+    """The table as the destination has it."""
+    found = destination._states[ORDERS.id].table
+    assert found is not None
+    return found
+
+
+def leave_orphan(table: IcebergTable) -> str:
+    """Write a file among the table's data that no commit names."""
+    storage = table.storage()
+    path = f"{storage.folder}{uuid.uuid4()}.parquet"
+    with storage.io().new_output(path).create() as sink:
+        sink.write(b"of a process that was killed")
+    return path
+
+
+def is_there(table: IcebergTable, path: str) -> bool:
+    """Return True if there is such a file."""
+    return bool(table.storage().io().new_input(path).exists())
+
+
+def sweep(destination: IcebergDestination) -> None:
+    """Maintain the table as if the time for all of it had come."""
+    state = destination._states[ORDERS.id]
+    state.maintained_at = state.orphans_due_at = -10.0
+    look(destination)
+
+
+def test_old_orphans_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that no snapshot names goes, but not while it is young, nor while a copy of the table is being made."""
+    destination = lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    stream = copy(lake, destination)
+    stream.delete(id=1)
+    apply(lake, destination, stream)
+    table, before = the_table(destination), lake.rows()
+    orphan = leave_orphan(table)
+    sweep(destination)
+    assert is_there(table, orphan)
+    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    copied = MemoryRows(ORDERS, [{"id": 7, "item": "new", "note": None}])
+    assert destination.copy_replacement(ORDERS, copied, lake.mark(stream.taken))
+    sweep(destination)
+    assert is_there(table, orphan)
+    assert destination.swap_replacement(ORDERS.id, lake.mark(stream.taken))
+    sweep(destination)
+    assert not is_there(table, orphan)
+    assert [r["id"] for r in lake.rows()] == [7]
+    history = lake.iceberg().history()
+    assert lake.iceberg().scan(snapshot_id=history[-2].snapshot_id).to_arrow().num_rows == len(before)
+
+
+def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that was renamed in its catalog keeps its folder and its files, whatever the next of its name does."""
+    destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    two_batches(jdbc, destination)
+    jdbc.sql("ALTER TABLE {t} RENAME TO shop_public.orders_kept")
+    kept = jdbc.rows("orders_kept")
+    destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    copy(jdbc, destination, n=1)
+    assert the_table(destination).java.location() == jdbc.iceberg("orders_kept").location()
+    orphan = leave_orphan(the_table(destination))
+    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    sweep(destination)
+    assert not is_there(the_table(destination), orphan)
+    assert jdbc.rows("orders_kept") == kept
+    destination.drop_table_for_copy(ORDERS)
+    assert jdbc.rows("orders_kept") == kept
+
+
+def test_a_dropped_table_leaves_no_data(lake: Lake) -> None:
+    """The files of a killed batch go with the table, though no snapshot names them."""
+    destination = lake.destination()
+    copy(lake, destination)
+    table = the_table(destination)
+    orphan = leave_orphan(table)
+    destination.drop_table_for_copy(ORDERS)
+    assert not is_there(table, orphan)
+
+
+def remove_orphans_of_all_ages(destination: IcebergDestination, table: IcebergTable) -> None:
+    """Remove what no commit names, as another tool does without an age."""
+    actions = destination._tables.jvm.actions()
+    actions.deleteOrphanFiles(table.java).usePrefixListing(True).olderThan(1 << 52).execute()
+
+
+def test_another_tool_removes_the_files_of_a_batch(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is removed before its commit is written again; no commit names a file that is gone."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    write, times = IcebergTable.write, []
+
+    def late(self: IcebergTable, *args: Any, **kwargs: Any) -> int:
+        times.append(1)
+        if len(times) == 1:
+            remove_orphans_of_all_ages(destination, self)
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(IcebergTable, "write", late)
+    stream.update(id=2, item="B", note=None, unchanged=[3])
+    stream.insert(id=9, item="i", note=None)
+    before = items(hadoop)
+    apply(hadoop, destination, stream)
+    assert len(times) == 2
+    assert items(hadoop) == before | {2: "B", 9: "i"}
+
+
+def test_another_tool_removes_the_files_of_a_copy(hadoop: Lake) -> None:
+    """A first copy without its files is not committed, and is made again."""
+    destination = hadoop.destination()
+
+    def removed() -> None:
+        remove_orphans_of_all_ages(destination, the_table(destination))
+
+    with pytest.raises(CommitConflict) as caught:
+        destination.write_table_rows(ORDERS, SlowRows(ORDERS, removed, rows(2)), hadoop.mark(1000))
+    assert caught.value.code == "file_vanished"
+    assert hadoop.destination().applied(ORDERS.id) is None
+    copy(hadoop, destination)
+    assert len(items(hadoop)) == 3
+
+
+def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
+    """A new copy without its files does not take the table's place, and is begun again."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    before = items(hadoop)
+    assert begin(hadoop, destination, ORDERS, stream.taken)
+    remove_orphans_of_all_ages(destination, the_table(destination))
+    assert not destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))
+    assert items(hadoop) == before
+
+    def removed() -> None:
+        remove_orphans_of_all_ages(destination, the_table(destination))
+
+    with pytest.raises(Transient) as caught:
+        destination.copy_replacement(ORDERS, SlowRows(ORDERS, removed, rows(2)), hadoop.mark(stream.taken))
+    assert caught.value.code == "file_vanished"
+    assert begin(hadoop, destination, ORDERS, stream.taken, n=2)
+    assert destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))
+    assert items(hadoop) == {1: "copied 1", 2: "copied 2"}
