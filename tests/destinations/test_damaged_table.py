@@ -91,9 +91,9 @@ def test_all_metadata(jdbc: Lake) -> None:
 
 def test_metadata_of_another(jdbc: Lake) -> None:
     """A table of another pipeline is left alone, also if its newest metadata is damaged."""
-    other = jdbc.destination(pipeline="other")
-    copy(jdbc, other)
+    copy(jdbc, jdbc.destination())
     jdbc.sql("ALTER TABLE {t} SET TBLPROPERTIES ('levada.pipeline'='other')")
+    jdbc.sql("ALTER TABLE {t} SET TBLPROPERTIES ('more'='yes')")
     damage(newest_metadata(jdbc), "gone")
     with pytest.raises(NeedsOperator) as caught:
         jdbc.destination().drop_table_for_copy(ORDERS)

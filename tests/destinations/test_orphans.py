@@ -15,7 +15,7 @@ from tests.destinations.test_replacement import SlowRows, begin, rows
 from levada.destinations.iceberg import IcebergDestination, maintenance
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import Transient
+from levada.errors import DestinationChanged, Transient
 
 
 def the_table(destination: IcebergDestination) -> IcebergTable:
@@ -42,7 +42,7 @@ def is_there(table: IcebergTable, path: str) -> bool:
 def sweep(destination: IcebergDestination) -> None:
     """Maintain the table as if the time for all of it had come."""
     state = destination._states[ORDERS.id]
-    state.maintained_at = state.orphans_due_at = -10.0
+    state.maintained_at = state.files_due_at = -10.0
     look(destination)
 
 
@@ -74,6 +74,8 @@ def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPat
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     two_batches(jdbc, destination)
     jdbc.sql("ALTER TABLE {t} RENAME TO shop_public.orders_kept")
+    with pytest.raises(DestinationChanged, match="no longer in the catalog"):
+        look(destination)
     kept = jdbc.rows("orders_kept")
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     copy(jdbc, destination, n=1)
@@ -85,6 +87,26 @@ def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPat
     assert jdbc.rows("orders_kept") == kept
     destination.drop_table_for_copy(ORDERS)
     assert jdbc.rows("orders_kept") == kept
+
+
+def test_an_empty_table_has_no_orphans(lake: Lake) -> None:
+    """A table that never had a row, and so no folder, passes."""
+    destination = lake.destination(maintenance={"compactEverySeconds": 1})
+    copy(lake, destination, n=0)
+    sweep(destination)
+    assert lake.rows() == []
+
+
+def test_a_missing_file_is_noticed(lake: Lake) -> None:
+    """The daily look at the files notices one that is gone, also if no batch reads it."""
+    destination = lake.destination(maintenance={"compactEverySeconds": 1})
+    two_batches(lake, destination)
+    sweep(destination)
+    table = the_table(destination)
+    table.storage().io().delete(next(iter(table.paths_in_use())))
+    with pytest.raises(DestinationChanged) as caught:
+        sweep(destination)
+    assert caught.value.code == "table_damaged"
 
 
 def test_a_dropped_table_leaves_no_data(lake: Lake) -> None:

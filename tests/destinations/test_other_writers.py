@@ -217,6 +217,21 @@ def test_a_foreign_write_can_be_taken_back(hadoop: Lake) -> None:
     goes_on(hadoop, destination, stream)
 
 
+def test_a_cherry_picked_snapshot_is_noticed(hadoop: Lake) -> None:
+    """Rows that another tool staged count as its write once they are picked."""
+    destination = hadoop.destination()
+    two_batches(hadoop, destination)
+    hadoop.sql("ALTER TABLE {t} CREATE BRANCH theirs")
+    hadoop.sql("INSERT INTO {t}.branch_theirs VALUES (100, 'theirs', 'n')")
+    hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('theirs'='yes')")
+    look(destination)
+    [(picked,)] = hadoop.sql("SELECT snapshot_id FROM {t}.refs WHERE name = 'theirs'")
+    hadoop.sql("CALL {c}.system.cherrypick_snapshot({p}, " + str(picked) + ")")
+    with pytest.raises(DestinationChanged) as caught:
+        look(destination)
+    assert caught.value.code == "foreign_write"
+
+
 @pytest.mark.parametrize(
     ("statement", "code"),
     [

@@ -23,8 +23,9 @@ from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import (
-    ORPHANS_EVERY_S,
+    FILES_EVERY_S,
     MaintenanceSettings,
+    check_files,
     compact,
     expire,
     remove_orphans,
@@ -251,8 +252,9 @@ class IcebergDestination(Destination):
             # Before old snapshots go: then the index can no longer follow from its own to the current one.
             self._index(state, table, state.schema, table.metadata.layout)
         expire(table, settings, int(time.time() * 1000))
-        if now >= state.orphans_due_at:
-            state.orphans_due_at = now + ORPHANS_EVERY_S
+        if now >= state.files_due_at:
+            state.files_due_at = now + FILES_EVERY_S
+            check_files(table)
             remove_orphans(table, self._tables.jvm, int(time.time() * 1000))
 
     # -- finding tables

@@ -6,6 +6,7 @@ Whoever calls holds the table's lock: a rewrite of data files conflicts with pos
 from __future__ import annotations
 
 import logging
+import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from levada.destinations.iceberg.files import TARGET_BYTES
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
 from levada.destinations.iceberg.table import IcebergTable
+from levada.errors import DestinationChanged
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +31,8 @@ DELETED_SHARE: Final = 0.2
 REWRITE_BYTES: Final = 1 << 30
 """What one look rewrites at most, so that the table's changes do not wait long."""
 
-ORPHANS_EVERY_S: Final = 24 * 3600
-"""How often a table's folder is searched for files that nothing names: the whole of it is listed."""
+FILES_EVERY_S: Final = 24 * 3600
+"""How often a table's folder is listed: for files that are missing, and for those that nothing names."""
 ORPHAN_AGE_S: Final = 3 * 24 * 3600
 """A younger file may belong to a commit that is about to be made. Iceberg's own procedure waits as long."""
 
@@ -121,6 +123,28 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
     _log.info("%s: snapshots before %s expired", table.name, oldest.id)
 
 
+def check_files(table: IcebergTable) -> None:
+    """Raise DestinationChanged if a file that the current snapshot names is missing.
+
+    A batch reads few of the files, so that a lost one may never be met.
+    """
+    folder = table.own_folder
+    if folder is None or not table.metadata.facts.data_files:
+        return
+    with java_errors(f"list the files of {table.name}"):
+        io = table.java.io()
+        # Names are unique. A file system may list a path in another spelling than it was written with.
+        stored = {posixpath.basename(file.location()) for file in each(io.listPrefix(folder))}
+        unseen = (path for path in table.paths_in_use() if posixpath.basename(path) not in stored)
+        lost = next((path for path in unseen if not io.newInputFile(path).exists()), None)
+    if lost is not None:
+        raise DestinationChanged(
+            "table_damaged",
+            f"a file of {table.name} is missing: {lost}",
+            hint="copy the table again: levada resync MANIFEST TABLE",
+        )
+
+
 def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
     """Remove old data files that no snapshot of the table names; return how many.
 
@@ -131,11 +155,16 @@ def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
     folder = table.own_folder
     if folder is None or table.metadata.mark is None or Claim.of(table) is not None:
         return 0
-    with java_errors(f"search for orphan files of {table.name}"):
-        # Listed by the table's own way to its files. Hadoop's, the default, does not know of object stores here.
-        action = jvm.actions().deleteOrphanFiles(table.java).location(folder).usePrefixListing(True)
-        found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
-        removed = sum(1 for _ in each(found.orphanFileLocations()))
+    try:
+        with java_errors(f"search for orphan files of {table.name}"):
+            # Listed by the table's own way to its files. Hadoop's, the default, does not know of object stores here.
+            action = jvm.actions().deleteOrphanFiles(table.java).location(folder).usePrefixListing(True)
+            found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
+            removed = sum(1 for _ in each(found.orphanFileLocations()))
+    except DestinationChanged as error:
+        # A table without rows may not have the folder yet, and a file may go while the folder is listed.
+        _log.info("%s", error.message)
+        return 0
     if removed:
         _log.info("%s: removed %d files that no commit names", table.name, removed)
     return removed

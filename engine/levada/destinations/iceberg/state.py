@@ -11,7 +11,7 @@ from pathlib import Path
 
 from levada.destinations.iceberg.catalog import TableName
 from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.maintenance import ORPHANS_EVERY_S
+from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import ReplicatedTableSchema
@@ -38,8 +38,8 @@ class TableState:
     """The copy that is being made to take the table's place."""
     maintained_at: float = 0.0
     """`time.monotonic` of the last look at what maintenance there is."""
-    orphans_due_at: float = field(default_factory=lambda: time.monotonic() + random.uniform(0, ORPHANS_EVERY_S))
-    """`time.monotonic` of the next search for orphan files: spread over the tables, and not put off by restarts."""
+    files_due_at: float = field(default_factory=lambda: time.monotonic() + random.uniform(0, FILES_EVERY_S))
+    """`time.monotonic` of the next look at the table's files: spread over the tables, and not put off by restarts."""
 
     def forget(self) -> None:
         """Forget the table, which is no longer there, and its index."""

@@ -230,7 +230,8 @@ class IcebergTable:
         finally:
             tasks.close()
 
-    def _paths_in_use(self) -> Iterator[str]:
+    def paths_in_use(self) -> Iterator[str]:
+        """Yield the data and delete files of the current snapshot."""
         for task in self._tasks():
             yield task.file().location()
             yield from (file.location() for file in task.deletes())
@@ -263,7 +264,7 @@ class IcebergTable:
             return
         try:
             with java_errors(f"remove {folder}"):
-                if any(lies_below(path, folder) for path in self._paths_in_use()):
+                if any(lies_below(path, folder) for path in self.paths_in_use()):
                     _log.warning("%s: %s is not removed, as the table has files there", self.name, folder)
                     return
                 self.java.io().deletePrefix(folder)
