@@ -10,7 +10,7 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
-from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg import IcebergDestination, indexing
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 
@@ -215,6 +215,25 @@ def test_a_foreign_write_can_be_taken_back(hadoop: Lake) -> None:
     hadoop.sql(UNDO.replace("{s}", str(ours)))
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
     goes_on(hadoop, destination, stream)
+
+
+def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was compacted away and expired under a reader is no damage: the table is read again."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    hadoop.sql(COMPACT)
+    add_files, times = indexing.add_files, []
+
+    def late(*args: Any) -> None:
+        times.append(1)
+        if len(times) == 1:
+            hadoop.sql(COMPACT)
+            hadoop.sql(EXPIRE)
+        add_files(*args)
+
+    monkeypatch.setattr(indexing, "add_files", late)
+    goes_on(hadoop, destination, stream)
+    assert len(times) == 2
 
 
 def test_a_cherry_picked_snapshot_is_noticed(hadoop: Lake) -> None:

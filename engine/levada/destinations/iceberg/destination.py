@@ -172,7 +172,12 @@ class IcebergDestination(Destination):
                 raise missing(state.name, state.schema)
             if self._intact(state, opened).since:
                 opened.record_current()
-            self._maintain(state, opened)
+            try:
+                self._maintain(state, opened)
+            except DestinationChanged as error:
+                if not self._was_outdated(state, error):
+                    raise
+                _log.warning("maintenance of %s failed, as another writer removed files: %s", state.name, error.message)
 
     # -- a copy beside the table
 
@@ -313,6 +318,18 @@ class IcebergDestination(Destination):
                 if attempt == _ATTEMPTS:
                     raise
                 _log.info("%s; trying again", conflict.message)
+            except DestinationChanged as error:
+                if attempt == _ATTEMPTS or not self._was_outdated(state, error):
+                    raise
+                _log.info("%s, but it is no longer the table's; trying again", error.message)
+
+    def _was_outdated(self, state: TableState, error: DestinationChanged) -> bool:
+        """Return True if a file is missing that the table no longer names: another writer compacted it away."""
+        if error.code != "table_damaged" or state.table is None:
+            return False
+        before = state.table.metadata.snapshot_id
+        table = self._open(state)
+        return table is not None and table.metadata.snapshot_id != before
 
     def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.schema)
@@ -385,7 +402,11 @@ class IcebergDestination(Destination):
         if state.index is None:
             state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
         reader = KeyReader.of(schema, layout)
-        follow(state.index, table, reader, self._context.pipeline)
+        try:
+            follow(state.index, table, reader, self._context.pipeline)
+        except BaseException:
+            state.index.discard()
+            raise
         return state.index
 
     def _index_copy(
