@@ -5,12 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
 from levada.destinations.iceberg import IcebergDestination, indexing
+from levada.destinations.iceberg.layout import FIELD_ID
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 
@@ -234,6 +237,28 @@ def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monke
     monkeypatch.setattr(indexing, "add_files", late)
     goes_on(hadoop, destination, stream)
     assert len(times) == 2
+
+
+def test_equality_deletes_are_noticed(hadoop: Lake) -> None:
+    """Deletes by value, as Flink writes them, count as a write; a new copy takes their place."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    table = destination._states[ORDERS.id].table
+    assert table is not None
+    path = f"{table.storage().folder}equality.parquet"
+    value = pa.table({"id": [3]}, pa.schema([pa.field("id", pa.int64(), metadata={FIELD_ID: "1"})]))
+    with table.storage().io().new_output(path).create() as sink:
+        pq.write_table(value, sink)
+    i, gateway = table._jvm.iceberg, table._jvm._gateway
+    ids = gateway.new_array(gateway.jvm.int, 1)
+    ids[0] = 1
+    builder = i.FileMetadata.deleteFileBuilder(table.java.spec()).ofEqualityDeletes(ids).withPath(path)
+    deletes = builder.withFormat("parquet").withFileSizeInBytes(1000).withRecordCount(1).build()
+    table.java.newRowDelta().addDeletes(deletes).commit()
+    with pytest.raises(DestinationChanged) as caught:
+        look(destination)
+    assert caught.value.code == "foreign_write"
+    resync(hadoop, destination, stream)
 
 
 def test_a_cherry_picked_snapshot_is_noticed(hadoop: Lake) -> None:

@@ -219,6 +219,8 @@ class Roster:
             return
         record.attempts += 1
         parked = park(error, record.attempts, self._live.now.retries, datetime.now(UTC))
+        solution = parked.solution.replace("MANIFEST TABLE", f"MANIFEST {record.name}")
+        parked = replace(parked, solution=solution)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
             "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
