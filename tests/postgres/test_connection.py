@@ -60,6 +60,18 @@ def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:
     pg.finish()
 
 
+def test_names_mean_the_servers_own(db: Database, role: str) -> None:
+    """A function that a role has put into the search path of the database is not called."""
+    db.execute(
+        f"GRANT CREATE ON SCHEMA public TO {role}",
+        f"SET ROLE {role}; CREATE FUNCTION public.length(text) RETURNS int LANGUAGE sql AS 'SELECT 7'; RESET ROLE",
+        f"ALTER DATABASE {db.name} SET search_path = public, pg_catalog",
+    )
+    assert db.query("SELECT length('a')") == [(7,)]
+    with db.connection.connect() as c:
+        assert c.execute("SELECT length('a'), current_setting('lock_timeout')").fetchone() == (1, "1min")
+
+
 def test_password_is_read_at_each_connect(db: Database, secret_role: str, tmp_path: Path) -> None:
     """A rotated password needs no new object, no line break in the file, and is in no pickle."""
     connection = replace(db.connection, user=None, credentials=credentials(tmp_path / "c", secret_role, "first"))
@@ -117,7 +129,7 @@ def test_hidden_rows_are_an_error(db: Database, role: str) -> None:
         f"GRANT SELECT ON t TO {role}",
     )
     with replace(db.connection, user=role).connect() as c, pytest.raises(NeedsOperator) as raised, source_errors("x"):
-        c.execute("SELECT * FROM t")
+        c.execute("SELECT * FROM public.t")
     assert raised.value.code == "row_security"
 
 
@@ -126,12 +138,12 @@ def test_statement_failures_have_stable_codes(db: Database) -> None:
     cases = {
         "statement_timeout": "SELECT pg_sleep(10)",
         "table_missing": "SELECT * FROM nowhere",
-        "object_exists": "INSERT INTO t VALUES ('sensitive')",
+        "object_exists": "INSERT INTO public.t VALUES ('sensitive')",
         "source_error": "SELECT 1 / 0",
     }
     with db.connection.connect() as c:
-        c.execute("CREATE TABLE t (secret text PRIMARY KEY)")
-        c.execute("INSERT INTO t VALUES ('sensitive')")
+        c.execute("CREATE TABLE public.t (secret text PRIMARY KEY)")
+        c.execute("INSERT INTO public.t VALUES ('sensitive')")
         c.execute("SET statement_timeout = 50")
         for code, statement in cases.items():
             with pytest.raises(LevadaError) as raised, source_errors("testing"):

@@ -159,7 +159,7 @@ def test_lost_slot_is_a_warning_here() -> None:
     with temporary_postgres(settings=settings) as server:
         connection = connection_to(server)
         with connection.connect() as c:
-            c.execute("CREATE TABLE t (id int PRIMARY KEY)")
+            c.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
             create_slot(c, "s")
             for _ in range(4):
                 c.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)), pg_switch_wal()")

@@ -176,7 +176,7 @@ def test_exported_snapshot_holds_what_committed_before_it(db: Database) -> None:
         with db.connection.connect() as c, c.transaction():
             c.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             c.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
-            assert c.execute("SELECT id FROM t").fetchall() == [(1,)]
+            assert c.execute("SELECT id FROM public.t").fetchall() == [(1,)]
         status = db.query(
             "SELECT temporary, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name <> 's'"
         )

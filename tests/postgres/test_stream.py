@@ -132,7 +132,7 @@ def test_heartbeat_is_streamed(db: Database) -> None:
 def test_end_of_the_wal_is_past_every_commit_and_is_reached(versions: Database) -> None:
     """A commit that the server has not flushed yet is below the end that is told, and the stream gets there."""
     prepare(versions)
-    with open_stream(versions) as stream, versions.connection.connect() as c:
+    with open_stream(versions) as stream, versions.connect() as c:
         for n in range(3):
             c.execute("INSERT INTO t VALUES (%s)", [n])
             end = current_wal_lsn(c)

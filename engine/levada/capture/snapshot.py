@@ -93,7 +93,7 @@ class SnapshotSource(BatchSource):
         name = sql.Identifier(leaf.name.schema, leaf.name.name)
         query = sql.SQL("SELECT {} FROM ONLY {}").format(columns, name) + where
         statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(self._connection)
-        return copy_out(self._connection.pgconn, statement, f"reading {leaf.name}")
+        return copy_out(self._connection, statement, f"reading {leaf.name}")
 
     def _inserts(self, schema: ReplicatedTableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
         count = rows.num_rows

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
@@ -19,6 +18,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.copying import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.replication import quote_identifier
+from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
@@ -31,7 +31,7 @@ _SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
 @contextmanager
 def snapshot_session(
     connection: PostgresConnection, snapshot: ExportedSnapshot, application: str
-) -> Iterator[psycopg.Connection[Any]]:
+) -> Iterator[WatchedConnection]:
     """Open a read-only transaction that sees what the snapshot holds.
 
     Raise Transient ``snapshot_gone`` if whoever exported it holds it no more.
@@ -70,7 +70,7 @@ class RangeReader:
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:
-            for data, sizes in copy_out(conn.pgconn, statement, f"copying {part.leaf}"):
+            for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
                 batch = self._settle(decoder.decode(data, sizes))
                 if batch.num_rows:
                     self.rows += batch.num_rows

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.failures import source_error, source_errors
+from levada.postgres.silence import AT_WORK, SILENCE_S, Silence, WatchedConnection
 from levada.values import QualifiedTable
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
+
+_log = logging.getLogger(__name__)
 
 _NAME_BYTES: Final = 63
 """NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off."""
@@ -36,10 +39,17 @@ _OPTIONS: Final = " ".join(
         "statement_timeout=0",
         "idle_in_transaction_session_timeout=0",
         "idle_session_timeout=0",
+        # Every role may lock its own tables, for as long as it likes.
+        "lock_timeout=60s",
+        # Nothing that a role may create comes before the names that statements mean.
+        "search_path=pg_catalog",
         # A policy that hides rows is an error then, not a copy that silently lacks them.
         "row_security=off",
     )
 )
+
+_CHECK_S: Final = 15.0
+"""Time limit of the second connection, which asks whether a server is at work."""
 
 _KEEPALIVE: Final = {
     "keepalives": 1,
@@ -57,7 +67,8 @@ class PostgresConnection:
 
     ``credentials`` is a folder with the files ``username`` and ``password``, read at each connect so that a rotated
     password needs no restart; None: libpq's own environment and passfile, and ``user``. ``sslmode`` and
-    ``sslrootcert`` are libpq's.
+    ``sslrootcert`` are libpq's. A connection on which nothing is received for ``silence_s`` seconds has failed, see
+    `levada.postgres.silence`.
     """
 
     host: str
@@ -68,6 +79,7 @@ class PostgresConnection:
     sslrootcert: Path | None = None
     user: str | None = None
     application_name: str = "levada"
+    silence_s: float = SILENCE_S
 
     @property
     def where(self) -> str:
@@ -89,7 +101,7 @@ class PostgresConnection:
             "application_name": clamp_application_name(self.application_name, application),
             "client_encoding": "UTF8",
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "options": _OPTIONS,
+            "options": f"{_OPTIONS} {self._walsender_options()}" if replication else _OPTIONS,
             **_KEEPALIVE,
         }
         if self.credentials is not None:
@@ -98,11 +110,37 @@ class PostgresConnection:
             parameters["replication"] = "database"
         return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
 
-    def connect(self, *, application: str = "") -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, *, application: str = "") -> WatchedConnection:
         """Return an SQL connection in autocommit, with UTC, ISO dates, exact floats and UTF-8."""
+        connection = self._connect(application)
+        connection.limit_s, connection.at_work = self.silence_s, self.at_work
+        return connection
+
+    def at_work(self, pid: int) -> bool:
+        """Return True if the server executes something for the backend with this PID; asks on a connection of its own.
+
+        False as well if the server cannot be asked.
+        """
+        try:
+            with self._connect("watch") as connection, source_errors(f"asking {self.where} for backend {pid}"):
+                connection.limit_s = _CHECK_S
+                row = connection.execute(AT_WORK, [pid]).fetchone()
+        except LevadaError as error:
+            _log.info("a connection is silent, and the server cannot be asked: %s", error.message)
+            # A server that refuses a login has been reached.
+            return error.code == "too_many_connections"
+        return row is not None and bool(row[0])
+
+    def silence(self) -> Silence:
+        """Begin to measure how long the server is silent."""
+        return Silence(self.silence_s, self.at_work)
+
+    def _connect(self, application: str) -> WatchedConnection:
         conninfo = self.conninfo(application=application)
         with source_errors(f"connecting to {self.where}"):
-            return psycopg.connect(conninfo, autocommit=True)
+            connection = WatchedConnection.connect(conninfo, autocommit=True)
+        connection.doing = f"{self.application_name}:{application} at {self.where}"
+        return connection
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a connection to a walsender of this database, non-blocking."""
@@ -131,6 +169,12 @@ class PostgresConnection:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise source_error(doing, None, f"no answer within {_CONNECT_TIMEOUT_S} s")
         raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0])
+
+    def _walsender_options(self) -> str:
+        # A slot waits for the transactions that run, and no role's setting may limit that. The server's time limit for
+        # a walsender may be shorter than a reader is busy, and may change while the stream is open. A session's own is
+        # neither, and every role may set it.
+        return f"-c lock_timeout=0 -c wal_sender_timeout={self.silence_s * 1000:.0f}ms"
 
     def _secret(self, name: str) -> str:
         assert self.credentials is not None

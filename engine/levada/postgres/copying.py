@@ -7,19 +7,26 @@ from typing import Final
 
 from psycopg import pq
 
-from levada.postgres.failures import result_error, source_errors
+from levada.postgres.failures import result_error, source_error, source_errors
+from levada.postgres.silence import WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
 """Larger ones cost more: they leave the processor's caches before they are decoded."""
 
 
-def copy_out(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
+def copy_out(conn: WatchedConnection, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
     """Run a COPY TO STDOUT; yield slices: CopyData payloads one after another, and the size of each in bytes.
 
     A slice ends with the payload that brings it to 2 MiB; the last may have less. ``doing`` is for messages of errors.
-    One left before its end leaves the connection in the middle of the COPY.
+    One left before its end leaves the connection in the middle of the COPY. Raise Transient ``source_silent`` as
+    `levada.postgres.silence` says.
     """
-    started = pg.exec_(statement)
+    pg, silence = conn.pgconn, conn.silence()
+    with source_errors(doing):
+        pg.send_query(statement)
+        started = next_result(pg, doing, silence)
+    if started is None:
+        raise source_error(doing, None, "the server gave no answer")
     if started.status != pq.ExecStatus.COPY_OUT:
         raise result_error(doing, started)
     receive = pg.get_copy_data
@@ -27,7 +34,10 @@ def copy_out(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[tuple[
     sizes: list[int] = []
     with source_errors(doing):
         while True:
-            size, payload = receive(0)
+            size, payload = receive(1)
+            if size == 0:
+                await_input(pg, doing, silence)
+                continue
             if size < 0:
                 break
             # Into one buffer at once: objects of their own would cost more than all else here.
@@ -36,8 +46,8 @@ def copy_out(pg: pq.abc.PGconn, statement: bytes, doing: str) -> Iterator[tuple[
             if len(data) >= _SLICE_BYTES:
                 yield data, sizes
                 data, sizes = bytearray(), []
-        ended = pg.get_result()
-        while pg.get_result() is not None:
+        ended = next_result(pg, doing, silence)
+        while next_result(pg, doing, silence) is not None:
             pass
     if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
         raise result_error(doing, ended or started)

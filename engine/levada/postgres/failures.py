@@ -125,6 +125,12 @@ FAILURES: Final = (
         pattern="certificate|SSL error|SSL negotiation|does not support SSL|sslmode",
         hint="check spec.source.tls: its mode, and that the CA is the one that signed the server's certificate",
     ),
+    Failure(
+        "source_silent",
+        Transient,
+        pattern=r"^nothing received for ",
+        hint="check what is between Levada and the source: a firewall, a NAT, a proxy, a pooler",
+    ),
     # Told by SQLSTATE.
     Failure(
         "slot_active",

@@ -130,7 +130,10 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
             f"slot {name} is to be a failover slot, which PostgreSQL has from version 17 on",
             hint="set spec.source.slot.failover to false",
         )
+    # Running transactions are waited for like locks, and each attempt would begin to wait for all of them again.
+    conn.execute("SET lock_timeout = 0")
     row = conn.execute(query, [name, PLUGIN]).fetchone()
+    conn.execute("RESET lock_timeout")
     assert row is not None
     return Lsn.parse(row[0])
 
@@ -223,7 +226,9 @@ def export_snapshot(connection: PostgresConnection, slot_name: str) -> Iterator[
     pg = connection.connect_replication(application=slot_name)
     try:
         command = f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
-        result = execute_replication(pg, command, f"exporting a snapshot through slot {slot_name}")
+        result = execute_replication(
+            pg, command, f"exporting a snapshot through slot {slot_name}", connection.silence()
+        )
         lsn, name = result.get_value(0, 1), result.get_value(0, 2)
         assert lsn is not None
         assert name is not None

@@ -7,6 +7,7 @@ import select
 import struct
 import threading
 import time
+import weakref
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +17,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.replication import execute_replication, quote_identifier, quote_literal
+from levada.postgres.silence import next_result
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -33,9 +35,14 @@ _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
 class ReplicationStream:
-    """What one slot sends; it holds the slot until `close`.
+    """Messages of one slot. The stream holds the slot until `close`.
 
-    `receive` and `close` belong to one thread; `acknowledge` and `keepalive` may be called from any.
+    `receive` and `close` belong to one thread; `acknowledge` and `keepalive` may be called from any. A thread of the
+    stream's own reports to the server while the reader is busy, as the server drops a reader that does not report.
+
+    Where nothing is received for half of the connection's ``silence_s``, the server is asked for a reply. It answers
+    promptly, unless it decodes a transaction of which nothing is sent. Without an answer for the other half the stream
+    has failed, unless the server is at work, see `levada.postgres.silence`.
     """
 
     def __init__(
@@ -55,7 +62,9 @@ class ReplicationStream:
         self._server_wal_end = start_lsn or Lsn(0)
         self._idle_wal_end: Lsn | None = None
         self._keepalive_at = 0
-        self._closed = False
+        self._closed = threading.Event()
+        self._silence = connection.silence()
+        self._asked_at: float | None = None
         self._pg = connection.connect_replication(application=slot)
         try:
             self._status_interval_s = self._read_status_interval()
@@ -66,12 +75,16 @@ class ReplicationStream:
                 self._pg,
                 f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
                 self._doing,
+                connection.silence(),
             )
         except BaseException:
             self._pg.finish()
             raise
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
+        self._silence.heard()
+        args = (weakref.ref(self), self._closed, self._status_interval_s / 2)
+        threading.Thread(target=_keep_alive, args=args, name="levada-keepalive", daemon=True).start()
 
     @property
     def acknowledged(self) -> Lsn:
@@ -113,20 +126,21 @@ class ReplicationStream:
             self._acknowledged = max(self._acknowledged, lsn)
 
     def keepalive(self) -> None:
-        """Report to the server if it is time to; for whoever is busy for longer than a few seconds between receives."""
+        """Report to the server if a report is due, and the stream is not in use by its reader."""
         if self._lock.acquire(blocking=False):
             try:
                 with source_errors(self._doing):
-                    self._report(time.monotonic())
+                    if not self._closed.is_set():
+                        self._report(time.monotonic())
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         """Tell the last acknowledgement, end the stream and free the slot; not an error if closed already."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             try:
                 self._end_politely()
             except OperationalError:
@@ -147,6 +161,7 @@ class ReplicationStream:
             full = self._drain(messages, max_messages, max_bytes)
             now = time.monotonic()
             self._report(now)
+            self._check_silence()
             if full or now >= deadline:
                 break
             wait_s = _NAP_S if messages else min(_IDLE_POLL_S, deadline - now)
@@ -167,6 +182,9 @@ class ReplicationStream:
         dry = False
         while left > 0 and budget > 0:
             length, data = get(1)
+            if length > 0:
+                self._silence.heard()
+                self._asked_at = None
             if length > _KEEPALIVE_BYTES:
                 append(data.tobytes())
                 budget -= length
@@ -201,16 +219,29 @@ class ReplicationStream:
         if since >= self._status_interval_s or (self._acknowledged > self._told and since >= _ACK_DELAY_S):
             self._send_status(self._acknowledged)
 
-    def _send_status(self, flush: Lsn) -> None:
+    def _check_silence(self) -> None:
+        """Ask for a reply at half of the limit; raise OperationalError at the limit, unless the server is at work.
+
+        A reader that was busy for longer than that has not asked yet, and an idle server says nothing unasked.
+        """
+        now = time.monotonic()
+        if self._asked_at is None:
+            if self._silence.seconds >= self._silence.limit_s / 2:
+                self._asked_at = now
+                self._send_status(self._acknowledged, ask=True)
+        elif now - self._asked_at >= self._silence.limit_s / 2:
+            self._silence.check(self._pg.backend_pid, self._doing)
+
+    def _send_status(self, flush: Lsn, *, ask: bool = False) -> None:
         clock_us = int((time.time() - _POSTGRES_EPOCH_S) * 1e6)
         write = max(self._server_wal_end, flush)
-        self._pg.put_copy_data(struct.pack("!cQQQqB", b"r", write, flush, flush, clock_us, 0))
+        self._pg.put_copy_data(struct.pack("!cQQQqB", b"r", write, flush, flush, clock_us, ask))
         self._pg.flush()
         self._told = max(self._told, flush)
         self._told_at = time.monotonic()
 
     def _ended(self) -> LevadaError:
-        result = self._pg.get_result()
+        result = next_result(self._pg, self._doing, self._silence)
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return result_error(self._doing, result)
         return Transient("source_stopping", f"{self._doing}: the server ended the stream")
@@ -220,24 +251,41 @@ class ReplicationStream:
         self._send_status(self._acknowledged)
         self._pg.put_copy_end()
         deadline = time.monotonic() + _CLOSE_S
-        while self._pg.flush() or time.monotonic() < deadline:
-            length, _ = self._pg.get_copy_data(1)
-            if length < 0:
-                while self._pg.get_result() is not None:
-                    pass
+        over = False
+        while time.monotonic() < deadline:
+            # Neither of the two waits: a peer that is silent must not keep the slot's reader.
+            self._pg.flush()
+            if not over:
+                length, _ = self._pg.get_copy_data(1)
+                over = length < 0
+            elif not self._pg.is_busy() and self._pg.get_result() is None:
                 return
-            if length == 0:
+            if self._pg.is_busy() or not over:
                 self._poll.poll(_NAP_S * 1000)
                 self._pg.consume_input()
 
     def _require_publication(self, publication: str) -> None:
         # From version 18 on the server streams nothing, without an error, for a publication that is not there.
         query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
-        if not execute_replication(self._pg, query, self._doing).ntuples:
+        if not execute_replication(self._pg, query, self._doing, self._silence).ntuples:
             raise source_error(self._doing, None, f'publication "{publication}" does not exist')
 
     def _read_status_interval(self) -> float:
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        value = execute_replication(self._pg, query, self._doing).get_value(0, 0)
+        value = execute_replication(self._pg, query, self._doing, self._silence).get_value(0, 0)
         timeout_s = int(value or 0) / 1000
         return min(_MAX_STATUS_INTERVAL_S, timeout_s / 6) if timeout_s else _MAX_STATUS_INTERVAL_S
+
+
+def _keep_alive(stream: weakref.ref[ReplicationStream], closed: threading.Event, every_s: float) -> None:
+    """Report for a stream until it is closed. The thread does not keep a stream that nothing else refers to."""
+    while not closed.wait(every_s):
+        if (open_stream := stream()) is None:
+            return
+        try:
+            open_stream.keepalive()
+        except LevadaError as error:
+            # The reader meets the same error.
+            _log.debug("no report: %s", error)
+            return
+        del open_stream
