@@ -62,9 +62,11 @@ def test_silent_stream_ends_and_is_opened_again(db: Database, proxy: StallingPro
     db.execute("INSERT INTO t VALUES (2)")
     if new:
         threading.Timer(LIMIT_S + 1, proxy.stall).start()
+    assert stream.answers
     with pytest.raises(Transient) as raised:
         receive_for_ever(stream)
     assert raised.value.code == "source_silent"
+    assert not stream.answers
     stream.close()
     proxy.close()
     with stalling_proxy(db.server.port) as healed:

@@ -68,6 +68,7 @@ def test_not_ready_says_why() -> None:
     assert not_ready(running()) == ""
     assert not_ready(samples.progress(samples.table(error=samples.error(), phase="Errored"))) == ""
     assert "not open" in not_ready(running(capture=samples.capture(connected=False)))
+    assert "slot shop is not active" in not_ready(running(slot=samples.slot(name="shop", active=False)))
     assert not_ready(running(state=PipelineState.STOPPING)) == "stopping"
     assert "[slot_lost]" in not_ready(running(error=samples.error(code="slot_lost")))
 

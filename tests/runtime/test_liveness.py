@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.runtime import samples
 from tests.runtime.samples import seconds
 
+from levada.runtime.job import Job
 from levada.runtime.liveness import Liveness, hung, moved, stuck, unread_bytes
 from levada.runtime.progress import PipelineState, Progress
 from levada.values import Lsn
@@ -72,7 +74,7 @@ def test_wal_after_a_long_idle_time_has_the_whole_deadline() -> None:
 
 def applying(second: float, **changes: object) -> Progress:
     """Return a snapshot in which everything moves but one table's batch, begun at noon."""
-    job = {"job": "apply", "job_since": seconds(0), "pending_segments": 1, "pending_rows": 5, **changes}
+    job = {"job": Job.APPLY, "job_since": seconds(0), "pending_segments": 1, "pending_rows": 5, **changes}
     return at(second, received=2000 + int(second), tables=(samples.table(), samples.table("payments", **job)))
 
 
@@ -80,12 +82,18 @@ def test_a_batch_that_does_not_end_is_death() -> None:
     """Though capture and the other tables go on; a batch in a queue, or upkeep that nobody waits for, is not."""
     assert hung(applying(DEADLINE - 1), DEADLINE) == ""
     assert "apply of table public.payments" in hung(applying(DEADLINE), DEADLINE)
-    assert "maintain" in hung(applying(DEADLINE, job="maintain"), DEADLINE)
-    assert "look" in hung(applying(DEADLINE, job="look"), DEADLINE)
-    assert hung(applying(DEADLINE, job="maintain", pending_segments=0), DEADLINE) == ""
+    assert "maintain" in hung(applying(DEADLINE, job=Job.MAINTAIN), DEADLINE)
+    assert "look" in hung(applying(DEADLINE, job=Job.LOOK), DEADLINE)
+    assert hung(applying(DEADLINE, job=Job.MAINTAIN, pending_segments=0), DEADLINE) == ""
     assert hung(applying(DEADLINE, job_since=None), DEADLINE) == ""
-    assert hung(applying(DEADLINE, job="copy"), DEADLINE) == ""
+    assert hung(applying(DEADLINE, job=Job.COPY), DEADLINE) == ""
     assert "payments" in Liveness(DEADLINE).observe(applying(DEADLINE), seconds(DEADLINE))
+
+
+@pytest.mark.parametrize("job", Job)
+def test_every_job_but_a_copy_is_judged(job: Job) -> None:
+    """A job of any kind that does not end while changes wait for it is a reason to restart."""
+    assert bool(hung(applying(DEADLINE, job=job), DEADLINE)) == (job is not Job.COPY)
 
 
 def test_the_deadline_can_change() -> None:

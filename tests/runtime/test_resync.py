@@ -13,6 +13,7 @@ from tests.runtime.replacing import Replacing
 from tests.runtime.test_changes import TIMEOUT_S, Only, Rig, table
 
 from levada.errors import NeedsOperator, Transient
+from levada.runtime.liveness import hung
 from levada.runtime.progress import Progress
 from levada.runtime.retries import RetryLimits
 from levada.stores.interface import TableAction
@@ -105,6 +106,17 @@ def test_a_table_streams_while_it_is_copied_again(rig: ResyncRig, db: Database) 
     done = rig.wait(lambda p: p.staging.segments == 0)
     assert table(done, "orders").phase == "Ready"
     assert rig.lake.copies_of("orders") == 2
+
+
+def test_a_swap_that_does_not_end_is_death(rig: ResyncRig, db: Database) -> None:
+    """The time of a swap, as that of a batch, counts from its begin, and changes that wait for it are noticed."""
+    gate = rig.gate("swap")
+    rig.resync()
+    assert gate.reached.wait(TIMEOUT_S)
+    db.execute("INSERT INTO orders (note) VALUES ('while it hangs')")
+    rig.wait(lambda p: "swap of table public.orders" in hung(p, 0.5))
+    gate.opened.set()
+    rig.wait_swapped()
 
 
 def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None:

@@ -48,8 +48,15 @@ class CaptureWorker:
             durable=log.staging.durable, remember=remember, remember_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
+        self._stream: ReplicationStream | None = None
         self.streaming = False
         """Whether a stream is open, or was until a moment ago and is opened anew because of `reopen`."""
+
+    @property
+    def connected(self) -> bool:
+        """Return True while a stream is open and the server answers on it; from any thread."""
+        stream = self._stream
+        return self.streaming and (stream is None or stream.answers)
 
     @property
     def position(self) -> CapturePosition:
@@ -92,12 +99,13 @@ class CaptureWorker:
             publication=self._settings.publication,
             start_lsn=start,
         ) as stream:
-            self.streaming = True
+            self._stream, self.streaming = stream, True
             self._acknowledger.attach(stream, confirmed, start)
             try:
                 self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
             finally:
                 self._acknowledger.detach()
+                self._stream = None
 
     def _staged(self) -> Lsn:
         """Return the end of what is staged, and hand on what this process wrote without knowing that it succeeded."""

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from levada.cli.hints import runnable
 from levada.errors import LevadaError
+from levada.printable import printable
 
 
 class Output(StrEnum):
@@ -25,14 +26,22 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class _Console(Console):
+    """A console that shows control characters instead of handing them to the terminal."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print what is given; a text may have several lines."""
+        super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
+
+
 def console() -> Console:
     """Return a console on what standard output is now."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def error_console() -> Console:
     """Return a console on what standard error is now."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 @contextmanager
@@ -65,7 +74,7 @@ def show_error(error: BaseException, *, debug: bool) -> None:
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:
     """Write one problem: a panel on a terminal, plain lines elsewhere."""
     target = error_console()
-    hint = runnable(hint)
+    message, hint = printable(message), printable(runnable(hint))
     if not target.is_terminal:
         indented = hint.replace("\n", "\n        ")
         target.print(f"{severity}: {message} [{code}]" + (f"\n  hint: {indented}" if hint else ""), markup=False)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from levada.cli.render import Document, dashboard, news, summary
+from levada.printable import printable_values
 
 _SUMMARY_S: Final = 60.0
 _RATE_WINDOW_S: Final = 5.0
@@ -43,6 +44,7 @@ class LiveReport(Report):
 
     def show(self, now: Document) -> None:
         """Draw it; rates are over the last seconds."""
+        now = printable_values(now)
         self._live.update(dashboard(now, self._before))
         if self._before is None or time.monotonic() - self._before_at > _RATE_WINDOW_S:
             self._before, self._before_at = now, time.monotonic()
@@ -66,6 +68,7 @@ class LineReport(Report):
 
     def show(self, now: Document) -> None:
         """Print the news since the last call."""
+        now = printable_values(now)
         for line in news(now, self._before):
             self._print(line)
         self._before = now

@@ -13,6 +13,7 @@ from levada.cli.render import Document, dashboard
 from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
+from levada.printable import printable_values
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import open_store, pipeline_config
 from levada.runtime.progress import (
@@ -38,7 +39,7 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     if output is Output.JSON:
         write_json(document)
     else:
-        console().print(dashboard(document))
+        console().print(dashboard(printable_values(document)))
         if document["state"] == PipelineState.STOPPED:
             console().print(_without_engine(manifests), style="dim")
     return verdict(document)

@@ -31,6 +31,7 @@ _IDLE_POLL_S: Final = 0.25
 _ACK_DELAY_S: Final = 0.1
 _MAX_STATUS_INTERVAL_S: Final = 10.0
 _CLOSE_S: Final = 1.0
+_REPLY_S: Final = 5.0
 _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
@@ -90,6 +91,12 @@ class ReplicationStream:
     def acknowledged(self) -> Lsn:
         """The highest position that `acknowledge` was given, whether the server knows it already or not."""
         return self._acknowledged
+
+    @property
+    def answers(self) -> bool:
+        """Return False once the server has been asked for a reply and has not replied within a few seconds."""
+        asked = self._asked_at
+        return asked is None or time.monotonic() - asked < min(_REPLY_S, self._silence.limit_s / 4)
 
     @property
     def server_wal_end(self) -> Lsn:

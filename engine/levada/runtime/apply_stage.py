@@ -14,6 +14,7 @@ from levada.destinations import Destination, Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
 from levada.runtime.deciding import apply_is_due, is_void, maintenance_is_due, wants_apply
+from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.reports import ApplyEnded, JobBegun, Looked, MaintainEnded, Report
 from levada.runtime.roster import Roster
@@ -55,7 +56,7 @@ class ApplyStage:
         for record in self._roster.tables.values():
             if record.look_due and not record.busy:
                 record.look_due = False
-                record.begin("look")
+                record.begin(Job.LOOK)
                 self._pool.submit(self._look, record.id)
 
     def _look(self, table: TableId) -> None:  # in a pool
@@ -101,7 +102,7 @@ class ApplyStage:
         manifests = tuple(sorted(chosen.values(), key=lambda m: m.end_lsn))
         positions = {r.id: self._roster.position(r) for r in records}
         for record in records:
-            record.begin("apply")
+            record.begin(Job.APPLY)
             record.pending_since = None
         self._pool.submit(self._run, positions, manifests)
 
@@ -145,7 +146,7 @@ class ApplyStage:
         for record in self._roster.tables.values():
             if maintenance_is_due(record, self._live.now, now):
                 record.maintained_at = now
-                record.begin("maintain")
+                record.begin(Job.MAINTAIN)
                 self._pool.submit(self._run_maintenance, record.id)
 
     def _run_maintenance(self, table: TableId) -> None:  # in a pool

@@ -37,8 +37,8 @@ class CaptureThread:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the stream runs; from any thread."""
-        return self._worker.streaming
+        """Return True while the stream is open and the server answers on it; from any thread."""
+        return self._worker.connected
 
     @property
     def error(self) -> LevadaError | None:

@@ -12,6 +12,7 @@ from levada.runtime.controls import MadeAs
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import copies_to_start, is_void
 from levada.runtime.dedicated import DedicatedCopy
+from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.reports import CopyEnded, CopyStarted, Report
 from levada.runtime.roster import Roster
@@ -49,7 +50,7 @@ class CopyStage:
         """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""
         for record in copies_to_start(self._roster.tables.values(), self._live.now.copy_tables, sessions):
             record.cancel.clear()
-            record.begin("copy")
+            record.begin(Job.COPY)
             record.copied_as = MadeAs.of(self._live.now, record.name)
             self._roster.enter(record, DataSync())
             # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.

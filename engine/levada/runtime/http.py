@@ -123,7 +123,10 @@ class ProgressServer:
 
 
 def not_ready(progress: Progress | None) -> str:
-    """Return why the engine is not ready, empty if it is: running, its stream open, no error that stops it."""
+    """Return why the engine is not ready, empty if it is.
+
+    It is ready while it runs without an error that stops it, its stream is open and answers, and its slot is in use.
+    """
     if progress is None:
         return "starting"
     if progress.error is not None:
@@ -131,7 +134,9 @@ def not_ready(progress: Progress | None) -> str:
     if progress.state is not PipelineState.RUNNING:
         return progress.state.value.lower()
     if not progress.capture.connected:
-        return "the replication stream is not open"
+        return "the replication stream is not open, or the server does not answer on it"
+    if progress.slot.active is False:
+        return f"slot {progress.slot.name} is not active"
     return ""
 
 

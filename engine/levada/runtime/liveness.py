@@ -46,11 +46,12 @@ def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
 def hung(progress: Progress, deadline_s: float) -> str:
     """Return which table's job does not end though changes wait for it, empty if none; a copy is not judged."""
     for table in progress.tables:
-        if table.job not in ("look", "apply", "maintain") or table.job_since is None or not table.pending_segments:
+        if table.job is None or not table.job.judged or table.job_since is None or not table.pending_segments:
             continue
         seconds = (progress.at - table.job_since).total_seconds()
         if seconds >= deadline_s:
-            return f"{table.job} of table {table.table} runs for {seconds:.0f} s, and {table.pending_rows} changes wait"
+            waiting = f"{table.pending_rows} changes wait"
+            return f"{table.job.value} of table {table.table} runs for {seconds:.0f} s, and {waiting}"
     return ""
 
 

@@ -6,7 +6,10 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any, Final
+
+from levada.printable import one_record, printable
 
 _QUIET: Final = ("py4j", "pyspark", "pyiceberg", "fsspec", "urllib3", "asyncio")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -36,6 +39,14 @@ class LineFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's name
         """Return the time in UTC, with milliseconds."""
         return _time(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line. A name that holds a line feed does not make a second one that looks like a record."""
+        return one_record(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
+        """Return the traceback, indented as the lines of one record are."""
+        return indent(printable(super().formatException(ei)), "  ", lambda line: True)
 
 
 class JsonFormatter(logging.Formatter):

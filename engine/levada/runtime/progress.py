@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from levada.copy.progress import CopyProgress as CopyProgress
+from levada.runtime.job import Job
 from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1
@@ -107,8 +108,8 @@ class TableProgress:
     resync: ResyncProgress | None = None
     copy_order: str = ""
     """What tells the copy apart that another process is to make, or makes; empty for none."""
-    job: str = ""
-    """What has the table now: copy, look, apply, maintain, or empty for nothing."""
+    job: Job | None = None
+    """The job that has the table now."""
     job_since: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class TableProgress:
             "resyncNonce": self.resync_nonce,
             "resync": None if self.resync is None else self.resync.to_json(),
             "copyOrder": self.copy_order,
-            "job": self.job,
+            "job": "" if self.job is None else self.job.value,
             "jobSince": _time(self.job_since),
             "error": None if self.error is None else self.error.to_json(),
         }

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from levada.copy.progress import CopyProgress
+from levada.runtime.job import Job
 from levada.runtime.phases import STREAMING
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored
@@ -117,7 +118,7 @@ def resyncs_to_start(tables: Iterable[TableRecord], at_once: int, now: float) ->
 
 def copies_running(tables: Iterable[TableRecord]) -> int:
     """Return how many tables are copied now, for the first time or beside themselves, catching up included."""
-    return sum(r.busy == "copy" or (r.resync is not None and r.resync.step is not Step.WAITING) for r in tables)
+    return sum(r.busy is Job.COPY or (r.resync is not None and r.resync.step is not Step.WAITING) for r in tables)
 
 
 def is_outdated(resync: Resync, newest: ReplicatedTableSchema | None) -> bool:

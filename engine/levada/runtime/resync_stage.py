@@ -21,8 +21,9 @@ from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import apply_is_due, is_void, wants_apply
+from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
-from levada.runtime.reports import Report
+from levada.runtime.reports import JobBegun, Report
 from levada.runtime.resync import (
     Resync,
     ResyncEnded,
@@ -101,6 +102,8 @@ class ResyncStage:
         table = record.id
 
         def run() -> None:  # in a pool
+            if job in (ResyncJob.APPLY, ResyncJob.SWAP):
+                self._inbox.put(JobBegun((table,), datetime.now(UTC)))
             try:
                 outcome = work()
             except BaseException as error:
@@ -158,7 +161,7 @@ class ResyncStage:
         # Of a parked table that the destination did not tell of, it has no more than what is staged.
         if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
-            record.begin("swap")
+            record.begin(Job.SWAP)
             swap = self._destination.swap_replacement
             self._submit(self._batches, record, ResyncJob.SWAP, lambda: require_flag(swap(table, mark), swap) and mark)
             return
@@ -170,7 +173,7 @@ class ResyncStage:
         resync.yielded = False
         schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, beside=True)
         assert schema is not None
-        record.begin("follow")
+        record.begin(Job.FOLLOW)
         self._submit(
             self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_beside(schema, reached, manifests)
         )

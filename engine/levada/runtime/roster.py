@@ -18,6 +18,7 @@ from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.controls import Asked, MadeAs, asked, made, made_otherwise
 from levada.runtime.copying import can_replace
 from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
 from levada.runtime.resync import Resync, may_serve
@@ -133,7 +134,7 @@ class Roster:
             if suspended != record.suspended:
                 _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
                 record.suspended = suspended
-            if suspended and record.busy == "copy":
+            if suspended and record.busy is Job.COPY:
                 record.cancel.set()
             if suspended and record.resync is not None:
                 record.resync.cancel.set()
@@ -268,7 +269,7 @@ class Roster:
     def _take_controls(self, record: TableRecord) -> None:
         said, wanted = self._live.now.table(record.name), MadeAs.of(self._live.now, record.name)
         controls = self.controls(record)
-        if record.busy == "copy":
+        if record.busy is Job.COPY:
             if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
                 record.cancel.set()
             return

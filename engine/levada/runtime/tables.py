@@ -8,6 +8,7 @@ from datetime import datetime
 
 from levada.copy.progress import CopyProgress, CopyUnderWay
 from levada.runtime.controls import MadeAs
+from levada.runtime.job import Job
 from levada.runtime.progress import ErrorProgress
 from levada.runtime.resync import Resync
 from levada.stores.phases import Errored, TableReplicationPhase
@@ -18,7 +19,7 @@ from levada.values import QualifiedTable, TableId
 class TableRecord:
     """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
 
-    ``busy`` names the job that has the table, empty for none: a destination is never called for one table from two
+    ``busy`` is the job that has the table, None for none: a destination is never called for one table from two
     threads. A batch or upkeep runs since ``busy_since``, None while it waits for a thread. A copy waits for capture's
     session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set. ``look_due``: the
     destination is to be asked where the table is.
@@ -27,7 +28,7 @@ class TableRecord:
     id: TableId
     name: QualifiedTable
     phase: TableReplicationPhase
-    busy: str = ""
+    busy: Job | None = None
     busy_since: datetime | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
@@ -54,13 +55,13 @@ class TableRecord:
     lost_copied_at: float = float("-inf")
     """When that was last."""
 
-    def begin(self, job: str) -> None:
+    def begin(self, job: Job) -> None:
         """Give the table to a job, which may have to wait until others have ended."""
         self.busy, self.busy_since = job, None
 
     def end(self) -> None:
         """Take the table back from its job."""
-        self.busy, self.busy_since = "", None
+        self.busy, self.busy_since = None, None
 
     @property
     def error(self) -> ErrorProgress | None:

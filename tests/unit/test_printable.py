@@ -1,0 +1,49 @@
+"""Names that other people chose, in logs and on terminals."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+from rich.console import Console
+from tests.runtime import samples
+
+from levada.cli.output import show_problem
+from levada.cli.report import LineReport
+from levada.printable import one_record, printable, printable_values
+from levada.runtime.logging import LineFormatter
+
+EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
+
+
+def test_control_characters_are_escaped() -> None:
+    """What a terminal would obey is shown as an escape sequence, and other text stays as it is."""
+    assert printable("a\x1b[31mb\tc\x07\u2028") == "a\\x1b[31mb\\tc\\x07\\u2028"
+    assert printable("Grüße, 表\nnext") == "Grüße, 表\nnext"
+    assert one_record("a\n  hint: b\nforged") == "a\n  hint: b\\nforged"
+    assert printable_values({"name": ["x\ny", 1, None]}) == {"name": ["x\\ny", 1, None]}
+
+
+def test_a_name_is_no_log_record() -> None:
+    """A record with a name that holds a line feed is one line, and one in a traceback is indented."""
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        record = logging.LogRecord("levada", logging.INFO, "", 0, "table %s", (EVIL,), (ValueError, error, None))
+    first, *others = LineFormatter().format(record).split("\n")
+    assert "all is well" in first
+    assert "\x1b" not in first
+    assert others
+    assert all(line.startswith("  ") for line in others)
+
+
+def test_a_name_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither the lines of a run, nor an error, hand a control character to the terminal."""
+    out = io.StringIO()
+    shown = samples.progress(samples.table(EVIL)).to_json()
+    LineReport(Console(file=out, force_terminal=False)).show(shown)
+    assert "\\x1b[2J\\n2026" in out.getvalue()
+    assert not {"\x1b", "\x9b", "\u202e"} & set(out.getvalue())
+    show_problem("error", "x", EVIL, EVIL)
+    assert not {"\x1b", "\x9b", "\u202e"} & set(capsys.readouterr().err)
