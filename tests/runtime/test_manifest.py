@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import yaml
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
-from levada.runtime.manifest import destination_class, open_store, pipeline_config, table_settings
+from levada.runtime.manifest import destination_class, load_destination, open_store, pipeline_config, table_settings
 from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
@@ -189,3 +191,25 @@ def test_destinations_are_found_by_their_entry_point() -> None:
         destination_class(manifests(destination={"custom": {"type": "nowhere"}}))
     assert unknown.value.code == "unknown_destination"
     assert "iceberg" in unknown.value.message
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("raise OSError('no driver')", "OSError: no driver"), ("made = 5", "is no class")]
+)
+def test_a_broken_destination_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str
+) -> None:
+    """What a foreign package raises when it is imported is told with the package and its entry point."""
+    (tmp_path / "their_module.py").write_text(module)
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[levada.destinations]\ntheirs = their_module:made\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "their_module", raising=False)
+    [found] = [e for e in entry_points(group="levada.destinations") if e.name == "theirs"]
+    with pytest.raises(NeedsOperator) as raised:
+        load_destination(found)
+    assert raised.value.code == "destination_broken"
+    assert "entry point theirs = their_module:made of package their-package" in raised.value.message
+    assert words in raised.value.message

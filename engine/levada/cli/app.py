@@ -112,7 +112,9 @@ def run(
     secrets: Secrets = None,
     work_dir: WorkDir = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where --port is bound.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="For probes, progress, metrics; 0: any.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="For probes, progress, metrics; 0: any.")
+    ] = 0,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds for --until.")] = None,
 ) -> Exit:
     """Run a pipeline until it is stopped, or has reached a goal."""

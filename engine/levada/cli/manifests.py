@@ -17,6 +17,8 @@ def read(path: Path, secrets: Path | None = None, work_dir: Path | None = None) 
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
         raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise InvalidManifest("invalid_manifest", f"{path} cannot be read: {error.strerror}") from None
     return load_manifests(text, str(path))
 
 

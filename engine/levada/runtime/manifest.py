@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -228,7 +228,28 @@ def destination_class(manifests: Manifests) -> type[Destination]:
             f" {', '.join(sorted(installed.names)) or 'none'}",
             hint=f"install the package that has {name!r} in the entry-point group {DESTINATIONS}",
         )
-    loaded: type[Destination] = installed[name].load()
+    return load_destination(installed[name])
+
+
+def load_destination(entry_point: EntryPoint) -> type[Destination]:
+    """Import what an entry point names; raise NeedsOperator ``destination_broken``."""
+    package = "an unknown package" if entry_point.dist is None else f"package {entry_point.dist.name}"
+    what = f"entry point {entry_point.name} = {entry_point.value} of {package}"
+    try:
+        loaded: type[Destination] = entry_point.load()
+    except Exception as error:
+        # The package is another's: whatever it raises when it is imported is its fault.
+        raise NeedsOperator(
+            "destination_broken",
+            f"{what} cannot be imported: {type(error).__name__}: {error}",
+            hint="install the package again with all that it needs, or ask its author",
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Destination)):
+        raise NeedsOperator(
+            "destination_broken",
+            f"{what} is no class of levada.destinations.Destination",
+            hint="ask the package's author",
+        )
     return loaded
 
 

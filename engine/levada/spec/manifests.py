@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
+from yaml.constructor import ConstructorError
 
 from levada.spec.model import Model
 from levada.spec.pipeline import CopyDriver, PipelineManifest, TableSyncManifest, TableSyncSpec
@@ -20,6 +21,8 @@ _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = 
     "TableSync": TableSyncManifest,
 }
 _M = TypeVar("_M", bound=Model)
+
+_INTEGER_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +175,35 @@ class _Document:
         return SpecProblem(problem.location, problem.text, self.lines.get(location, 0))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, with an error of its own, and so with a line, for each value that it cannot make."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise ConstructorError(None, None, f"this is no value of type {kind}", node.start_mark) from None
+        if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+            raise ConstructorError(None, None, "this number is too large", node.start_mark)
+        if isinstance(value, str) and "\0" in value:
+            # C libraries would take the text to end there.
+            raise ConstructorError(None, None, "this text has a NUL character", node.start_mark)
+        return value
+
+
 def _documents(text: str, source: str) -> list[_Document]:
     try:
-        nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
-        contents = [content for content in yaml.safe_load_all(text) if content is not None]
+        return _parsed(text, source)
+    except RecursionError:
+        raise invalid([SpecProblem((), "is nested too deeply")], source) from None
+
+
+def _parsed(text: str, source: str) -> list[_Document]:
+    try:
+        nodes = [node for node in yaml.compose_all(text, Loader=_Loader) if node is not None]
+        contents = [content for content in yaml.load_all(text, Loader=_Loader) if content is not None]
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
         raise invalid([SpecProblem((), f"is not YAML: {error.problem}", line)], source) from None
