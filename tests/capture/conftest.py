@@ -52,7 +52,7 @@ class Capture:
                 assert install_ddl_trigger(connection)
             create_slot(connection, self.slot)
 
-    def new_worker(self, **settings: Any) -> CaptureWorker:
+    def new_worker(self, verify: Callable[[], None] = lambda: None, **settings: Any) -> CaptureWorker:
         """Make the worker of a new process."""
         self.epoch += 1
         resolver = TableResolver(
@@ -68,7 +68,9 @@ class Capture:
             PUBLICATION,
             **{"fill_s": 0.05, "heartbeat_s": 0.0, "idle_s": 0.0, **settings},
         )
-        self.worker = CaptureWorker(told, self.log, resolver, epoch=self.epoch, landed=self.landed.append)
+        self.worker = CaptureWorker(
+            told, self.log, resolver, epoch=self.epoch, landed=self.landed.append, verify=verify
+        )
         return self.worker
 
     @contextmanager

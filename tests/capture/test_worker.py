@@ -279,3 +279,28 @@ def test_a_lost_slot_is_told(capture: Capture, db: Database) -> None:
     db.execute(*TABLES)
     with pytest.raises(SlotLost):
         capture.worker.run(threading.Event())
+
+
+def test_tables_are_verified_before_each_session(capture: Capture) -> None:
+    """Nothing is staged in a session whose tables could not be verified, and each session verifies them again."""
+    capture.db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    away = True
+    verified: list[int] = []
+
+    def verify() -> None:
+        if away:
+            raise Transient("source_unreachable", "the catalog cannot be read")
+        verified.append(len(capture.landed))
+
+    worker = capture.new_worker(verify)
+    capture.db.execute("INSERT INTO t VALUES (1)")
+    with capture.running():
+        capture.until(lambda: capture.error is not None)
+    assert capture.landed == []
+    away = False
+    with capture.running():
+        capture.catch_up()
+        worker.reopen()
+        capture.until(lambda: len(verified) == 2)
+    assert verified == [0, 1]

@@ -177,7 +177,7 @@ def test_ended_backend_is_transient(db: Database) -> None:
         ("55000", 'can no longer access replication slot "s"', SlotLost, "slot_lost"),
         ("55000", 'can no longer get changes from replication slot "s"', SlotLost, "slot_lost"),
         ("42704", 'replication slot "s" does not exist', SlotLost, "slot_missing"),
-        ("42704", 'publication "p" does not exist', NeedsOperator, "publication_missing"),
+        ("42704", 'publication "p" does not exist', SlotLost, "publication_missing"),
         ("42501", "permission denied for table t", NeedsOperator, "insufficient_privilege"),
     ],
 )

@@ -103,6 +103,27 @@ CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] 
         ["ALTER TABLE t SET SCHEMA elsewhere"],
         {"t": LEFT},
     ),
+    "to another schema and back": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        ["ALTER TABLE t SET SCHEMA elsewhere", "ALTER TABLE elsewhere.t SET SCHEMA public"],
+        {"t": AGAIN},
+    ),
+    "columns of a table in a schema": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        ["ALTER TABLE t ADD COLUMN x int", "ALTER TABLE t DROP COLUMN w", "VACUUM FULL t", "ANALYZE t"],
+        {},
+    ),
+    "another owner": (
+        ALL,
+        ["ALTER PUBLICATION p OWNER TO pg_database_owner"],
+        {"t": CHANGED, "u": CHANGED},
+    ),
+    "renamed in a published schema": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        ["ALTER TABLE t RENAME TO renamed", "ALTER TABLE renamed RENAME TO t"],
+        {"t": AGAIN},
+    ),
+    "unlogged": ("CREATE PUBLICATION p FOR ALL TABLES", ["ALTER TABLE t SET UNLOGGED"], {"t": LEFT}),
     "schema replaced by tables": (
         "CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
         ["ALTER PUBLICATION p ADD TABLE t", "ALTER PUBLICATION p SET TABLE t, u, r"],

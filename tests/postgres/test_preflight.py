@@ -79,15 +79,18 @@ def test_publication_that_loses_changes_is_an_error(db: Database) -> None:
 
 
 def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Database, role: str) -> None:
-    """External: its SQL is the hint. Managed: every reason why the role cannot make it."""
+    """External: its SQL is the hint, without tables that it would harm. Managed: every reason against making it."""
     db.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int)")
     (external,) = preflight(db.connection, replace(REQUEST, managed=False))
     assert external.code == "publication_missing"
-    assert external.hint.startswith('CREATE PUBLICATION "p"')
+    assert external.hint.startswith('CREATE PUBLICATION "p" FOR TABLE "public"."a" WITH')
     (harm,) = preflight(db.connection, REQUEST)
+    assert (harm.severity, harm.code) == (Severity.WARNING, "identity_missing")
     assert "public.b has no replica identity" in harm.message
+    assert 'ALTER TABLE "public"."b" REPLICA IDENTITY FULL' in harm.hint
+    assert "exclude it in spec.tables" in harm.hint
     managed = [p for p in preflight(replace(db.connection, user=role), REQUEST) if p.code == "publication_missing"]
-    assert len(managed) == 4
+    assert len(managed) == 2
 
 
 def test_empty_selection_is_an_error(db: Database) -> None:

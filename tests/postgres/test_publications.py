@@ -9,7 +9,13 @@ import pytest
 from tests.conftest import Database
 
 from levada.postgres.catalog import published_tables
-from levada.postgres.publications import drop_publication, ensure_coverage, inspect_coverage, read_publication
+from levada.postgres.publications import (
+    drop_publication,
+    ensure_coverage,
+    inspect_coverage,
+    leave_out_unidentified,
+    read_publication,
+)
 from levada.values import QualifiedTable
 
 A, B, C = (QualifiedTable("public", name) for name in "abc")
@@ -66,12 +72,14 @@ def test_every_blocker_is_told_at_once(db: Database, role: str, caplog: pytest.L
     with connection.connect() as c:
         report = ensure_coverage(c, "p", {A, B, C, nowhere}, manage=True)
         assert read_publication(c, "p") is None
+    assert report.unidentified == (B,)
+    assert '"b"' not in "".join(report.remediation)
+    assert "public.b has no replica identity" in "".join(report.blockers)
     told = "\n".join(report.blockers)
     assert not report.manageable
     for part in (
         "no CREATE privilege",
         "public.a is owned by another",
-        "public.b has no replica identity",
         "public.c is not a permanent table",
         "other.x does not exist",
     ):
@@ -82,14 +90,26 @@ def test_every_blocker_is_told_at_once(db: Database, role: str, caplog: pytest.L
         assert f"role {role} does not own publication p" in inspect_coverage(c, "p", {A}).blockers
 
 
-def test_table_whose_updates_would_fail_is_not_published(db: Database) -> None:
-    """Publishing must not break the application; where only inserts are published it does not."""
-    db.execute("CREATE TABLE a (id int)", "CREATE PUBLICATION inserts WITH (publish = 'insert')")
-    with db.connection.connect() as c:
-        assert not inspect_coverage(c, "p", {A}).manageable
-        assert inspect_coverage(c, "inserts", {A}).manageable
-        db.execute("ALTER TABLE a REPLICA IDENTITY FULL")
-        assert inspect_coverage(c, "p", {A}).manageable
+def test_table_whose_updates_would_fail_is_not_published(versions: Database) -> None:
+    """A table, or a partition, without identity is left out and keeps no other table out, until it has one."""
+    versions.execute(
+        "CREATE TABLE a (id int)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE c1 PARTITION OF c FOR VALUES FROM (0) TO (10)",
+        "ALTER TABLE c1 REPLICA IDENTITY NOTHING",
+        "CREATE PUBLICATION inserts WITH (publish = 'insert')",
+    )
+    with versions.connection.connect() as c:
+        assert not inspect_coverage(c, "p", {A, B, C}).manageable
+        required, left_out = leave_out_unidentified(c, "p", {A, B, C})
+        assert (required, left_out) == ({B}, (A, C))
+        assert ensure_coverage(c, "p", required, manage=True).manageable
+        assert [t.name for t in published_tables(c, "p")] == [B]
+        versions.execute("UPDATE a SET id = 1", "UPDATE c SET id = 1")
+        assert leave_out_unidentified(c, "inserts", {A}) == ({A}, ()), "PostgreSQL refuses nothing of it there"
+        versions.execute("ALTER TABLE a REPLICA IDENTITY FULL", "ALTER TABLE c1 REPLICA IDENTITY DEFAULT")
+        assert leave_out_unidentified(c, "p", {A, B, C}) == ({A, B, C}, ())
 
 
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:

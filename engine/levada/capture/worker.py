@@ -23,7 +23,8 @@ class CaptureWorker:
     """`run` belongs to one thread; `applied`, `reopen`, `configure` and `position` may be used from any.
 
     ``landed`` is handed each manifest once it is durable, before `position` tells of it. ``remember`` is handed each
-    position that the slot is about to be told of without a segment. ``clock`` is monotonic, in seconds.
+    position that the slot is about to be told of without a segment. ``verify`` is called before each session: what it
+    reports of tables is recorded before anything is staged. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class CaptureWorker:
         *,
         epoch: int,
         landed: Callable[[Manifest], None],
+        verify: Callable[[], None] = lambda: None,
         remember: Callable[[Lsn], object] = lambda lsn: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,6 +44,7 @@ class CaptureWorker:
         self._resolver = resolver
         self._epoch = epoch
         self._landed = landed
+        self._verify = verify
         self._clock = clock
         self._position = CapturePosition()
         self._acknowledger = Acknowledger(
@@ -91,6 +94,7 @@ class CaptureWorker:
     def _run_session(self, stop: threading.Event) -> None:
         confirmed = self._confirmed()
         start = max(confirmed, self._staged())
+        self._verify()
         self._resolver.begin_session()
         self._position = replace(self._position, staged_lsn=start, sessions=self._position.sessions + 1)
         with ReplicationStream(

@@ -10,7 +10,7 @@ from levada.cli.exits import Exit
 from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
-from levada.postgres.publications import CoverageReport, inspect_coverage
+from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import destination_class, pipeline_config
 from levada.runtime.readiness import start_problems
@@ -57,7 +57,10 @@ def coverage(config: PipelineConfig) -> CoverageReport:
     """Compare the publication with the tables that are selected."""
     with config.source.connect(application="check") as connection:
         required = {table for table in list_tables(connection) if config.selects(table)}
-        return inspect_coverage(connection, config.publication.name, required)
+        publication = config.publication
+        if publication.managed:
+            required, _ = leave_out_unidentified(connection, publication.name, required)
+        return inspect_coverage(connection, publication.name, required)
 
 
 def coverage_json(report: CoverageReport) -> dict[str, Any]:

@@ -104,7 +104,9 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
         raise NeedsOperator(
             "publication_missing",
             f"there is no publication {publication} in database {conn.info.dbname}",
-            hint=sql.SQL("CREATE PUBLICATION {} FOR TABLE …").format(sql.Identifier(publication)).as_string(None),
+            hint=sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES WITH (publish_via_partition_root = true)")
+            .format(sql.Identifier(publication))
+            .as_string(None),
         )
     return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 

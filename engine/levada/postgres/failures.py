@@ -51,9 +51,10 @@ FAILURES: Final = (
     ),
     Failure(
         "publication_missing",
-        NeedsOperator,
+        # Until version 17 the slot cannot be read any more, even if the publication is created again.
+        SlotLost,
         pattern=r'\bpublication ".*" does not exist',
-        hint="a publication must exist before its slot: WAL from before it cannot be decoded; drop the slot as well",
+        hint="levada resync MANIFEST --all",
     ),
     Failure(
         "snapshot_gone",

@@ -4,6 +4,9 @@ PostgreSQL gives a member of a publication a new OID when it is added, and when 
 ``ALTER PUBLICATION ... SET TABLE`` keeps the OIDs of members that it does not change. ALTER PUBLICATION rewrites the
 row of the publication itself when its options, name or owner change, which shows in the row's ``xmin``. So a gap in the
 past is visible afterwards. VACUUM, VACUUM FULL and freezing keep both values. A restored dump and pg_upgrade do not.
+
+The catalog does not distinguish some harmless changes from ones that lose rows. They count as gaps: another owner of
+the publication, and a rename or another owner of a table that is published by its schema alone.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
+from levada.postgres.publications import add_statement, create_statement
 from levada.values import QualifiedTable, TableId
 
 
@@ -74,13 +78,15 @@ class Membership:
 class PublicationState:
     """A publication as it is now. ``identity`` is None if it does not exist.
 
-    ``names`` are the tables that exist at the source, ``members`` those of them that are published.
+    ``names`` are the tables that exist at the source, ``members`` those of them that are published. Changes of the
+    tables in ``unlogged`` are not in the WAL.
     """
 
     name: str
     identity: PublicationIdentity | None
     names: Mapping[TableId, QualifiedTable]
     members: Mapping[TableId, Membership]
+    unlogged: frozenset[TableId] = frozenset()
 
     def left(self, table: TableId) -> bool:
         """Return True if the table exists at the source and is not published."""
@@ -97,7 +103,7 @@ FROM pg_publication p WHERE pubname = %s
 # The catalog's tables alone: functions such as pg_get_publication_tables do not read the snapshot of a transaction.
 _MEMBERS: Final = sql.SQL("""
 WITH RECURSIVE chain(id, relation, path) AS (
-    SELECT c.oid, c.oid, '' FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
+    SELECT c.oid, c.oid, '' FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[]) AND c.relpersistence = 'p'
     UNION ALL
     SELECT chain.id, i.inhparent, chain.path || '/' || i.xmin::text
     FROM chain JOIN pg_class c ON c.oid = chain.relation AND c.relispartition
@@ -114,18 +120,19 @@ WITH RECURSIVE chain(id, relation, path) AS (
 SELECT c.oid::bigint, n.nspname, c.relname,
     coalesce(array_agg(m.name ORDER BY m.name) FILTER (WHERE m.id IS NOT NULL), '{{}}'),
     max(m.name) FILTER (WHERE m.own AND (m.row_filter IS NOT NULL OR m.columns IS NOT NULL)),
-    max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own)
+    max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relpersistence <> 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
-WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname
+WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relpersistence
 """)
 
 # Row filters, column lists and schemas came with version 15.
 _LIMITS: Final = {"row_filter": sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), "columns": sql.SQL("r.prattrs::int2[]")}
 _NO_LIMITS: Final = {"row_filter": sql.SQL("NULL::text"), "columns": sql.SQL("NULL::int2[]")}
+# The row of a table's type is rewritten when the table moves to another schema, and again when it moves back.
 _SCHEMAS: Final = sql.SQL("""
     UNION ALL
-    SELECT chain.id, 'schema:' || s.oid::text || chain.path, NULL, NULL, false
-    FROM chain JOIN pg_class c ON c.oid = chain.relation
+    SELECT chain.id, 'schema:' || s.oid::text || '@' || y.xmin::text || chain.path, NULL, NULL, false
+    FROM chain JOIN pg_class c ON c.oid = chain.relation JOIN pg_type y ON y.oid = c.reltype
     JOIN pg_publication_namespace s ON s.pnpubid = %(publication)s AND s.pnnspid = c.relnamespace
 """)
 
@@ -143,14 +150,15 @@ def read_publication_state(
         parameters = {"publication": 0 if identity is None else identity.oid, "tables": [int(t) for t in tables]}
         rows = conn.execute(query, parameters).fetchall()
     names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
+    unlogged = frozenset(TableId(row[0]) for row in rows if row[-1])
     if identity is None:
-        return PublicationState(publication, None, names, {})
+        return PublicationState(publication, None, names, {}, unlogged)
     members = {
         TableId(table): _membership(identity, of_table, limit, row_filter, columns)
-        for table, _, _, of_table, limit, row_filter, columns in rows
+        for table, _, _, of_table, limit, row_filter, columns, _ in rows
         if of_table
     }
-    return PublicationState(publication, identity, names, members)
+    return PublicationState(publication, identity, names, members, unlogged)
 
 
 def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
@@ -163,7 +171,7 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
         return None
     resync = f"levada resync MANIFEST {name}"
     if state.left(table):
-        return _left(name, state, resync)
+        return _left(name, state, resync, unlogged=table in state.unlogged)
     if kept is None:
         reason = f"it is not known how publication {state.name} had table {name} when it was copied"
         return NeedsOperator("publication_changed", reason, hint=resync)
@@ -197,18 +205,16 @@ def _membership(
     return Membership(identity, frozenset(members), limit, row_filter, None if columns is None else tuple(columns))
 
 
-def _left(name: QualifiedTable, state: PublicationState, resync: str) -> NeedsOperator:
-    publication, table = sql.Identifier(state.name), sql.Identifier(name.schema, name.name)
-    if state.identity is None:
-        statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-        code, reason = (
-            "publication_missing",
-            f"publication {state.name} does not exist, so table {name} is not streamed",
-        )
-    else:
-        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
-        code, reason = "table_not_published", f"table {name} is not in publication {state.name}"
-    return NeedsOperator(code, reason, hint=f"{statement.format(publication, table).as_string(None)}; then {resync}")
+def _left(name: QualifiedTable, state: PublicationState, resync: str, *, unlogged: bool) -> NeedsOperator:
+    if unlogged:
+        statement = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(name.schema, name.name)).as_string(None)
+        reason = f"table {name} is unlogged, so publication {state.name} does not stream its changes"
+        return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
+    if state.identity is not None:
+        reason, statement = f"table {name} is not in publication {state.name}", add_statement(state.name, [name])
+        return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
+    reason = f"publication {state.name} does not exist, so changes of table {name} are not streamed"
+    return NeedsOperator("publication_missing", reason, hint=f"{create_statement(state.name, [name])}; then {resync}")
 
 
 def _options(kept: Membership, now: Membership) -> str:

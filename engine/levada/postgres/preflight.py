@@ -15,7 +15,13 @@ from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.postgres.publications import CoverageReport, Publication, inspect_coverage, read_publication
+from levada.postgres.publications import (
+    CoverageReport,
+    Publication,
+    inspect_coverage,
+    leave_out_unidentified,
+    read_publication,
+)
 from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable
@@ -181,8 +187,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         yield from _operation_problems(publication)
         if server.version >= _PUBLISHES_GENERATED:
             yield from _generated_problems(conn, publication, request)
-    wanted = selected if request.managed else selected & streamed
+    wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
+        wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)
+        yield from _identity_problems(unidentified, request)
         yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
     if not wanted and (request.managed or publication is not None):
         yield Problem(
@@ -299,6 +307,17 @@ def _generated_problems(
             )
 
 
+def _identity_problems(unidentified: Iterable[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:
+    for table in unidentified if request.managed else ():
+        yield Problem(
+            Severity.WARNING,
+            "identity_missing",
+            f"table {table} has no replica identity, so it is left out: PostgreSQL would refuse its UPDATEs and DELETEs"
+            " once it is published",
+            f"{_identify(table)}; or exclude it in spec.tables",
+        )
+
+
 def _coverage_problems(
     report: CoverageReport, publication: Publication | None, request: PreflightRequest
 ) -> Iterator[Problem]:
@@ -330,14 +349,13 @@ def _table_problems(table: _Table, role: str, publication: Publication | None, s
             f"row-level security may hide rows of table {table.name} from role {role}",
             _sql("ALTER ROLE {} BYPASSRLS", role),
         )
-    identity = f"ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL"
     if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
         yield Problem(
             Severity.WARNING,
             "identity_missing",
             f"table {table.name} has no replica identity: PostgreSQL rejects its UPDATEs and DELETEs while it is"
             " published; its INSERTs go to a changelog",
-            identity,
+            _identify(table.name),
         )
     elif table.has_identity and not table.has_key:
         yield Problem(
@@ -368,6 +386,10 @@ def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTab
     }
     for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
         yield _Table(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
+
+
+def _identify(table: QualifiedTable) -> str:
+    return _sql("ALTER TABLE {}.{} REPLICA IDENTITY FULL", table.schema, table.name) + "; or give it a primary key"
 
 
 def _sql(template: str, *names: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,14 +25,17 @@ _LOCK_TIMEOUT: Final = "10s"
 class CoverageReport:
     """How far a publication covers the required tables.
 
-    ``present`` and ``missing`` are sorted, and together all that were required. ``manageable`` tells whether this role
-    can close the gap (True without one), ``blockers`` every reason why not, ``remediation`` the SQL that closes it,
-    ``notes`` what limits the stream of tables that are covered.
+    ``present`` and ``missing`` are sorted, and together all that were required. ``unidentified`` are those of the
+    missing whose UPDATEs and DELETEs PostgreSQL would refuse once they are published: they have no replica identity.
+    ``manageable`` tells whether this role can close the gap (True without one), ``blockers`` every reason why not,
+    ``remediation`` the SQL that closes it but for the unidentified, ``notes`` what limits the stream of tables that are
+    covered.
     """
 
     satisfied: bool
     present: tuple[QualifiedTable, ...]
     missing: tuple[QualifiedTable, ...]
+    unidentified: tuple[QualifiedTable, ...]
     manageable: bool
     blockers: tuple[str, ...]
     remediation: tuple[str, ...]
@@ -95,9 +98,13 @@ WITH required AS (
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
-    coalesce(r.relreplident = 'f' OR EXISTS (
-        SELECT FROM pg_index i WHERE i.indrelid = r.oid AND i.indisvalid AND i.indimmediate
-        AND (i.indisprimary AND r.relreplident = 'd' OR i.indisreplident AND r.relreplident = 'i')), false),
+    -- Old rows are identified partition by partition.
+    r.oid IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pg_class l
+        WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid) WHERE isleaf)
+        AND l.relreplident <> 'f' AND NOT EXISTS (
+            SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
     by.nspname, by.relname,
     -- A root that is not published as one is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
@@ -133,15 +140,18 @@ def inspect_coverage(
         tables = _read_tables(conn, publication, required)
         blockers = _server_blockers(conn, publication, found)
     missing = [t for t in tables if not t.streamed]
+    unidentified = [t.name for t in missing if _would_break(t, found)]
+    addable = [t.name for t in missing if t.name not in unidentified]
     blockers += [reason for t in missing for reason in _table_blockers(t, found)]
     satisfied = found is not None and not missing
     return CoverageReport(
         satisfied=satisfied,
         present=tuple(t.name for t in tables if t.streamed),
         missing=tuple(t.name for t in missing),
+        unidentified=tuple(unidentified),
         manageable=satisfied or not blockers,
         blockers=() if satisfied else tuple(blockers),
-        remediation=() if satisfied else (_remedy(publication, found, [t.name for t in missing]),),
+        remediation=(_statement(publication, found, addable),) if addable or found is None else (),
         notes=() if found is None else tuple(_notes(found, [t for t in tables if t.streamed])),
     )
 
@@ -178,6 +188,14 @@ def ensure_coverage(
     return first
 
 
+def leave_out_unidentified(
+    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
+) -> tuple[set[QualifiedTable], tuple[QualifiedTable, ...]]:
+    """Return the required tables that may be published, and the others, whose UPDATEs and DELETEs would fail."""
+    unidentified = inspect_coverage(conn, publication, required).unidentified
+    return set(required).difference(unidentified), unidentified
+
+
 def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     """Drop the publication; return False if there is none."""
     with source_errors(f"dropping publication {name}"):
@@ -186,26 +204,34 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     return found
 
 
+def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
+    """Return the SQL that adds the tables to the publication."""
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
+    return statement.format(sql.Identifier(publication), _list(tables)).as_string(None)
+
+
+def create_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
+    """Return the SQL that creates the publication with the tables."""
+    for_tables = sql.SQL(" FOR TABLE {}").format(_list(tables)) if tables else sql.SQL("")
+    # A partitioned table is one table at the destination.
+    statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)")
+    return statement.format(sql.Identifier(publication), for_tables).as_string(None)
+
+
+def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+
+
 def _apply(conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable]) -> None:
     with source_errors(f"changing publication {publication}"), conn.transaction():
         conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         found = read_publication(conn, publication)
         if found is None or missing:
-            conn.execute(_statement(publication, found, missing))
+            conn.execute(_statement(publication, found, missing).encode())
 
 
-def _statement(publication: str, found: Publication | None, missing: Collection[QualifiedTable]) -> sql.Composed:
-    tables = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in missing)
-    name = sql.Identifier(publication)
-    if found is not None:
-        return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
-    for_tables = sql.SQL(" FOR TABLE {}").format(tables) if missing else sql.SQL("")
-    # A partitioned table is one table at the destination.
-    return sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)").format(name, for_tables)
-
-
-def _remedy(publication: str, found: Publication | None, missing: Sequence[QualifiedTable]) -> str:
-    return _statement(publication, found, missing).as_string(None)
+def _statement(publication: str, found: Publication | None, missing: Collection[QualifiedTable]) -> str:
+    return create_statement(publication, missing) if found is None else add_statement(publication, missing)
 
 
 def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iterable[QualifiedTable]) -> list[_Table]:
@@ -270,13 +296,16 @@ def _table_blockers(table: _Table, found: Publication | None) -> list[str]:
         blockers.append(f"table {table.name} is owned by another role")
     if found is not None and found.all_tables:
         blockers.append(f"publication {found.name} is FOR ALL TABLES, yet does not stream {table.name}")
-    if not table.identified and (found is None or found.update or found.delete):
-        # PostgreSQL refuses them as soon as such a table is in a publication that publishes them.
-        blockers.append(
-            f"table {table.name} has no replica identity: once it is published, its UPDATEs and DELETEs would fail;"
-            f" give it a primary key, or REPLICA IDENTITY FULL"
-        )
+    if _would_break(table, found):
+        blockers.append(f"table {table.name} has no replica identity: give it a primary key, or REPLICA IDENTITY FULL")
     return blockers
+
+
+def _would_break(table: _Table, found: Publication | None) -> bool:
+    """Return True if PostgreSQL refuses UPDATEs and DELETEs of the table as soon as it is in the publication."""
+    if table.kind is None or table.kind not in "rp" or table.persistence != "p" or table.identified:
+        return False
+    return found is None or found.update or found.delete
 
 
 def _notes(publication: Publication, tables: Iterable[_Table]) -> list[str]:

@@ -14,6 +14,7 @@ from levada.runtime.deciding import copies_to_start, is_void
 from levada.runtime.dedicated import DedicatedCopy
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
+from levada.runtime.published import keep_copied
 from levada.runtime.reports import CopyEnded, CopyStarted, Report
 from levada.runtime.roster import Roster
 from levada.runtime.tables import TableRecord
@@ -91,6 +92,7 @@ class CopyStage:
         record.last_commit_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
+        keep_copied(self._store, record.id)
         self._roster.enter(record, FinishedCopy(outcome.lsn))
         self._roster.backlog.applied(record.id, outcome.lsn)
 

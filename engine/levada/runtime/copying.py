@@ -17,10 +17,12 @@ from levada.destinations.answers import perform, require_durability, require_fla
 from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
+from levada.postgres.publications import add_statement
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.live import LiveConfig
+from levada.runtime.published import note_copied
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -210,8 +212,9 @@ class TableCopy:
                 raise NeedsOperator(
                     "table_not_published",
                     f"table {name} left publication {config.publication.name} before it was copied",
-                    hint=f"ALTER PUBLICATION {config.publication.name} ADD TABLE {name};",
+                    hint=add_statement(config.publication.name, [name]),
                 )
+            note_copied(self.store, connection, config.publication.name, table, name)
             schema = read_table_schema(
                 connection,
                 table,

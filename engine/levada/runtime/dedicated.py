@@ -14,6 +14,7 @@ from levada.destinations.answers import require_watermark
 from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
+from levada.postgres.publications import add_statement
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.copy_orders import read_answer
 from levada.runtime.copying import Copied, TableCopy, can_replace, newest_schema
@@ -105,7 +106,7 @@ class DedicatedCopy:
                 raise NeedsOperator(
                     "table_not_published",
                     f"table {name} left publication {live.now.publication.name} before it was copied",
-                    hint=f"ALTER PUBLICATION {live.now.publication.name} ADD TABLE {name};",
+                    hint=add_statement(live.now.publication.name, [name]),
                 )
             return read_table_schema(
                 connection,
@@ -143,6 +144,7 @@ class DedicatedCopy:
         store, destination = self.copier.store, self.copier.destination
         watermark = destination.capabilities.watermark
         store.load_table_schemas()
+        store.load_fingerprints()
         schema = store.get_table_schema(table, COPY_VERSION)
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):

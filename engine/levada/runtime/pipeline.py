@@ -30,13 +30,14 @@ from levada.runtime.discovery import Discovery
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
+from levada.runtime.published import read_gaps
 from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.retries import as_levada_error, mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
-from levada.runtime.source import SLOT_WORKER, discover, prepare_source
+from levada.runtime.source import SLOT_WORKER, SourceTables, discover, prepare_source
 from levada.runtime.source_before import SourceBefore, read_source_before, take_back
 from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
@@ -251,7 +252,7 @@ class Pipeline:
             self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
         )
         self._supervisor = self._make_supervisor(self._capture, self._worker, log)
-        self._supervisor.adopt(source.tables, tuple(manifests), resync=source.resync)
+        self._supervisor.adopt(source.found, tuple(manifests), resync=source.resync)
         self._state = PipelineState.RUNNING
         self._sampler.start()
         self._capture.start()
@@ -311,7 +312,7 @@ class Pipeline:
             copies=CopyStage(live, roster, store, destination, copier, inbox),
             applies=ApplyStage(live, roster, store, destination, applier, inbox),
             resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
-            discovery=Discovery(live, self._discover, inbox),
+            discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             retention=Retention(roster, log, store, worker.applied),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
@@ -334,6 +335,10 @@ class Pipeline:
             while not recorded.wait(_POLL_S):
                 if self._stopping.is_set():
                     raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
+
+        def verify() -> None:
+            for table, gap in read_gaps(self.config, self._store).items():
+                failed(table, gap)
 
         resolver = TableResolver(
             config.source,
@@ -358,12 +363,13 @@ class Pipeline:
             resolver,
             epoch=self._epoch,
             landed=lambda manifest: inbox.put(Landed(manifest)),
+            verify=verify,
             remember=lambda lsn: self._store.upsert_replication_progress(SLOT_WORKER, lsn),
         )
 
-    def _discover(self, config: PipelineConfig) -> tuple[PublishedTable, ...]:
+    def _discover(self, config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
-            return discover(config, connection)
+            return discover(config, connection, self._store.get_table_replication_states())
 
     def _run(self) -> None:
         assert self._supervisor is not None

@@ -17,7 +17,7 @@ from levada.values import TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import CopyUnderWay
-    from levada.postgres.catalog import PublishedTable
+    from levada.runtime.source import SourceTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class TableFailed:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The tables of the publication that ``config`` selects, as of now; None if the source could not be asked."""
+    """The tables of the source, of which ``config`` selects, as of now; None if the source could not be read."""
 
     config: PipelineConfig
-    tables: tuple[PublishedTable, ...] | None
+    tables: SourceTables | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import apply_is_due, is_void, wants_apply
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
+from levada.runtime.published import keep_copied
 from levada.runtime.reports import JobBegun, Report
 from levada.runtime.resync import (
     Resync,
@@ -182,6 +183,7 @@ class ResyncStage:
         roster, store = self._roster, self._store
         assert resync.made is not None
         assert resync.lsn is not None
+        keep_copied(store, record.id)
         # The version before the snapshot's position: a transaction may begin another one exactly there.
         store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn - 1)))
         if not self._destination.capabilities.watermark:

@@ -21,6 +21,7 @@ from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
+from levada.runtime.published import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
 from levada.runtime.resync import Resync, may_serve
 from levada.runtime.retries import park
 from levada.runtime.tables import TableRecord
@@ -29,10 +30,10 @@ from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore, TableAction, TableControls
 from levada.stores.phases import Errored, Init, TableReplicationPhase
 from levada.stores.storage import resync_worker, table_worker
-from levada.values import Lsn, TableId
+from levada.values import Lsn, QualifiedTable, TableId
 
 if TYPE_CHECKING:
-    from levada.postgres.catalog import PublishedTable
+    from levada.runtime.source import SourceTables
 
 _log = logging.getLogger(__name__)
 
@@ -54,36 +55,47 @@ class Roster:
         self._store = store
         self._destination = destination
         self._reopen = reopen
+        self._unidentified: set[QualifiedTable] = set()
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
-    def adopt(self, published: tuple[PublishedTable, ...], manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Take up the tables where the store and the destination say they are, and the segments that are staged."""
         for manifest in manifests:
             self.backlog.land(manifest)
             self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
         phases = self._store.get_table_replication_states()
-        for gone in phases.keys() - {t.id for t in published}:
+        left = self._left(source)
+        for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
             _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
             self._forget(gone)
-        for table in published:
-            self._add(table, Init() if resync else at_restart(phases.get(table.id)), phases.get(table.id))
+        for id_, name in left.items():
+            self._add(id_, name, at_restart(phases[id_]), phases[id_])
+        for table in source.published:
+            stored = phases.get(table.id)
+            self._add(table.id, table.name, Init() if resync else at_restart(stored), stored)
+        self._park_gaps(source)
 
-    def discovered(self, published: tuple[PublishedTable, ...], copy_after_session: int) -> bool:
+    def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
         """Add the tables that are new, forget those that are gone; False if one that is gone is still in a job.
 
         New ones are copied once that session of the stream has begun, which tells of them.
         """
-        for table in published:
+        left = self._left(source)
+        for id_ in left.keys() & self.tables.keys():
+            self.tables[id_].name = left[id_]
+        for table in source.published:
             if table.id not in self.tables:
                 _log.info("table %s is new", table.name)
-                self._add(table, Init(), None)
+                self._add(table.id, table.name, Init(), None)
                 self.tables[table.id].copy_after_session = copy_after_session
                 continue
             record = self.tables[table.id]
             record.name = table.name
             record.suspended = self._live.now.table(table.name).suspended
-        gone = [self.tables[t] for t in self.tables.keys() - {t.id for t in published}]
+            self._take_back(record, source)
+        self._park_gaps(source)
+        gone = [self.tables[t] for t in self.tables.keys() - left.keys() - {t.id for t in source.published}]
         for record in gone:
             self.abandon_resync(record)
             if record.busy or record.resync is not None:
@@ -97,26 +109,60 @@ class Roster:
             del self.tables[record.id]
         return not any(r.id in self.tables for r in gone)
 
+    def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
+        """Return the known tables that exist and are selected, and that the publication does not have."""
+        state, selects = source.publication, self._live.now.selects
+        known = self.tables.keys() | self._store.get_table_replication_states().keys()
+        return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
+
+    def _park_gaps(self, source: SourceTables) -> None:
+        """Park the tables that may have missed changes, and report the ones that are left out."""
+        for table, gap in find_gaps(self._store, source.publication).items():
+            if table in self.tables:
+                self.void(self.tables[table], gap)
+        for name in sorted(set(source.unidentified) - self._unidentified):
+            _log.warning(
+                "table %s is left out, because it has no replica identity: exclude it in spec.tables, or run"
+                " ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]", name, name,
+            )  # fmt: skip
+        self._unidentified = set(source.unidentified)
+
+    def _take_back(self, record: TableRecord, source: SourceTables) -> None:
+        """Copy a table again that was parked for not being published, now that it is."""
+        parked, identity = record.phase, source.publication.identity
+        if not isinstance(parked, Errored) or is_void(parked) or parked.code not in UNPUBLISHED or record.busy:
+            return
+        if identity is not None and ROW_OPERATIONS.issubset(identity.operations):
+            _log.info("table %s is published again", record.name)
+            self.begin_again(record)
+
     def _forget(self, table: TableId) -> None:
         self._store.delete_table_pipeline_state(table)
+        forget_copied(self._store, table)
         self._store.delete_replication_progress(resync_worker(table))
 
-    def _add(self, table: PublishedTable, phase: TableReplicationPhase, stored: TableReplicationPhase | None) -> None:
-        said = self._live.now.table(table.name)
-        record = TableRecord(table.id, table.name, phase, suspended=said.suspended)
+    def _add(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        phase: TableReplicationPhase,
+        stored: TableReplicationPhase | None,
+    ) -> None:
+        said = self._live.now.table(name)
+        record = TableRecord(table, name, phase, suspended=said.suspended)
         if isinstance(phase, Errored):
             record.attempts = phase.attempts
-        versions = [s for s in self._store.get_table_schemas() if s.id == table.id]
+        versions = [s for s in self._store.get_table_schemas() if s.id == table]
         if versions:
             self.note_mode(record, versions[-1])
-        self.tables[table.id] = record
+        self.tables[table] = record
         if phase != stored:
-            self._store.update_table_replication_states({table.id: phase})
-        before = made(self._store.get_table_controls(table.id) or self._first_seen(record))
+            self._store.update_table_replication_states({table: phase})
+        before = made(self._store.get_table_controls(table) or self._first_seen(record))
         kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
-        self._live.columns[table.name] = kept
+        self._live.columns[name] = kept
         self._hold(record)
-        if self._store.get_replication_progress(resync_worker(table.id)) is not None:
+        if self._store.get_replication_progress(resync_worker(table)) is not None:
             self._go_on_with_resync(record)
 
     def _first_seen(self, record: TableRecord) -> TableControls:
@@ -217,6 +263,9 @@ class Roster:
         """Put the table aside after an error; one that is Permanent ends everything."""
         if isinstance(error, Permanent):
             self.fatal = error
+            return
+        if is_void(record.phase):
+            # A job ended with an error after the table was parked for good: a retry would pass over what is missing.
             return
         record.attempts += 1
         parked = park(error, record.attempts, self._live.now.retries, datetime.now(UTC))

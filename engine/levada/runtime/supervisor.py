@@ -42,7 +42,7 @@ from levada.runtime.retries import as_levada_error
 from levada.runtime.roster import Roster
 
 if TYPE_CHECKING:
-    from levada.postgres.catalog import PublishedTable
+    from levada.runtime.source import SourceTables
     from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ class Supervisor:
         self._next_actions = 0.0
         self._copy_after_session = 0
 
-    def adopt(self, published: tuple[PublishedTable, ...], manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Before the thread runs: take up what the store, the destination and the staging have."""
-        self.roster.adopt(published, manifests, resync=resync)
+        self.roster.adopt(source, manifests, resync=resync)
         self._discovery.later(time.monotonic())
 
     def run(self) -> None:
@@ -165,6 +165,8 @@ class Supervisor:
                 if table in tables:
                     self.roster.void(tables[table], error)
                 recorded.set()
+                # A publication that lost the table may be changed back here, if it is managed.
+                self._discovery.soon()
             case Discovered():
                 self._discovered(report)
             case Reconfigured(config):

@@ -1,0 +1,97 @@
+"""Tables and their publication: a table that may miss changes is not `Ready`, one that must not be published waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.publication_rig import Published
+from tests.runtime.test_changes import Only, wait_for
+
+from levada.errors import Transient
+from levada.runtime.deciding import is_void
+from levada.stores.phases import Errored
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Published]:
+    """A pipeline of two small tables, not started, that looks at the publication often."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "CREATE TABLE items (id int PRIMARY KEY)",
+        "INSERT INTO orders SELECT i, 'n' FROM generate_series(1, 10) i",
+    )
+    made = Published(db, tmp_path, spark)
+    made.config = replace(made.config, discovery_s=0.5)
+    yield made
+    made.stop()
+
+
+def test_a_publication_made_again_while_stopped(rig: Published, db: Database) -> None:
+    """Every table is parked at the next start, before anything is applied; by policy each is copied again."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    rig.sql("DROP PUBLICATION {p}")
+    db.execute("INSERT INTO orders VALUES (11)")
+    rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
+    db.execute("INSERT INTO orders VALUES (12)")
+    rig.start()
+    rig.code("orders", "publication_changed")
+    rig.code("items", "publication_changed")
+    assert "orders" not in rig.destination.applied_rows
+    rig.stop()
+    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.start()
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
+    assert [c[3] for c in rig.destination.copies if c[0] == "orders"] == [10, 12]
+
+
+def test_a_table_without_identity_is_left_out(rig: Published, db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """It stops no other table, now or at the next start, its updates work, and it is taken up once it has a key."""
+    rig.config = replace(rig.config, selects=Only("orders", "items", "scratch"))
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE scratch (id int)", "INSERT INTO scratch VALUES (1)", "CREATE TABLE later (id int)")
+    rig.stop()
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("UPDATE scratch SET id = 2", "INSERT INTO orders VALUES (11)")
+    rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+    assert "public.scratch" in caplog.text
+    assert "identity_missing" in caplog.text
+    db.execute("ALTER TABLE scratch ADD PRIMARY KEY (id)")
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("scratch") == 1)
+
+
+def test_an_error_after_the_loss_leaves_the_table_parked(rig: Published, db: Database) -> None:
+    """A batch that fails after its table was found to miss changes does not bring the table back by a retry."""
+    rig.start()
+    rig.wait_caught_up()
+    running, failing = threading.Event(), threading.Event()
+
+    def fail(name: str) -> None:
+        running.set()
+        wait_for(failing)
+        raise Transient("destination_unavailable", "the destination does not answer")
+
+    rig.destination.before_apply = fail
+    db.execute("INSERT INTO orders VALUES (11)")
+    wait_for(running)
+    rig.sql("ALTER PUBLICATION {p} DROP TABLE orders", "ALTER PUBLICATION {p} ADD TABLE orders")
+    rig.code("orders", "publication_membership_changed")
+    failing.set()
+    rig.stop()
+    store = rig.store()
+    store.load_table_replication_states()
+    assert [p.code for p in store.get_table_replication_states().values() if isinstance(p, Errored) and is_void(p)] == [
+        "publication_membership_changed"
+    ]
