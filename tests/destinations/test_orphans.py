@@ -180,3 +180,36 @@ def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
     assert begin(hadoop, destination, ORDERS, stream.taken, n=2)
     assert destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))
     assert items(hadoop) == {1: "copied 1", 2: "copied 2"}
+
+
+@pytest.mark.parametrize("step", ["compact", "expire", "check_files", "remove_orphans"])
+def test_a_crash_in_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Whichever step is the last one of a process, the next one has the watermark and the rows, and goes on."""
+    settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
+    monkeypatch.setattr(maintenance, "MAX_SNAPSHOTS", 1)
+    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    destination = hadoop.destination(maintenance=settings)
+    stream = copy(hadoop, destination, n=20)
+    for i in range(1, 12):
+        stream.update(id=i, item=f"batch {i}", note=None)
+        apply(hadoop, destination, stream)
+    orphan, before = leave_orphan(the_table(destination)), hadoop.rows()
+    done = getattr(maintenance, step)
+
+    def dies(*args: Any) -> None:
+        done(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"levada.destinations.iceberg.destination.{step}", dies)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(destination)
+    destination = hadoop.destination(maintenance=settings)
+    assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
+    assert hadoop.rows() == before
+    sweep(destination)
+    assert not is_there(the_table(destination), orphan)
+    stream.update(id=1, item="later", note=None)
+    stream.delete(id=20)
+    apply(hadoop, destination, stream)
+    assert items(hadoop) == {r["id"]: r["item"] for r in before if r["id"] < 20} | {1: "later"}

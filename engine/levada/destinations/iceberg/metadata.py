@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from levada.destinations.iceberg.layout import Layout
+from levada.locations import lies_below
 from levada.values import Lsn, Watermark
 
 PIPELINE: Final = "levada.pipeline"
@@ -102,6 +103,7 @@ class TableMetadata:
     """
 
     uuid: str
+    location: str
     layout: Layout
     last_field_id: int
     properties: Mapping[str, str]
@@ -124,6 +126,7 @@ class TableMetadata:
         snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
             data["table-uuid"],
+            data["location"],
             layout,
             data["last-column-id"],
             properties,
@@ -149,9 +152,13 @@ class TableMetadata:
 
     @property
     def own_folder(self) -> str | None:
-        """The folder of the table's data files if no other table can have the same: its name is the table's UUID."""
+        """The folder of the table's data files if no other table can have the same: its name is the table's UUID.
+
+        None also if it is not below the table's location: any writer may set a property.
+        """
         folder = self.properties.get(DATA_PATH, "").rstrip("/")
-        return f"{folder}/" if folder.endswith(f"/{self.uuid}") else None
+        own = folder.endswith(f"/{self.uuid}") and lies_below(folder, self.location)
+        return f"{folder}/" if own else None
 
     @property
     def mark(self) -> Watermark | None:

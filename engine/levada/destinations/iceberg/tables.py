@@ -153,10 +153,18 @@ class Tables:
             with java_errors(f"drop {name}"):
                 self.open().dropTable(self._identifier(name), False)
         if own is not None:
-            self._remove_folder(own)
+            try:
+                with java_errors(f"remove {own}"):
+                    table.java.io().deletePrefix(own)
+            except LevadaError as error:
+                _log.warning("%s stays behind as garbage: %s", own, error.message)
 
     def _drop_damaged(self, name: TableName, error: DestinationChanged) -> None:
-        """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours."""
+        """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours.
+
+        Only a Hadoop catalog has one folder for each table. Elsewhere the data files stay as garbage: the metadata that
+        was found may be that of a table that was renamed.
+        """
         kept = self._last_metadata(name)
         if kept is None or kept.properties.get(Property.PIPELINE) != self._context.pipeline:
             raise NeedsOperator(
@@ -171,8 +179,7 @@ class Tables:
                 path.getFileSystem(self.jvm.hadoop_conf).delete(path, True)
             else:
                 self.open().dropTable(self._identifier(name), False)
-        if kept.own_folder is not None:
-            self._remove_folder(kept.own_folder)
+                _log.warning("%s: its files stay behind as garbage in %s", name, self._folder(name))
 
     def _last_metadata(self, name: TableName) -> TableMetadata | None:
         """Return the newest metadata of the table that can be read, wherever the catalog points to."""
@@ -198,13 +205,6 @@ class Tables:
         if self._config.properties["type"] not in ("hadoop", "jdbc") or warehouse is None:
             return None
         return "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
-
-    def _remove_folder(self, folder: str) -> None:
-        try:
-            with java_errors(f"remove {folder}"):
-                self.jvm.file_io(self._config.properties).deletePrefix(folder)
-        except LevadaError as error:
-            _log.warning("%s stays behind as garbage: %s", folder, error.message)
 
     def _remove_remains(self, name: TableName) -> bool:
         """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
