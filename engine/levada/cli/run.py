@@ -20,6 +20,7 @@ from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.cli.waiting import Left, wait_for
 from levada.errors import NeedsOperator, Transient
+from levada.private import private_folder
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
 from levada.runtime.manifest import build, destination_secret, pipeline_config
@@ -266,7 +267,7 @@ def left_words(end: Exit, manifests: Manifests, options: RunOptions) -> str:
 def make_folder(work_dir: Path) -> None:
     """Make the work folder; raise NeedsOperator ``work_dir_unusable`` if that cannot be done."""
     try:
-        work_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(work_dir)
     except OSError as error:
         raise NeedsOperator(
             "work_dir_unusable",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from levada.destinations.interface import Destination, DestinationContext, TableSettings
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.postgres.connection import PostgresConnection
+from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session, stop_spark
@@ -116,7 +117,7 @@ def make_destination(
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
     )
-    work_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(work_dir)
     return destination_class(manifests).from_config(settings, context), told
 
 

@@ -21,6 +21,7 @@ from levada.postgres.preflight import PreflightRequest, Problem, Severity, prefl
 from levada.postgres.publications import CoverageReport, ensure_coverage, leave_out_unidentified
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
+from levada.runtime.lost_state import require_state
 from levada.runtime.published import keep_publication, unreadable_slot
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
@@ -77,7 +78,8 @@ def prepare_source(
 
     ``staged`` is the end of the newest segment; ``found`` is handed the tables before the slot is looked at.
     Raise NeedsOperator ``preflight_failed`` with every problem at once; SlotLost when the slot is gone, or was moved by
-    somebody else, while tables depend on it and the policy is to hold.
+    somebody else, while tables depend on it and the policy is to hold. NeedsOperator ``store_empty`` when the store has
+    lost the pipeline's state and the policy is to hold.
     """
     problems = check_source(config)
     for problem in problems:
@@ -85,6 +87,8 @@ def prepare_source(
             _log.warning("%s [%s]", problem.message, problem.code)
     refuse(problems)
     with config.source.connect(application="start") as connection:
+        slot = inspect_slot(connection, config.slot.name)
+        require_state(config, store, slot, staged, worker=SLOT_WORKER)
         tables = discover(config, connection, store.get_table_replication_states())
         _require_tables(config, tables)
         found(tables.published)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
+from levada.private import private_folders
 
 _ON_S3: Final = re.compile("s3[an]?://")
 
@@ -69,7 +70,7 @@ class Staging:
         fs, root = self._place()
         with failures(f"write {path}"):
             if self._local:
-                fs.create_dir(f"{root}/{path}".rpartition("/")[0])
+                private_folders(Path(root), Path(f"{root}/{path}").parent)
             return fs.open_output_stream(f"{root}/{path}")
 
     def publish(self, path: str, content: bytes, *, naming: Sequence[str]) -> None:
@@ -83,7 +84,7 @@ class Staging:
                 stream.close()
                 return
             folder, _, name = f"{root}/{path}".rpartition("/")
-            os.makedirs(folder, exist_ok=True)
+            private_folders(Path(root), Path(folder))
             for named in naming:
                 self._sync(f"{root}/{named}")
             temporary = f"{folder}/.{name}.partial"

@@ -29,6 +29,7 @@ from levada.destinations.iceberg import index_runs as runs
 from levada.destinations.iceberg.index_files import FileNumbers
 from levada.destinations.iceberg.index_runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+from levada.private import private_folder
 
 RATIO: Final = 4
 
@@ -79,7 +80,7 @@ class KeyIndex:
     @classmethod
     def open(cls, folder: Path, kind: KeyKind) -> KeyIndex:
         """Return the index as it was last committed, or an empty one if there is none of this kind that can be read."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         index = cls(folder, kind)
         index.discard()
         return index
