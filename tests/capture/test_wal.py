@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
+import psycopg
 import pytest
 from tests.conftest import Database
 
@@ -148,6 +149,18 @@ def test_a_snapshot_is_the_tables_rows(db: Database, capture: WalChangeCapture) 
     assert inserts[-1].row.unrepresentable == {"d": "infinity"}
     assert [x.ordinal for x in got] == list(range(8))
     assert not any(x.end_of_transaction for x in got)
+
+
+def test_a_snapshot_keeps_rewrites_away(db: Database, capture: WalChangeCapture) -> None:
+    """A statement that would empty or rewrite a table under the snapshot waits until the stream is closed."""
+    db.execute("INSERT INTO a VALUES (1, 'one')", "INSERT INTO b SELECT generate_series(1, 5)")
+    capture.with_publication_management({A, B}, manage=True)
+    with capture.snapshot([A, B]) as stream, db.connect() as c:
+        c.execute("SET lock_timeout = '100ms'")
+        for statement in ("TRUNCATE b", "VACUUM FULL b", "ALTER TABLE a ALTER note TYPE varchar USING 'x'"):
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                c.execute(statement)
+        assert len(list(stream)) == 6
 
 
 def test_a_table_that_is_not_published_is_told(db: Database, capture: WalChangeCapture) -> None:

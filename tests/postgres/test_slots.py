@@ -42,7 +42,13 @@ def test_names_read_back_or_are_refused(pipeline: str, oid: int) -> None:
     assert len(copy) <= 63
 
 
-@pytest.mark.parametrize("pipeline", ["Shop", "a_b", "a.b", "shop-copy-1", "x" * 41, "", "-a"])
+def test_each_attempt_of_a_copy_has_a_slot_of_its_own() -> None:
+    """Two attempts to copy one table never share a slot's name, so neither waits for the other's slot to go."""
+    assert len({copy_slot_name("shop", TableId(7)) for _ in range(20)}) > 1
+    assert copy_slot_name("shop-copy-production", TableId(7)).startswith("levada_shop_copy_production_copy_0000007")
+
+
+@pytest.mark.parametrize("pipeline", ["Shop", "a_b", "a.b", "shop-copy-000000a1b2", "x" * 41, "", "-a"])
 def test_names_that_could_not_be_read_back_are_refused(pipeline: str) -> None:
     """A name that PostgreSQL refuses, or that another pipeline's slot could have, is an error at once."""
     with pytest.raises(NeedsOperator) as raised:

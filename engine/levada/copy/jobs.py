@@ -35,7 +35,8 @@ class SparkTasks(Generic[T]):
     """Runs functions as Spark tasks, at most ``parallel`` at once.
 
     ``done`` is called in the driver, from several threads, with the index and the result of each that ended well.
-    A task that raised Transient is tried again, but for the codes in ``final``.
+    A task that raised Transient is tried again, but for the codes in ``final``. ``ended`` returns the error that all
+    tasks end with, None while they may go on.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SparkTasks(Generic[T]):
         cancelled: threading.Event,
         done: Callable[[int, T], None],
         final: frozenset[str] = frozenset(),
+        ended: Callable[[], LevadaError | None] = lambda: None,
     ) -> None:
         self._context = context
         self._description = description
@@ -55,6 +57,7 @@ class SparkTasks(Generic[T]):
         self._cancelled = cancelled
         self._done = done
         self._final = final
+        self._ended = ended
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -77,6 +80,8 @@ class SparkTasks(Generic[T]):
         self._wait(threads)
         if self._cancelled.is_set():
             raise Transient("copy_cancelled", f"{self._description}: the process is stopping")
+        if (ended := self._ended()) is not None:
+            raise ended
         if self._error is not None:
             raise self._error
         return [results[i] for i in range(len(tasks))]
@@ -86,7 +91,7 @@ class SparkTasks(Generic[T]):
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_POLL_S)
-                    if self._cancelled.is_set():
+                    if self._cancelled.is_set() or self._ended() is not None:
                         self._stop.set()
                     if self._stop.is_set():
                         # Again and again: a job that was about to be submitted is not in the group yet.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from levada.copy.plan import BlockRange
-from levada.errors import Unrepresentable
+from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copying import copy_out
@@ -26,6 +26,8 @@ from levada.values import OnUnrepresentable, QualifiedTable
 
 _SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
 """name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
+_GONE: Final = frozenset({"table_missing", "column_missing"})
+"""Codes of a statement that names what is no longer there."""
 
 
 @contextmanager
@@ -65,8 +67,17 @@ class RangeReader:
     def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range, as many at a time as `copy_out` has in a slice.
 
-        Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for.
+        Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for, and Transient
+        ``table_changed`` if the table no longer has the columns or the name that the snapshot shows.
         """
+        try:
+            yield from self._batches(part)
+        except NeedsOperator as error:
+            if error.code in _GONE:
+                raise Transient("table_changed", f"table {self.schema.name} was changed while it was copied") from error
+            raise
+
+    def _batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from levada.copy.guard import TableGuard
 from levada.copy.jobs import SparkTasks
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.progress import CopyMeter, CopyProgress
@@ -39,7 +40,7 @@ class SnapshotRows(TableRows):
     """All rows of one published table as of ``snapshot``, which its owner holds open meanwhile.
 
     ``connections`` is how many connections it has at once at most; ``cancelled`` ends `map_partitions` with Transient
-    ``copy_cancelled``.
+    ``copy_cancelled``. ``guard`` holds the table: no way of reading ends well unless it held to the end.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class SnapshotRows(TableRows):
         connections: int,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         cancelled: threading.Event | None = None,
+        guard: TableGuard | None = None,
     ) -> None:
         self.schema = schema
         self._spark = spark
         self._connections = connections
         self._cancelled = cancelled or threading.Event()
+        self._guard = guard
         self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
         self.ranges = plan_ranges(published.leaves, connections)
         self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges))
@@ -78,12 +81,23 @@ class SnapshotRows(TableRows):
             parallel=self._connections,
             cancelled=self._cancelled,
             done=self._count,
-            final=frozenset({"snapshot_gone"}),
+            final=frozenset({"snapshot_gone", "table_changed"}),
+            ended=self._guard.ended if self._guard is not None else lambda: None,
         )
-        return [r.value for r in tasks.run([partial(_run_range, self._reader, part, fn) for part in self.ranges])]
+        results = tasks.run([partial(_run_range, self._reader, part, fn) for part in self.ranges])
+        self.check()
+        return [r.value for r in results]
+
+    def check(self) -> None:
+        """Raise Transient if the table may have changed while it was read."""
+        if self._guard is not None:
+            self._guard.check()
 
     def to_spark(self) -> DataFrame:
-        """Return the rows as a DataFrame; what Spark does with it is neither counted nor cancelled here."""
+        """Return the rows as a DataFrame. Spark's work with it is neither counted nor cancelled here.
+
+        Call `check` after that work.
+        """
         from levada.copy.source import read_ranges
 
         return read_ranges(self._spark, self._reader, self.ranges, self._connections)
@@ -96,8 +110,12 @@ class SnapshotRows(TableRows):
     def _read_here(self) -> Iterator[pa.RecordBatch]:
         for part in self.ranges:
             rows, unrepresentable = self._reader.rows, self._reader.unrepresentable
-            yield from self._reader.batches(part)
+            for batch in self._reader.batches(part):
+                if self._guard is not None and (ended := self._guard.ended()) is not None:
+                    raise ended
+                yield batch
             self._meter.add(self._reader.rows - rows, part.bytes, self._reader.unrepresentable - unrepresentable)
+        self.check()
 
     def _count(self, index: int, result: _RangeResult[Any]) -> None:
         self._meter.add(result.rows, self.ranges[index].bytes, result.unrepresentable)

@@ -9,6 +9,7 @@ from typing import Any, Final, LiteralString
 from psycopg import sql
 
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
+from levada.schema.storage import TableStorage
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
 _TYPES: Final[LiteralString] = """
@@ -36,6 +37,60 @@ SELECT jsonb_agg(k.attnum ORDER BY k.place)
 FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
 """
+
+_USED_TYPES: Final[LiteralString] = """
+WITH RECURSIVE used(oid) AS (
+    SELECT a.atttypid FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid, LATERAL (
+        SELECT t.typbasetype UNION ALL SELECT t.typelem
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS x(oid) WHERE x.oid <> 0
+)
+"""
+
+# A partition that CREATE TABLE ... PARTITION OF made is inherited by the very next command ID or the one after it, in
+# the transaction that made its columns. Between a CREATE TABLE and an ATTACH PARTITION there are more, so rows may have
+# been inserted that were not streamed as the root's. The row of tableoid (attnum -6) is never updated.
+_STORAGE: Final[LiteralString] = (
+    """
+jsonb_build_object(
+    'leaves', (
+        WITH RECURSIVE tree(oid, born) AS (
+            SELECT c.oid, false
+            UNION ALL
+            SELECT i.inhrelid, i.xmin = b.xmin AND i.cmin::text::bigint - b.cmin::text::bigint BETWEEN 0 AND 3
+            FROM tree
+            JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+            JOIN pg_catalog.pg_attribute b ON b.attrelid = i.inhrelid AND b.attnum = -6
+            WHERE c.relkind = 'p'
+        )
+        SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
+            l.relfilenode::bigint, l.xmin::text::bigint, coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true),
+            tree.born)), '{}')
+        FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid WHERE l.relkind = 'r'
+    ),
+    'columns', (
+        SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
+            a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '')), '{}')
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    ),
+    'types', ("""
+    + _USED_TYPES
+    + """
+        SELECT coalesce(jsonb_object_agg(t.oid::text, jsonb_build_array(t.typname, coalesce(
+            (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
+            (SELECT jsonb_object_agg(a.attnum::text, a.atttypid::bigint || ' ' || a.atttypmod)
+             FROM pg_catalog.pg_attribute a
+             WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+            '{}'), t.typbasetype::bigint)), '{}')
+        FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid WHERE t.typtype IN ('c', 'd', 'e')
+    )
+)"""
+)
 
 _DESCRIPTION: Final[LiteralString] = (
     """
@@ -85,7 +140,10 @@ SELECT jsonb_build_object(
             ORDER BY l.attrelid LIMIT 1
         ) m ON true
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-    )
+    ),
+    'storage', """
+    + _STORAGE
+    + """
 )
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -101,7 +159,7 @@ class TableDescription:
     """A table as its catalog had it: every column but generated ones, in attnum order, and what identifies a row.
 
     ``primary_key`` and ``identity_key`` have attnums in key order; a deferrable key does not identify a row, so it is
-    neither. ``types`` describe the types of the columns that are not built in.
+    neither. ``types`` describe the types of the columns that are not built in. ``storage`` identifies its stored rows.
     """
 
     id: TableId
@@ -111,6 +169,7 @@ class TableDescription:
     primary_key: tuple[int, ...]
     identity_key: tuple[int, ...]
     types: Mapping[int, TypeInfo]
+    storage: TableStorage
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
@@ -127,6 +186,7 @@ class TableDescription:
             primary_key=primary_key,
             identity_key=identity_key,
             types=types,
+            storage=TableStorage.from_json(data["storage"]),
         )
 
     def schema(

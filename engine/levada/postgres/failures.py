@@ -132,6 +132,8 @@ FAILURES: Final = (
         pattern=r"^nothing received for ",
         hint="check what is between Levada and the source: a firewall, a NAT, a proxy, a pooler",
     ),
+    # A statement met an object that another session dropped at the same moment.
+    Failure("catalog_changed", Transient, pattern=r"^cache lookup failed for|^could not open relation with OID"),
     # Told by SQLSTATE.
     Failure(
         "slot_active",
@@ -152,7 +154,8 @@ FAILURES: Final = (
         sqlstates=("25006",),
         hint="the server is a standby or read-only: run this on the primary",
     ),
-    Failure("table_missing", NeedsOperator, sqlstates=("42P01",)),
+    Failure("table_missing", NeedsOperator, sqlstates=("42P01", "3F000")),
+    Failure("column_missing", NeedsOperator, sqlstates=("42703",)),
     Failure("object_missing", NeedsOperator, sqlstates=("42704",)),
     Failure("object_exists", NeedsOperator, sqlstates=("42710", "42P07", "23505")),
 )

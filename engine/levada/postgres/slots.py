@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,13 @@ from levada.values import Lsn, TableId
 PLUGIN: Final = "pgoutput"
 
 _MAX_PIPELINE: Final = 40
-"""So that ``levada_<pipeline>_copy_<oid>`` with an OID of ten digits has at most 63 bytes."""
+"""So that ``levada_<pipeline>_copy_<oid><attempt>`` has at most 63 bytes."""
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_OID_DIGITS: Final = 7
+"""Digits of base 36 that hold every OID. The first one is 0 or 1."""
+_ATTEMPT_DIGITS: Final = 3
 _PIPELINE: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_(\d+))?")
+_SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_([01][0-9a-z]{6})[0-9a-z]{3})?")
 
 _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
@@ -40,14 +45,19 @@ def slot_name(pipeline: str) -> str:
         raise NeedsOperator(
             "invalid_pipeline_name",
             f"the pipeline's name {pipeline!r} cannot be part of a slot's name",
-            hint=f"use at most {_MAX_PIPELINE} of a-z, 0-9 and '-', and no end like '-copy-1'",
+            hint=f"use at most {_MAX_PIPELINE} of a-z, 0-9 and '-', and no end like '-copy-00000a1b2c'",
         )
     return name
 
 
 def copy_slot_name(pipeline: str, table_id: TableId) -> str:
-    """Return the name of the temporary slot that a table's copy takes its snapshot from."""
-    return f"{slot_name(pipeline)}_copy_{int(table_id)}"
+    """Return a name for the temporary slot that one attempt to copy a table takes its snapshot from.
+
+    The table's OID is in base 36, followed by random digits. The slot of an attempt that was cancelled a moment ago may
+    still exist, so a name is never used twice.
+    """
+    attempt = secrets.randbelow(len(_DIGITS) ** _ATTEMPT_DIGITS)
+    return f"{slot_name(pipeline)}_copy_{_base36(table_id, _OID_DIGITS)}{_base36(attempt, _ATTEMPT_DIGITS)}"
 
 
 def parse_slot_name(name: str) -> tuple[str, TableId | None] | None:
@@ -55,7 +65,11 @@ def parse_slot_name(name: str) -> tuple[str, TableId | None] | None:
     match = _SLOT.fullmatch(name)
     if match is None:
         return None
-    return match[1].replace("_", "-"), TableId(match[2]) if match[2] else None
+    return match[1].replace("_", "-"), TableId(int(match[2], 36)) if match[2] else None
+
+
+def _base36(number: int, digits: int) -> str:
+    return "".join(_DIGITS[number // len(_DIGITS) ** place % len(_DIGITS)] for place in reversed(range(digits)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class CopyJob:
                 if not self._cancelled.is_set():
                     answer(Answer(error=as_levada_error(error)))
                 raise
-            if not answer(Answer(progress=self._rows.progress() if self._rows else None, lsn=copied.lsn)):
+            progress = self._rows.progress() if self._rows else None
+            if not answer(Answer(progress=progress, lsn=copied.lsn, storage=copied.storage)):
                 raise NeedsOperator("copy_superseded", f"the copy of {name} was made, but is no longer asked for")
             return copied
 

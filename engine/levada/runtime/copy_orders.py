@@ -14,17 +14,22 @@ from typing import Any
 
 from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.schema.storage import TableStorage
 from levada.stores.interface import CopyOrder
 from levada.values import Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How far the copy is (``beat`` counts up while its process lives), where it ended, or what ended it."""
+    """How far the copy is (``beat`` counts up while its process lives), where it ended, or what ended it.
+
+    ``storage`` is what a copy that ended was read from.
+    """
 
     beat: int = 0
     progress: CopyProgress | None = None
     lsn: Lsn | None = None
+    storage: TableStorage | None = None
     error: LevadaError | None = None
 
     def to_text(self) -> str:
@@ -34,6 +39,8 @@ class Answer:
             told["progress"] = asdict(self.progress)
         if self.lsn is not None:
             told["lsn"] = str(self.lsn)
+        if self.storage is not None:
+            told["storage"] = self.storage.to_text()
         if (error := self.error) is not None:
             transient = isinstance(error, Transient)
             told["error"] = {
@@ -52,6 +59,7 @@ def read_answer(order: CopyOrder) -> Answer:
         beat=told["beat"],
         progress=CopyProgress(**told["progress"]) if "progress" in told else None,
         lsn=Lsn.parse(told["lsn"]) if "lsn" in told else None,
+        storage=TableStorage.from_text(told["storage"]) if "storage" in told else None,
         error=None if error is None else _error(**error),
     )
 

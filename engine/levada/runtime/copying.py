@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
 from levada.apply.table import settle
+from levada.copy.guard import hold_table
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.catalog import published_tables, read_table_schema
+from levada.postgres.catalog import published_tables, read_table_description
 from levada.postgres.publications import add_statement
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config import PipelineConfig
@@ -24,6 +25,7 @@ from levada.runtime.controls import MadeAs, made
 from levada.runtime.live import LiveConfig
 from levada.runtime.published import note_copied
 from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
 from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, Watermark
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
+    from levada.postgres.description import TableDescription
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +55,11 @@ def newest_schema(store: PipelineStore, table: TableId) -> ReplicatedTableSchema
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A copy that the destination holds durably: what it holds, as of which LSN."""
+    """A copy that the destination holds durably, as of ``lsn``. ``storage`` is that which the rows were read from."""
 
     schema: ReplicatedTableSchema
     lsn: Lsn
+    storage: TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +98,22 @@ class TableCopy:
         self.store.clear_table_copy_state(table)
         if former is not None and replaces:
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
-        with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
-            rows = self._rows(snapshot, table, name, cancelled)
+        with (
+            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+        ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
             if replaces and self._replaced(config, name, rows, mark):
                 self.store.store_table_schema(rows.schema)
-                return Copied(rows.schema, snapshot.lsn)
+                return Copied(rows.schema, snapshot.lsn, storage)
             if replaces or former is None:
                 self.drop(former or rows.schema, name)
             self.store.store_table_schema(rows.schema)
             self._settle(config, rows.schema, name)
             self._write(rows, mark, cancelled)
-            return Copied(rows.schema, snapshot.lsn)
+            rows.check()
+            return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_beside(
         self,
@@ -117,13 +124,16 @@ class TableCopy:
     ) -> Copied | None:
         """Copy the table beside itself, as `run` does otherwise; None if there is no table that serves meanwhile."""
         config = self.live.now
-        with export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot:
-            rows = self._rows(snapshot, table, name, cancelled)
+        with (
+            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+        ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             copied = require_flag(copy(rows.schema, rows, mark), copy)
-            return Copied(rows.schema, snapshot.lsn) if copied else None
+            rows.check()
+            return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
     def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
@@ -156,6 +166,7 @@ class TableCopy:
             self._note(MadeAs.of(config, name), rows.schema, name)
             if not require_flag(copy(rows.schema, rows, mark), copy):
                 return False
+            rows.check()
             if require_flag(swap(rows.schema.id, mark), swap):
                 return True
         except BaseException:
@@ -169,21 +180,26 @@ class TableCopy:
         except LevadaError as error:
             _log.warning("what was copied of %s stays behind until it is copied again: %s", schema.name, error)
 
+    @contextmanager
     def _rows(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
-    ) -> SnapshotRows:
+    ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
+        """Hold the table while its rows are read. Yield them and the storage that they are in."""
         config = self.live.now
-        published, schema = self._read_schema(snapshot, table, name)
-        return SnapshotRows(
-            self.spark,
-            config.source,
-            snapshot,
-            published,
-            schema,
-            connections=config.copy_connections,
-            policy=config.on_unrepresentable,
-            cancelled=cancelled,
-        )
+        published, description, schema = self._read_schema(snapshot, table, name)
+        with hold_table(config.source, published, schema, description) as guard:
+            rows = SnapshotRows(
+                self.spark,
+                config.source,
+                snapshot,
+                published,
+                schema,
+                connections=config.copy_connections,
+                policy=config.on_unrepresentable,
+                cancelled=cancelled,
+                guard=guard,
+            )
+            yield rows, description.storage
 
     def _settle(self, config: PipelineConfig, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         """Let what is said of the table now hold for its copy, after what was there under other settings is gone."""
@@ -202,7 +218,7 @@ class TableCopy:
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable
-    ) -> tuple[PublishedTable, ReplicatedTableSchema]:
+    ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
         config = self.live.now
         with config.source.connect(application="copy") as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -215,11 +231,10 @@ class TableCopy:
                     hint=add_statement(config.publication.name, [name]),
                 )
             note_copied(self.store, connection, config.publication.name, table, name)
-            schema = read_table_schema(
-                connection,
-                table,
+            description = read_table_description(connection, table)
+            schema = description.schema(
                 columns=found[0].column_attnums,
                 exclude=self.live.excluded_columns(name),
                 policy=config.on_unrepresentable,
             )
-            return found[0], schema
+            return found[0], description, schema

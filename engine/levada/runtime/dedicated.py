@@ -19,6 +19,7 @@ from levada.runtime.controls import MadeAs, made
 from levada.runtime.copy_orders import read_answer
 from levada.runtime.copying import Copied, TableCopy, can_replace, newest_schema
 from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import CopyOrder, TableControls
 from levada.values import Lsn, QualifiedTable, TableId
@@ -67,10 +68,10 @@ class DedicatedCopy:
         seen = OrderedCopy(order.token)
         started(seen)
         try:
-            lsn = self._wait(table, name, order, seen, cancelled)
+            lsn, storage = self._wait(table, name, order, seen, cancelled)
         finally:
             store.order_copy(table, None)
-        return self._taken_over(table, name, lsn)
+        return self._taken_over(table, name, lsn, storage)
 
     def _make_way(self, table: TableId, name: QualifiedTable) -> None:
         """Record the settings that the copy is made under. Drop a table that its copy cannot take the place of.
@@ -118,7 +119,7 @@ class DedicatedCopy:
 
     def _wait(
         self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
-    ) -> Lsn:
+    ) -> tuple[Lsn, TableStorage]:
         beat, heard_at = -1, time.monotonic()
         while not cancelled.wait(_POLL_S):
             now = self.copier.store.get_copy_order(table)
@@ -128,8 +129,8 @@ class DedicatedCopy:
             seen.newest = answer.progress or seen.newest
             if answer.error is not None:
                 raise answer.error
-            if answer.lsn is not None:
-                return answer.lsn
+            if answer.lsn is not None and answer.storage is not None:
+                return answer.lsn, answer.storage
             if answer.beat != beat:
                 beat, heard_at = answer.beat, time.monotonic()
             elif time.monotonic() - heard_at > self.silence_s:
@@ -140,7 +141,7 @@ class DedicatedCopy:
                 )
         raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
 
-    def _taken_over(self, table: TableId, name: QualifiedTable, lsn: Lsn) -> Copied:
+    def _taken_over(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
         store, destination = self.copier.store, self.copier.destination
         watermark = destination.capabilities.watermark
         store.load_table_schemas()
@@ -149,4 +150,4 @@ class DedicatedCopy:
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
             raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")
-        return Copied(schema, lsn)
+        return Copied(schema, lsn, storage)

@@ -20,7 +20,7 @@ FORMS: Final = {
 """What each pattern asks for, in words."""
 
 MAX_PIPELINE_NAME: Final = 40
-"""So that levada_<pipeline>_copy_<oid> has no more than PostgreSQL's 63 bytes."""
+"""So that levada_<pipeline>_copy_<oid><attempt> has no more than PostgreSQL's 63 bytes."""
 
 STATE_PARTS: Final = 8
 """Over how many ConfigMaps, beside the first, the store of kind configMap spreads its tables."""

@@ -77,7 +77,8 @@ class PipelineSpec(Model):
     tables: Tables = setting(Change.HOT)
     """Which tables are replicated."""
     copy_: Copy = setting(Change.HOT, {}, alias="copy")
-    """The initial copy of tables."""
+    """The initial copy of tables. A statement that needs an exclusive lock on a table waits for the table's copy. The
+    copy gives way after 10 seconds, and is made again afterwards."""
     batch: Batch = setting(Change.HOT, {})
     """When changes are staged."""
     freshness_seconds: Whole = setting(Change.HOT, 10, ge=1, le=86400)

@@ -1,0 +1,98 @@
+"""The identity of a table's stored rows, as the catalog shows it: files, versions of columns, definitions of types.
+
+A statement that changes the values of existing rows without streaming them leaves its trace here, see
+`levada.schema.rewrites`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from levada.values import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class LeafStorage:
+    """The file of one relation that holds rows.
+
+    ``filenode`` changes with each rewrite and TRUNCATE, ``xmin`` with each version of the relation's row in pg_class.
+    ``empty`` is True if the file had no block. ``born`` is True for a partition that was created as one, not attached.
+    """
+
+    filenode: int
+    xmin: int
+    empty: bool
+    born: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStorage:
+    """One column, generated ones included. ``xmin`` changes with each version of its row in pg_attribute."""
+
+    type_oid: int
+    typmod: int
+    xmin: int
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TypeStorage:
+    """An enum, a composite or a domain that the table's columns use, directly or inside another type.
+
+    ``parts`` has an enum's labels by their OID, and a composite's attributes (type and modifier) by their number.
+    ``base`` is a domain's base type, otherwise 0.
+    """
+
+    name: str
+    parts: Mapping[str, str]
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableStorage:
+    """A table's storage at one moment: leaves by OID, columns by attnum, types by OID."""
+
+    leaves: Mapping[TableId, LeafStorage]
+    columns: Mapping[int, ColumnStorage]
+    types: Mapping[int, TypeStorage]
+
+    def has_rows_of(self, other: TableStorage) -> bool:
+        """Return True if the files, the columns and the definitions of the types are the same.
+
+        Privileges and statistics make new versions of catalog rows, so those are not compared.
+        """
+        return _identity(self) == _identity(other)
+
+    def to_text(self) -> str:
+        """Return the storage as JSON, in the form that `from_json` reads."""
+        return json.dumps(
+            {
+                "leaves": {str(k): [v.filenode, v.xmin, v.empty, v.born] for k, v in self.leaves.items()},
+                "columns": {str(k): [v.type_oid, v.typmod, v.xmin, v.generated] for k, v in self.columns.items()},
+                "types": {str(k): [v.name, dict(v.parts), v.base] for k, v in self.types.items()},
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> TableStorage:
+        """Read the text that `to_text` returned."""
+        return cls.from_json(json.loads(text))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableStorage:
+        """Read the object that the catalog query returns. Raise KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            {TableId(k): LeafStorage(int(f), int(x), bool(e), bool(b)) for k, (f, x, e, b) in data["leaves"].items()},
+            {int(k): ColumnStorage(int(o), int(m), int(x), bool(g)) for k, (o, m, x, g) in data["columns"].items()},
+            {int(k): TypeStorage(str(n), dict(p), int(b)) for k, (n, p, b) in data["types"].items()},
+        )
+
+
+def _identity(storage: TableStorage) -> tuple[object, ...]:
+    leaves = {oid: leaf.filenode for oid, leaf in storage.leaves.items()}
+    columns = {n: (c.type_oid, c.typmod, c.generated) for n, c in storage.columns.items()}
+    return leaves, columns, storage.types
