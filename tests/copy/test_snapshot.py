@@ -191,13 +191,14 @@ def test_errors_keep_their_type(db: Database, copy_of: CopyOf) -> None:
     assert "in fail" in other.value.__notes__[0]
 
 
-def test_privilege_is_named(db: Database, copy_of: CopyOf) -> None:
-    """A failure of the source inside a task arrives as the failures' table says."""
+def test_a_changed_table_is_copied_again(db: Database, copy_of: CopyOf) -> None:
+    """A column that is no longer there under its name is no error of the table: the copy is retried."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
     copy = copy_of("t")
     db.execute("ALTER TABLE t RENAME COLUMN id TO other")
-    with pytest.raises(NeedsOperator):
+    with pytest.raises(Transient) as raised:
         rows_of(copy)
+    assert raised.value.code == "table_changed"
 
 
 def test_transient_failures_are_tried_again(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:

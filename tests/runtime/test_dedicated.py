@@ -17,6 +17,7 @@ from levada.runtime.copy_job import open_order
 from levada.runtime.copy_orders import Answer, read_answer
 from levada.runtime.copying import TableCopy
 from levada.runtime.dedicated import DedicatedCopy, OrderedCopy
+from levada.schema.storage import LeafStorage, TableStorage
 from levada.stores import CopyOrder, MemoryStore
 from levada.values import Lsn, QualifiedTable, TableId
 
@@ -24,7 +25,7 @@ ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
 ORDER = CopyOrder("token", 1)
 HALF = CopyProgress(5, 50, 10, 100, 50.0, 2.5, 4.0, 1)
 
-Wait = Callable[[], Lsn]
+Wait = Callable[[], tuple[Lsn, TableStorage]]
 
 
 @pytest.fixture
@@ -77,8 +78,9 @@ def test_answers_arrive_as_they_were_said(answer: Answer) -> None:
 
 def test_driver_takes_the_position(store: MemoryStore, wait: Wait, seen: OrderedCopy) -> None:
     """A copy that is done ends the wait, and what it came to is shown."""
-    said(store, Answer(progress=HALF, lsn=Lsn(7)))
-    assert wait() == Lsn(7)
+    storage = TableStorage({ORDERS: LeafStorage(1, 2, False, False)}, {}, {})
+    said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
+    assert wait() == (Lsn(7), storage)
     assert seen.progress() == HALF
 
 

@@ -18,14 +18,14 @@ from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import published_tables, read_table_description, read_type_infos
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import DDL_PREFIX, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.description import TableDescription
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
-from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class TableResolver(SchemaResolver):
 
     A table whose change cannot be understood is told to ``failed``, and its rows are left out from there on: only a new
     copy brings it back, after `begin_session`. Nothing is staged before ``failed`` returns, so it must have recorded
-    the failure by then.
+    the failure by then. ``altered`` is called with each announced change of a table that has a version, with the
+    message's LSN and its transaction's ID. ``look`` is called where a RELATION shows that a table's catalog changed.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class TableResolver(SchemaResolver):
         selects: Callable[[QualifiedTable], bool] = lambda table: True,
         excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+        altered: Callable[[DdlMessage, Lsn, int], None] = lambda ddl, lsn, xid: None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._store = store
@@ -69,6 +72,8 @@ class TableResolver(SchemaResolver):
         self._selects = selects
         self._excluded_columns = excluded_columns
         self._policy = policy
+        self._altered = altered
+        self._look = look
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -103,6 +108,9 @@ class TableResolver(SchemaResolver):
         before = self._before(table, at)
         if table in self._left_out or (before is None and not self._selects(relation.table)):
             return None
+        if table in self._current or not self._announced(at):
+            # The server sends a RELATION again when the table's entry in the catalog has changed.
+            self._look()
         try:
             return self._follow(relation, before, at)
         except NeedsOperator as error:
@@ -127,6 +135,7 @@ class TableResolver(SchemaResolver):
         if before is None or ddl.table_id in self._left_out:
             # The RELATION of its first row will tell.
             return None
+        self._altered(ddl, message.lsn, message.xid)
         try:
             announced = ddl.schema(
                 columns=self._column_list(ddl.table_id),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -54,7 +54,7 @@ WHERE c.oid = ANY(%s::oid[])
 
 
 class TableGuard:
-    """Holds the locks of one copy. `ended` and `check` may be used from any thread."""
+    """Holds the locks of one copy, until its rows are read or it gives way. Safe to use from several threads."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], published: PublishedTable, description: TableDescription
@@ -63,6 +63,7 @@ class TableGuard:
         self._published = published
         self._description = description
         self._ended: LevadaError | None = None
+        self._released = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="levada-copy-guard", daemon=True)
 
@@ -70,23 +71,33 @@ class TableGuard:
         """Return the error that the copy ends with, None while it may go on."""
         return self._ended
 
-    def check(self) -> None:
-        """Raise Transient unless the locks were held until now and the table is as the snapshot shows it."""
+    def start(self) -> None:
+        """Compare the table with the snapshot, then begin to watch the lock queue."""
+        self._check()
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the locks back after the last row was read. Later calls change nothing.
+
+        Raise Transient unless the locks were held until now and the table is as the snapshot shows it.
+        """
+        if not self._released:
+            self._check()
+            self._released = True
+            self.close()
+
+    def close(self) -> None:
+        """Stop watching and give the locks back."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def _check(self) -> None:
         if self._ended is None:
             self._ended = self._compare()
         if self._ended is not None:
             raise self._ended
-
-    def start(self) -> None:
-        """Compare the table with the snapshot, then begin to watch the lock queue."""
-        self.check()
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
 
     def _compare(self) -> LevadaError | None:
         name = self._published.name
@@ -116,12 +127,14 @@ class TableGuard:
             except LevadaError as error:
                 self._ended = self._ended or error
                 return
-            if waited_for is not None:
+            if waited_for is not None and not self._stop.is_set():
                 self._ended = self._ended or Transient(
                     "copy_yielded",
                     f"the copy of {self._published.name} gave way to a statement that waits for an exclusive lock",
                     hint="none is needed: the copy is made again; change the table before its copy or after it",
                 )
+                # The copy's readers end a little later.
+                self._connection.close()
 
 
 @contextmanager
@@ -144,8 +157,6 @@ def hold_table(
         yield guard
     finally:
         guard.close()
-        with suppress(psycopg.Error):
-            conn.close()
 
 
 def lock_leaves(conn: psycopg.Connection[Any], published: PublishedTable, schema: ReplicatedTableSchema) -> None:

@@ -89,9 +89,9 @@ class SnapshotRows(TableRows):
         return [r.value for r in results]
 
     def check(self) -> None:
-        """Raise Transient if the table may have changed while it was read."""
+        """Give the table's locks back. Raise Transient if the table may have changed while it was read."""
         if self._guard is not None:
-            self._guard.check()
+            self._guard.release()
 
     def to_spark(self) -> DataFrame:
         """Return the rows as a DataFrame. Spark's work with it is neither counted nor cancelled here.

@@ -21,6 +21,7 @@ from levada.postgres.description import DESCRIPTION_QUERY, TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column, ReplicatedTableSchema
+from levada.schema.rewrites import PLAIN_RETYPE, plainly_retyped
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
 _log = logging.getLogger(__name__)
@@ -30,14 +31,26 @@ SEPARATOR_PREFIX: Final = "levada_ddl_end"
 """Of messages without meaning, to be skipped."""
 TRIGGER: Final = "levada_ddl"
 _FUNCTION: Final = "emit_table_change"
+_OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
+"""Words of a query that may run other statements than those that its text shows, or that hide parts of the text."""
 
-# Published tables among those that were altered and, since an ALTER of a parent goes through to them, their children.
+# Published tables among those that were altered, their ancestors as partitions and, since an ALTER of a parent goes
+# through to them, their children. ALTER TYPE concerns every table that has a column of a type that users made.
 _ALTERED: Final = sql.SQL("""
 WITH RECURSIVE altered(relid) AS (
     SELECT objid FROM pg_catalog.pg_event_trigger_ddl_commands()
     WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass
     UNION
     SELECT i.inhrelid FROM altered JOIN pg_catalog.pg_inherits i ON i.inhparent = altered.relid
+), concerned AS (
+    SELECT relid FROM altered
+    UNION
+    SELECT a.relid
+    FROM pg_catalog.pg_event_trigger_ddl_commands() d, LATERAL pg_catalog.pg_partition_ancestors(d.objid) a
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.object_type IN ('table', 'table column')
+    UNION
+    SELECT a.attrelid FROM pg_catalog.pg_attribute a
+    WHERE tg_tag = 'ALTER TYPE' AND a.atttypid >= 16384 AND a.attnum > 0 AND NOT a.attisdropped
 ), published AS (
     SELECT t.relid FROM pg_catalog.pg_publication p, LATERAL pg_catalog.pg_get_publication_tables(p.pubname) t
 )
@@ -46,13 +59,18 @@ WITH RECURSIVE altered(relid) AS (
 _BODY: Final = sql.SQL("""
 DECLARE
     description jsonb;
+    statements jsonb;
 BEGIN
+    -- Only what consists of statements that say all that they do is worth a look at its text.
+    SELECT pg_catalog.jsonb_agg(pg_catalog.btrim(s)) INTO statements
+    FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') s
+    WHERE pg_catalog.current_query() !~* {opaque} AND pg_catalog.btrim(s, E' \t\r\n') ~* {plain};
     FOR description IN {altered} {description}
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-          AND c.oid IN (SELECT relid FROM altered) AND c.oid IN (SELECT relid FROM published)
+          AND c.oid IN (SELECT relid FROM concerned) AND c.oid IN (SELECT relid FROM published)
         ORDER BY c.oid
     LOOP
-        PERFORM {emit}(description::text);
+        PERFORM {emit}((description || pg_catalog.jsonb_build_object('statements', statements))::text);
     END LOOP;
     IF FOUND THEN
         -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
@@ -91,6 +109,14 @@ class DdlMessage:
     """A table as it is from the message on."""
 
     description: TableDescription
+    statements: tuple[str, ...] = ()
+    """Statements of the client's query that retype columns by PostgreSQL's own casts, and do nothing else."""
+
+    @property
+    def plainly_retyped(self) -> frozenset[int]:
+        """The attnums of columns that those statements retype in this table."""
+        names = frozenset[str]().union(*(plainly_retyped(s, self.name) for s in self.statements))
+        return frozenset(c.attnum for c in self.columns if c.name in names)
 
     @property
     def table_id(self) -> TableId:
@@ -122,7 +148,8 @@ class DdlMessage:
 def parse_ddl_message(content: bytes) -> DdlMessage:
     """Read the content of an authenticated message; raise DecodeError ``bad_ddl_message``."""
     try:
-        return DdlMessage(TableDescription.from_json(json.loads(content)))
+        data = json.loads(content)
+        return DdlMessage(TableDescription.from_json(data), tuple(map(str, data["statements"] or ())))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(
             "bad_ddl_message",
@@ -199,14 +226,20 @@ def _statements() -> tuple[sql.Composed, ...]:
     function, trigger = sql.Identifier(SEAL_SCHEMA, _FUNCTION), sql.Identifier(TRIGGER)
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX)).as_string(None)
     body = _BODY.format(
-        altered=_ALTERED, description=DESCRIPTION_QUERY, emit=EMIT, separator=sql.Literal(SEPARATOR_PREFIX)
+        altered=_ALTERED,
+        description=DESCRIPTION_QUERY,
+        emit=EMIT,
+        separator=sql.Literal(SEPARATOR_PREFIX),
+        opaque=sql.Literal(_OPAQUE),
+        plain=sql.Literal(rf"^(?:{PLAIN_RETYPE})$"),
     ).as_string(None)
     return (
         _CREATE_EMIT.format(emit=EMIT, body=sql.Literal(emit_body)),
         _CREATE_FUNCTION.format(function=function, body=sql.Literal(body)),
-        sql.SQL("CREATE EVENT TRIGGER {} ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION {}()").format(
-            trigger, function
-        ),
+        sql.SQL(
+            "CREATE EVENT TRIGGER {} ON ddl_command_end WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'CREATE TABLE')"
+            " EXECUTE FUNCTION {}()"
+        ).format(trigger, function),
         sql.SQL("ALTER EVENT TRIGGER {} ENABLE ALWAYS").format(trigger),
     )
 

@@ -81,7 +81,7 @@ jsonb_build_object(
     'types', ("""
     + _USED_TYPES
     + """
-        SELECT coalesce(jsonb_object_agg(t.oid::text, jsonb_build_array(t.typname, coalesce(
+        SELECT coalesce(jsonb_object_agg(t.oid::text, jsonb_build_array(t.typtype, t.typname, coalesce(
             (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
             (SELECT jsonb_object_agg(a.attnum::text, a.atttypid::bigint || ' ' || a.atttypmod)
              FROM pg_catalog.pg_attribute a
@@ -149,6 +149,9 @@ FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 )
+
+STORAGE_QUERY: Final = sql.SQL(_STORAGE)
+"""The storage of relation ``c`` as one JSON object, see `levada.schema.storage`."""
 
 DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
 """The description of ``c``, as one JSON object; the caller adds the WHERE clause."""

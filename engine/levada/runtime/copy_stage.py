@@ -54,6 +54,7 @@ class CopyStage:
             record.begin(Job.COPY)
             record.copied_as = MadeAs.of(self._live.now, record.name)
             self._roster.enter(record, DataSync())
+            self._roster.storage.begin_copy(record.id)
             # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.
             self._roster.backlog.track(record.id, self._roster.staged_lsn)
             self._pool.submit(self._run, record)
@@ -93,8 +94,10 @@ class CopyStage:
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         keep_copied(self._store, record.id)
+        self._roster.storage.copied(record.id, outcome.lsn, outcome.storage)
         self._roster.enter(record, FinishedCopy(outcome.lsn))
         self._roster.backlog.applied(record.id, outcome.lsn)
+        self._roster.storage.release(record)
 
     def cancel(self) -> None:
         """End all copies soon, where a restart begins them again."""

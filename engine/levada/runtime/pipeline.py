@@ -31,10 +31,11 @@ from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.published import read_gaps
-from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableFailed
+from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableAltered, TableFailed
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.retries import as_levada_error, mends_itself
+from levada.runtime.rewrites import StorageLooks
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
 from levada.runtime.source import SLOT_WORKER, SourceTables, discover, prepare_source
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
+    from levada.postgres.ddl import DdlMessage
     from levada.values import Lsn, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -102,6 +104,7 @@ class Pipeline:
         self._thread: threading.Thread | None = None
         self._epoch = 0
         self._staging: Staging | None = None
+        self._looks: StorageLooks | None = None
 
     @property
     def config(self) -> PipelineConfig:
@@ -305,6 +308,7 @@ class Pipeline:
         copier = TableCopy(live, store, destination, self._told, spark, self._epoch, turn)
         applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
         roster = Roster(live, store, destination, capture.reopen)
+        self._looks = StorageLooks(live, lambda: list(roster.tables), inbox)
         return Supervisor(
             live,
             roster,
@@ -313,6 +317,7 @@ class Pipeline:
             applies=ApplyStage(live, roster, store, destination, applier, inbox),
             resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
             discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
+            looks=self._looks,
             retention=Retention(roster, log, store, worker.applied),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
@@ -340,6 +345,17 @@ class Pipeline:
             for table, gap in read_gaps(self.config, self._store).items():
                 failed(table, gap)
 
+        def altered(ddl: DdlMessage, at: Lsn, xid: int) -> None:
+            storage, recorded = ddl.description.storage, threading.Event()
+            inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
+            while not recorded.wait(_POLL_S):
+                if self._stopping.is_set():
+                    raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
+
+        def look() -> None:
+            if self._looks is not None:
+                self._looks.soon()
+
         resolver = TableResolver(
             config.source,
             self._store,
@@ -348,6 +364,8 @@ class Pipeline:
             selects=self._live.selects,
             excluded_columns=self._live.excluded_columns,
             policy=config.on_unrepresentable,
+            altered=altered,
+            look=look,
         )
         settings = CaptureSettings(
             config.source,

@@ -13,11 +13,13 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.copying import Copied
 from levada.runtime.resync import ResyncEnded, ResyncStarted
 from levada.segments.manifest import Manifest
-from levada.values import TableId, Watermark
+from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import CopyUnderWay
+    from levada.postgres.storage import StorageLook
     from levada.runtime.source import SourceTables
+    from levada.schema.storage import TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,29 @@ class TableFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class TableAltered:
+    """The source announced an ALTER TABLE, by a message of transaction ``xid`` that lies at ``at`` in the WAL.
+
+    ``storage`` is the table's storage after it. ``plain`` has the attnums of columns that it retypes by PostgreSQL's
+    own casts. Capture waits for ``recorded``, so that nothing is applied to a table that is parked.
+    """
+
+    table: TableId
+    at: Lsn
+    xid: int
+    storage: TableStorage
+    plain: frozenset[int]
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSeen:
+    """A look at the storage of the tables has ended. None: the source could not be asked."""
+
+    look: StorageLook | None
+
+
+@dataclass(frozen=True, slots=True)
 class Discovered:
     """The tables of the source, of which ``config`` selects, as of now; None if the source could not be read."""
 
@@ -117,6 +142,8 @@ Report = (
     | ResyncStarted
     | ResyncEnded
     | TableFailed
+    | TableAltered
+    | StorageSeen
     | Discovered
     | Reconfigured
     | Fatal

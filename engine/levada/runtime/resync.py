@@ -15,6 +15,7 @@ from levada.copy.progress import CopyProgress
 from levada.runtime.job import Job
 from levada.runtime.phases import STREAMING
 from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
 from levada.stores.phases import Errored
 from levada.values import Lsn
 
@@ -57,6 +58,8 @@ class Resync:
     """The version as of that snapshot."""
     schema: ReplicatedTableSchema | None = None
     """The version that was applied last."""
+    storage: TableStorage | None = None
+    """What the copy was read from."""
     attempts: int = 0
     not_before: float = 0.0
     yielded: bool = False
@@ -70,7 +73,7 @@ class Resync:
     def wait(self) -> None:
         """Go back to the first step."""
         self.step, self.outdated = Step.WAITING, False
-        self.rows = self.copied = self.lsn = self.made = self.schema = None
+        self.rows = self.copied = self.lsn = self.made = self.schema = self.storage = None
 
     @property
     def copy(self) -> CopyProgress | None:

@@ -151,6 +151,7 @@ class ResyncStage:
             return
         resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
         resync.lsn, resync.made, resync.schema = copied.lsn, copied.schema, copied.schema
+        resync.storage = copied.storage
         self._roster.backlog.applied(record.id, copied.lsn, beside=True)
         _log.info("table %s: its new copy is made and catches up from %s on", record.name, copied.lsn)
 
@@ -184,6 +185,8 @@ class ResyncStage:
         assert resync.made is not None
         assert resync.lsn is not None
         keep_copied(store, record.id)
+        assert resync.storage is not None
+        roster.storage.copied(record.id, resync.lsn, resync.storage)
         # The version before the snapshot's position: a transaction may begin another one exactly there.
         store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn - 1)))
         if not self._destination.capabilities.watermark:

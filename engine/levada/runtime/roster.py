@@ -24,6 +24,7 @@ from levada.runtime.phases import at_restart, check_transition
 from levada.runtime.published import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
 from levada.runtime.resync import Resync, may_serve
 from levada.runtime.retries import park
+from levada.runtime.rewrites import StorageJournal
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
 from levada.segments.manifest import Manifest
@@ -56,6 +57,7 @@ class Roster:
         self._destination = destination
         self._reopen = reopen
         self._unidentified: set[QualifiedTable] = set()
+        self.storage = StorageJournal(store, self.void)
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
@@ -63,6 +65,7 @@ class Roster:
         """Take up the tables where the store and the destination say they are, and the segments that are staged."""
         for manifest in manifests:
             self.backlog.land(manifest)
+            self.storage.landed(manifest)
             self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
         phases = self._store.get_table_replication_states()
         left = self._left(source)
@@ -139,6 +142,7 @@ class Roster:
     def _forget(self, table: TableId) -> None:
         self._store.delete_table_pipeline_state(table)
         forget_copied(self._store, table)
+        self.storage.forget(table)
         self._store.delete_replication_progress(resync_worker(table))
 
     def _add(
@@ -197,6 +201,7 @@ class Roster:
     def land(self, manifest: Manifest) -> None:
         """Take note of a segment that was staged."""
         self.backlog.land(manifest)
+        self.storage.landed(manifest)
         for table in manifest.tables:
             record = self.tables.get(table)
             if record is not None and record.pending_since is None:

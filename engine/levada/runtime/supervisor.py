@@ -33,12 +33,15 @@ from levada.runtime.reports import (
     MaintainEnded,
     Reconfigured,
     Report,
+    StorageSeen,
+    TableAltered,
     TableFailed,
 )
 from levada.runtime.resync import ResyncEnded, ResyncStarted
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.retries import as_levada_error
+from levada.runtime.rewrites import StorageLooks
 from levada.runtime.roster import Roster
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class Supervisor:
         applies: ApplyStage,
         resyncs: ResyncStage,
         discovery: Discovery,
+        looks: StorageLooks,
         retention: Retention,
         configure: Callable[[PipelineConfig], None],
         check: Callable[[], None],
@@ -81,6 +85,7 @@ class Supervisor:
         self._applies = applies
         self._resyncs = resyncs
         self._discovery = discovery
+        self._looks = looks
         self._retention = retention
         self._configure = configure
         self._check = check
@@ -121,6 +126,7 @@ class Supervisor:
         self._applies.close()
         self._resyncs.close()
         self._discovery.close()
+        self._looks.close()
         try:
             self._take_reports(0)
             self._retention.remove(math.inf)
@@ -144,6 +150,9 @@ class Supervisor:
         match report:
             case Landed(manifest):
                 self.roster.land(manifest)
+                if manifest.truncates:
+                    # Every partition has a new file then. Take note of them before they change otherwise.
+                    self._looks.soon()
             case CopyStarted(table, rows):
                 tables[table].copy = rows
             case CopyEnded(table, outcome):
@@ -167,6 +176,14 @@ class Supervisor:
                 recorded.set()
                 # A publication that lost the table may be changed back here, if it is managed.
                 self._discovery.soon()
+            case TableAltered(table):
+                if table in tables:
+                    self.roster.storage.altered(tables[table], report)
+                report.recorded.set()
+            case StorageSeen(look):
+                self._looks.ended()
+                if look is not None:
+                    self.roster.storage.seen(look)
             case Discovered():
                 self._discovered(report)
             case Reconfigured(config):
@@ -181,6 +198,8 @@ class Supervisor:
             self.roster.take_actions()
             self.roster.take_controls()
         self._discovery.start(now)
+        self._looks.start(now)
+        self.roster.storage.judge(self.roster.tables.values(), self.roster.staged_lsn)
         for record in self.roster.tables.values():
             if not record.busy and not record.suspended:
                 self.roster.step(record)

@@ -42,10 +42,12 @@ class ColumnStorage:
 class TypeStorage:
     """An enum, a composite or a domain that the table's columns use, directly or inside another type.
 
-    ``parts`` has an enum's labels by their OID, and a composite's attributes (type and modifier) by their number.
+    ``kind`` is pg_type's ``typtype``: e, c or d. ``parts`` has an enum's labels by their OID, and a composite's
+    attributes (type and modifier) by their number.
     ``base`` is a domain's base type, otherwise 0.
     """
 
+    kind: str
     name: str
     parts: Mapping[str, str]
     base: int
@@ -70,9 +72,9 @@ class TableStorage:
         """Return the storage as JSON, in the form that `from_json` reads."""
         return json.dumps(
             {
-                "leaves": {str(k): [v.filenode, v.xmin, v.empty, v.born] for k, v in self.leaves.items()},
+                "leaves": {str(int(k)): [v.filenode, v.xmin, v.empty, v.born] for k, v in self.leaves.items()},
                 "columns": {str(k): [v.type_oid, v.typmod, v.xmin, v.generated] for k, v in self.columns.items()},
-                "types": {str(k): [v.name, dict(v.parts), v.base] for k, v in self.types.items()},
+                "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
             separators=(",", ":"),
         )
@@ -88,7 +90,7 @@ class TableStorage:
         return cls(
             {TableId(k): LeafStorage(int(f), int(x), bool(e), bool(b)) for k, (f, x, e, b) in data["leaves"].items()},
             {int(k): ColumnStorage(int(o), int(m), int(x), bool(g)) for k, (o, m, x, g) in data["columns"].items()},
-            {int(k): TypeStorage(str(n), dict(p), int(b)) for k, (n, p, b) in data["types"].items()},
+            {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
 
 

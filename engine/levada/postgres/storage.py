@@ -1,0 +1,63 @@
+"""The storage of many tables, read in one look at the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.postgres.description import STORAGE_QUERY
+from levada.postgres.failures import source_errors
+from levada.schema.storage import TableStorage
+from levada.values import Lsn, TableId
+
+_POSITION: Final = (
+    "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLook:
+    """The storage of tables at one moment. Every commit that it shows lies below ``end`` in the WAL.
+
+    ``start`` is the position of the WAL before the look. ``next_xid`` and ``running`` are the look's snapshot.
+    """
+
+    start: Lsn
+    end: Lsn
+    next_xid: int
+    running: frozenset[int]
+    tables: Mapping[TableId, TableStorage]
+
+    def shows(self, xid: int) -> bool:
+        """Return True if the look shows what a committed transaction did.
+
+        A transaction is in the WAL, and may be streamed, before it is visible to others.
+        """
+        return xid not in self.running and (self.next_xid - xid) % 2**32 < 2**31 and xid != self.next_xid
+
+
+@source_errors("looking for rewritten tables")
+def look_at_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> StorageLook:
+    """Return the storage of those of the tables that exist."""
+    start = _position(conn)
+    query = sql.SQL("SELECT c.oid, {}, pg_current_snapshot()::text FROM pg_class c WHERE c.oid = ANY(%s::oid[])")
+    rows = conn.execute(query.format(STORAGE_QUERY), [[int(t) for t in tables]]).fetchall()
+    end = _position(conn)
+    _, next_xid, running = (rows[0][2] if rows else "0:0:").split(":")
+    return StorageLook(
+        start,
+        end,
+        int(next_xid) % 2**32,
+        frozenset(int(xid) % 2**32 for xid in running.split(",") if xid),
+        {TableId(oid): TableStorage.from_json(storage) for oid, storage, _ in rows},
+    )
+
+
+def _position(conn: psycopg.Connection[Any]) -> Lsn:
+    row = conn.execute(_POSITION).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

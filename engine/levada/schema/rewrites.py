@@ -1,0 +1,194 @@
+"""Which changes of a table's storage leave rows behind at the destination that the source no longer has. Pure.
+
+PostgreSQL streams no rows for ``ALTER COLUMN ... TYPE``, ``DROP EXPRESSION``, ``ALTER TYPE``, or for a partition that
+is attached, detached, dropped or truncated below a published root. Rows at the destination keep their old values then.
+
+============================== ============================= =================================================
+Statement                      New file (``filenode``)       New version of a column (``xmin``)
+============================== ============================= =================================================
+``ALTER COLUMN TYPE``, rewrite yes                           yes, in the same transaction as the relation's row
+``ALTER COLUMN TYPE``, without no                            yes
+``SET NOT NULL``, ``RENAME``   no                            yes
+``VACUUM FULL``, ``CLUSTER``   yes                           no, but for columns that were added with a default
+``TRUNCATE``                   yes                           no
+``SET LOGGED``, ``TABLESPACE`` yes                           no
+============================== ============================= =================================================
+
+A new file together with a new version of a column is taken for a rewrite. That may be wrong where two statements of
+different kinds come between two looks, and costs a copy then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
+from levada.values import QualifiedTable, TableId
+
+_WIDENINGS: Final = ((21, 23, 20), (700, 701))
+"""int2, int4, int8 and float4, float8: PostgreSQL's own cast to a later one of a row keeps every value."""
+_TEXTS: Final = frozenset({25, 1043})
+"""text and varchar, which have one representation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChanged:
+    """Existing rows have other values at the source, or others exist. ``what`` completes "table T: ..."."""
+
+    code: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Evidence about the statements between two states of the storage.
+
+    ``announced`` is True if they are one ALTER TABLE, seen as it ended. ``plain`` has the attnums of columns that it
+    retypes by PostgreSQL's own cast. ``truncates`` are the transactions whose TRUNCATE of the table was streamed.
+    """
+
+    announced: bool = False
+    plain: frozenset[int] = frozenset()
+    truncates: frozenset[int] = frozenset()
+
+
+def find_change(
+    table: TableId, columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
+) -> RowsChanged | None:
+    """Return the change that existing rows at the destination miss, None if they are right.
+
+    ``columns`` are the names of the replicated columns by attnum. Others may change as they like.
+    """
+    found = _types(before, now) or _columns(columns, before, now, witness)
+    if found is not None or table in now.leaves:
+        return found
+    return _leaves(columns, before, now, witness)
+
+
+def _types(before: TableStorage, now: TableStorage) -> RowsChanged | None:
+    for oid in sorted(before.types.keys() & now.types.keys()):
+        old, new = before.types[oid], now.types[oid]
+        if old.kind == "c" and new.parts != old.parts:
+            return RowsChanged("type_changed", f"the attributes of type {new.name} were changed (ALTER TYPE)")
+        if old.kind == "e" and any(new.parts.get(label) != text for label, text in old.parts.items()):
+            return RowsChanged("type_changed", f"a value of type {new.name} was renamed (ALTER TYPE)")
+    return None
+
+
+def _columns(
+    columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
+) -> RowsChanged | None:
+    rewritten = [leaf for oid, leaf in now.leaves.items() if _new_file(before.leaves.get(oid), leaf)]
+    for attnum, new in sorted(now.columns.items()):
+        old = before.columns.get(attnum)
+        if old is None:
+            if rewritten and not witness.announced and not new.generated:
+                return RowsChanged("table_rewritten", f"it was rewritten after its column number {attnum} was added")
+            continue
+        if old.generated and not new.generated:
+            return RowsChanged("table_rewritten", f"column number {attnum} is no longer generated (DROP EXPRESSION)")
+        if attnum not in columns or new.generated:
+            continue
+        retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
+        if _was_rewritten(old, new, rewritten, witness):
+            if not (retyped and attnum in witness.plain and _is_widening(old.type_oid, new.type_oid)):
+                what = f"column {columns[attnum]} was rewritten (ALTER COLUMN ... TYPE), and the new values of rows"
+                return RowsChanged("table_rewritten", f"{what} that existed are not streamed")
+        elif retyped and not _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid)):
+            what = f"column {columns[attnum]} has another type, in which the values of rows that existed read otherwise"
+            return RowsChanged("table_rewritten", what)
+    return None
+
+
+def _was_rewritten(
+    old: ColumnStorage, new: ColumnStorage, rewritten: Collection[LeafStorage], witness: Witness
+) -> bool:
+    if witness.announced:
+        # Right after a rewrite, the rows of relation and column are of one transaction. A file that is new for another
+        # reason, such as an earlier TRUNCATE, came with a row of its own.
+        return old.xmin != new.xmin and any(leaf.xmin == new.xmin for leaf in rewritten)
+    return old.xmin != new.xmin and bool(rewritten)
+
+
+def _leaves(
+    columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
+) -> RowsChanged | None:
+    if before.leaves.keys() - now.leaves.keys():
+        return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it")
+    for oid in sorted(now.leaves.keys() - before.leaves.keys()):
+        if not (now.leaves[oid].empty or now.leaves[oid].born):
+            return RowsChanged("partition_changed", "a partition was attached that may have had rows")
+    kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
+    renewed = [leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)]
+    if not renewed or _one_statement(renewed, kept, columns, before, now, witness):
+        return None
+    return RowsChanged("partition_changed", "a partition was truncated, or rewritten by VACUUM FULL or CLUSTER")
+
+
+def _one_statement(
+    renewed: Collection[LeafStorage],
+    kept: Mapping[TableId, LeafStorage],
+    columns: Mapping[int, str],
+    before: TableStorage,
+    now: TableStorage,
+    witness: Witness,
+) -> bool:
+    """Return True if one known statement on the root gave every partition its new file."""
+    transactions = {leaf.xmin for leaf in kept.values()}
+    if len(renewed) != len(kept) or len(transactions) != 1:
+        return False
+    widened = {
+        now.columns[attnum].xmin
+        for attnum in columns.keys() & before.columns.keys() & now.columns.keys() & witness.plain
+        if _is_widening(before.columns[attnum].type_oid, now.columns[attnum].type_oid)
+    }
+    return not transactions.isdisjoint(witness.truncates | widened)
+
+
+def _new_file(before: LeafStorage | None, now: LeafStorage) -> bool:
+    return before is not None and before.filenode != now.filenode
+
+
+def _is_widening(old: int, new: int) -> bool:
+    return any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDENINGS)
+
+
+def _reads_alike(old: int, new: int) -> bool:
+    """Return True if a value of both types has one text. Its file is the same already."""
+    return old == new or _TEXTS.issuperset((old, new))
+
+
+def _base(storage: TableStorage, oid: int) -> int:
+    while (known := storage.types.get(oid)) is not None and known.base:
+        oid = known.base
+    return oid
+
+
+# The statement is accepted only in this plain form: no USING, no COLLATE, no comment, no type but these.
+_NAME: Final = r'(?:[a-z_][a-z0-9_$]*|"[^"]+")'
+_TYPE: Final = r"(?:int|int4|int8|integer|bigint|float8|double\s+precision)"
+_ACTION: Final = rf"alter\s+(?:column\s+)?({_NAME})\s+(?:set\s+data\s+)?type\s+{_TYPE}"
+_TABLE: Final = rf"(?:({_NAME})\s*\.\s*)?({_NAME})"
+PLAIN_RETYPE: Final = rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}\s*\*?\s+{_ACTION}(?:\s*,\s*{_ACTION})*"
+"""Pattern of an ALTER TABLE that does nothing but retype columns by PostgreSQL's own casts. Case does not matter."""
+_HEAD: Final = re.compile(rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}", re.IGNORECASE)
+
+
+def plainly_retyped(statement: str, table: QualifiedTable) -> frozenset[str]:
+    """Return the names of the columns that a statement retypes by PostgreSQL's own casts; none if it is another one."""
+    statement = statement.strip()
+    if not statement.isascii() or not re.fullmatch(PLAIN_RETYPE, statement, re.IGNORECASE):
+        return frozenset()
+    head = _HEAD.match(statement)
+    assert head is not None
+    schema, name = head[1], head[2]
+    if _unquoted(name) != table.name or (schema is not None and _unquoted(schema) != table.schema):
+        return frozenset()
+    return frozenset(_unquoted(m[1]) for m in re.finditer(_ACTION, statement[head.end() :], re.IGNORECASE))
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1] if name.startswith('"') else name.lower()

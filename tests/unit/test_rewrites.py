@@ -1,0 +1,208 @@
+"""Decides from two states of a table's storage whether rows that existed are still right at the destination."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from levada.schema.rewrites import Witness, find_change, plainly_retyped
+from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage, TypeStorage
+from levada.values import QualifiedTable, TableId
+
+TABLE = TableId(100)
+NAMES = {1: "id", 2: "v"}
+QUIET = Witness()
+MOOD = TypeStorage("e", "mood", {"1": "good", "2": "bad"}, 0)
+PAIR = TypeStorage("c", "pair", {"1": "23 -1", "2": "25 -1"}, 0)
+BEFORE = TableStorage(
+    {TABLE: LeafStorage(500, 10, False, False)},
+    {1: ColumnStorage(23, -1, 10, False), 2: ColumnStorage(23, -1, 10, False), 3: ColumnStorage(23, -1, 10, True)},
+    {7: MOOD, 8: PAIR},
+)
+ROOT = TableStorage(
+    {TableId(201): LeafStorage(501, 10, False, True), TableId(202): LeafStorage(502, 10, False, True)},
+    BEFORE.columns,
+    {},
+)
+
+
+def changed(
+    before: TableStorage = BEFORE,
+    *,
+    column: ColumnStorage | None = None,
+    leaf: LeafStorage | None = None,
+    witness: Witness = QUIET,
+) -> str:
+    """Return the code of the change, empty for none."""
+    now = replace(
+        before,
+        columns={**before.columns, **({2: column} if column else {})},
+        leaves={**before.leaves, **({min(before.leaves): leaf} if leaf else {})},
+    )
+    found = find_change(TABLE, NAMES, before, now, witness)
+    return found.code if found else ""
+
+
+def test_new_files_alone_leave_values_as_they_are() -> None:
+    """VACUUM FULL, CLUSTER, a streamed TRUNCATE, SET TABLESPACE: no column is touched."""
+    assert changed(leaf=LeafStorage(999, 20, False, False)) == ""
+
+
+def test_new_versions_of_columns_alone_leave_values_as_they_are() -> None:
+    """SET NOT NULL, SET DEFAULT and RENAME write no row anew; nor does a longer varchar or numeric."""
+    assert changed(column=ColumnStorage(23, -1, 20, False)) == ""
+    assert changed(column=ColumnStorage(23, 14, 20, False)) == ""
+
+
+def test_a_rewrite_with_a_touched_column_changes_values() -> None:
+    """The same type or another: without the statement nothing says which values the rows have now."""
+    leaf = LeafStorage(999, 20, False, False)
+    assert changed(column=ColumnStorage(23, -1, 20, False), leaf=leaf) == "table_rewritten"
+    assert changed(column=ColumnStorage(20, -1, 20, False), leaf=leaf) == "table_rewritten"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "safe"),
+    [(21, 20, True), (23, 20, True), (700, 701, True), (20, 23, False), (23, 23, False), (114, 3802, False)],
+)
+def test_a_plain_widening_is_safe(old: int, new: int, safe: bool) -> None:
+    """By PostgreSQL's own cast, and only where every value of the old type is one of the new type."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(old, -1, 10, False)})
+    column, leaf = ColumnStorage(new, -1, 20, False), LeafStorage(999, 20, False, False)
+    for announced in (True, False):
+        told = Witness(announced=announced, plain=frozenset({2}))
+        assert changed(before, column=column, leaf=leaf, witness=told) == ("" if safe else "table_rewritten")
+        assert changed(before, column=column, leaf=leaf, witness=replace(told, plain=frozenset({1})))
+
+
+def test_an_announced_statement_is_judged_by_its_own_file() -> None:
+    """A file that is new because of an earlier TRUNCATE does not make a rewrite of a later SET NOT NULL."""
+    column, leaf = ColumnStorage(23, -1, 21, False), LeafStorage(999, 20, False, False)
+    assert changed(column=column, leaf=leaf, witness=Witness(announced=True)) == ""
+    assert changed(column=column, leaf=leaf) == "table_rewritten"
+
+
+def test_types_that_read_otherwise_are_changes() -> None:
+    """Without a rewrite the bytes are the same, but cidr and inet write them differently; text and varchar do not."""
+    for old, new, found in ((650, 869, "table_rewritten"), (25, 1043, ""), (1043, 25, "")):
+        before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(old, -1, 10, False)})
+        assert changed(before, column=ColumnStorage(new, -1, 20, False)) == found
+
+
+def test_a_domain_reads_as_its_base_type() -> None:
+    """A column that becomes a domain over its type, or the other way, has the values that it had."""
+    types = {9: TypeStorage("d", "positive", {}, 23)}
+    assert changed(replace(BEFORE, types=types), column=ColumnStorage(9, -1, 20, False)) == ""
+    types = {9: TypeStorage("d", "address", {}, 869)}
+    assert changed(replace(BEFORE, types=types), column=ColumnStorage(9, -1, 20, False)) == "table_rewritten"
+
+
+def test_columns_that_are_not_replicated_may_change() -> None:
+    """What the destination does not have cannot be wrong there."""
+    now = replace(
+        BEFORE,
+        columns={**BEFORE.columns, 2: ColumnStorage(20, -1, 20, False)},
+        leaves={TABLE: LeafStorage(999, 20, False, False)},
+    )
+    assert find_change(TABLE, {1: "id"}, BEFORE, now, QUIET) is None
+    assert find_change(TABLE, NAMES, BEFORE, now, QUIET) is not None
+
+
+def test_generated_columns() -> None:
+    """DROP EXPRESSION makes a column replicated whose older values are not known; a new expression concerns nobody."""
+    dropped = replace(BEFORE, columns={**BEFORE.columns, 3: ColumnStorage(23, -1, 20, False)})
+    assert find_change(TABLE, NAMES, BEFORE, dropped, QUIET) is not None
+    expressed = replace(
+        BEFORE,
+        columns={**BEFORE.columns, 3: ColumnStorage(23, -1, 20, True)},
+        leaves={TABLE: LeafStorage(999, 20, False, False)},
+    )
+    assert find_change(TABLE, NAMES, BEFORE, expressed, QUIET) is None
+
+
+def test_a_column_added_and_rewritten_between_two_looks() -> None:
+    """The values of a new column are not known if the table got a new file as well, unless one statement did both."""
+    now = replace(
+        BEFORE,
+        columns={**BEFORE.columns, 4: ColumnStorage(23, -1, 20, False)},
+        leaves={TABLE: LeafStorage(999, 20, False, False)},
+    )
+    assert find_change(TABLE, NAMES, BEFORE, now, QUIET) is not None
+    assert find_change(TABLE, NAMES, BEFORE, now, Witness(announced=True)) is None
+
+
+def test_definitions_of_types() -> None:
+    """A renamed label and another attribute show in every old row; a label that is added shows in none."""
+
+    def found(oid: int, **parts: str) -> bool:
+        changed_type = replace(BEFORE.types[oid], parts={k[1:]: v for k, v in parts.items()})
+        now = replace(BEFORE, types={**BEFORE.types, oid: changed_type})
+        return find_change(TABLE, NAMES, BEFORE, now, QUIET) is not None
+
+    assert found(7, _1="good", _2="worse")
+    assert not found(7, _1="good", _2="bad", _3="new")
+    assert found(8, _1="23 -1", _2="25 -1", _3="25 -1")
+    assert found(8, _1="23 -1")
+
+
+@pytest.mark.parametrize(
+    ("leaves", "found"),
+    [
+        ({202: None}, True),
+        ({203: LeafStorage(503, 20, True, False)}, False),
+        ({203: LeafStorage(503, 20, False, True)}, False),
+        ({203: LeafStorage(503, 20, False, False)}, True),
+        ({202: LeafStorage(999, 20, False, True)}, True),
+    ],
+    ids=["gone", "attached empty", "created", "attached with rows", "truncated"],
+)
+def test_partitions(leaves: dict[int, LeafStorage | None], found: bool) -> None:
+    """Rows that come or go with a partition are not streamed as the root's."""
+    now = replace(ROOT, leaves={k: v for k, v in {**ROOT.leaves, **leaves}.items() if v is not None})  # type: ignore[dict-item]
+    change = find_change(TABLE, NAMES, ROOT, now, QUIET)
+    assert (change is not None and change.code == "partition_changed") == found
+
+
+def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
+    """All partitions have a new file by the transaction whose TRUNCATE was streamed; one by another is a change."""
+    leaves = {TableId(201): LeafStorage(901, 30, True, True), TableId(202): LeafStorage(902, 30, True, True)}
+    truncated = Witness(truncates=frozenset({30}))
+    assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is None
+    assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), QUIET) is not None
+    leaves[TableId(202)] = LeafStorage(903, 31, True, True)
+    assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is not None
+
+
+def test_storage_is_kept_as_text() -> None:
+    """The store gives back what was kept."""
+    for storage in (BEFORE, ROOT):
+        assert TableStorage.from_text(storage.to_text()) == storage
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns"),
+    [
+        ("ALTER TABLE t ALTER v TYPE bigint", {"v"}),
+        (
+            "alter table if exists only public.T\n alter column V set data type INT8, alter id type bigint",
+            {"v", "id"},
+        ),
+        ('ALTER TABLE "public"."t" ALTER "Odd, name" TYPE double  precision', {"Odd, name"}),
+        ("ALTER TABLE other.t ALTER v TYPE bigint", set()),
+        ("ALTER TABLE u ALTER v TYPE bigint", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint USING v * 10", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint USING w", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint, ALTER w TYPE bigint USING v", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint /* */", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint -- x", set()),
+        ("ALTER TABLE t ALTER v TYPE my.bigint", set()),
+        ("ALTER TABLE t ALTER v TYPE jsonb", set()),
+        ("ALTER TABLE t ALTER v TYPE bigint; SELECT 1", set()),
+        ("SELECT f()", set()),
+        ("", set()),
+    ],
+)
+def test_plain_statements(statement: str, columns: set[str]) -> None:
+    """A statement proves something only if it can do nothing else than retype columns by PostgreSQL's own casts."""
+    assert plainly_retyped(statement, QualifiedTable("public", "t")) == columns
