@@ -21,6 +21,7 @@ from levada.postgres.ddl import (
 )
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
+from levada.stores import PostgresStore
 from levada.values import QualifiedTable, SnapshotId
 
 
@@ -235,6 +236,16 @@ def test_seal_needs_an_unbroken_trigger(db: Database) -> None:
     assert second is not None
     assert second.key != first.key
     assert second.since > first.since
+
+
+def test_held_advisory_locks_stop_nothing(db: Database, role: str) -> None:
+    """A role that holds the locks that Levada takes keeps neither the trigger nor a store from being made."""
+    with replace(db.connection, user=role).connect() as holder:
+        for key in ("levada_ddl", "levada store levada"):
+            holder.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [key])
+        with db.connection.connect() as c:
+            assert install_ddl_trigger(c)
+        assert PostgresStore(db.connection, "shop").next_epoch() == 1
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null"])

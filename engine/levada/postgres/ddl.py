@@ -19,6 +19,7 @@ from psycopg import sql
 from levada.errors import DecodeError, NeedsOperator
 from levada.postgres.description import DESCRIPTION_QUERY, TableDescription
 from levada.postgres.failures import source_errors
+from levada.postgres.locks import courtesy_lock
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.rewrites import PLAIN_RETYPE, plainly_retyped
@@ -171,7 +172,7 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     try:
         with source_errors("installing the DDL trigger"), conn.transaction():
             # Two drivers that start at the same time install one after the other.
-            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [TRIGGER])
+            courtesy_lock(conn, TRIGGER)
             if _installed(conn, mark):
                 return True
             if (owner := _foreign_owner(conn)) is not None:

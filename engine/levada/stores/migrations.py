@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import NeedsOperator
+from levada.postgres.locks import courtesy_lock
 
 MIGRATIONS: Final[tuple[LiteralString, ...]] = (
     """
@@ -113,7 +114,7 @@ def migrate(connection: _Connection, schema: str) -> None:
     if store_version(connection, schema) == len(MIGRATIONS):
         return
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('levada store ' || %s, 0))", [schema])
+        courtesy_lock(connection, f"levada store {schema}")
         # CREATE SCHEMA IF NOT EXISTS asks for a privilege on the database even where the schema exists.
         if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
