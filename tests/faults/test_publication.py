@@ -232,8 +232,9 @@ def test_a_publication_made_again_on_an_older_server(
         rig.wait_caught_up()
         if not running:
             rig.stop()
-        rig.sql("DROP PUBLICATION {p}", "CREATE PUBLICATION {p} FOR TABLE orders, items")
+        rig.sql("DROP PUBLICATION {p}")
         db.execute("INSERT INTO orders VALUES (11)")
+        rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
         if running:
             with pytest.raises(SlotLost):
                 rig.wait(lambda p: False)
