@@ -76,6 +76,85 @@ def test_a_failed_start_takes_back_what_it_made(rig: Rig, db: Database) -> None:
     rig.wait_caught_up()
 
 
+class Faulty(MemoryStore):
+    """A store of somebody's own whose writes raise what they like, once a test says so."""
+
+    error: BaseException | None = None
+
+    def upsert_replication_progress(self, worker: str, lsn: Any) -> Any:
+        if type(self).error is not None and worker.startswith("table"):
+            raise type(self).error
+        return super().upsert_replication_progress(worker, lsn)
+
+    def prune_table_schemas(self, retentions: Any) -> int:
+        if type(self).error is not None:
+            raise type(self).error
+        return super().prune_table_schemas(retentions)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a fault"), SystemExit(1)])
+def test_whatever_a_store_raises_ends_the_pipeline(rig: Rig, db: Database, error: BaseException) -> None:
+    """The end is reported to who waits, the slot is free, and a restart goes on from what was stored."""
+    rig.destination = Once()
+    rig.store = lambda: Faulty("shop", rig.storage)
+    rig.start()
+    rig.wait_caught_up()
+    Faulty.error = error
+    try:
+        db.execute("INSERT INTO orders VALUES (1)")
+        assert rig.running is not None
+        with pytest.raises(NeedsOperator) as ended:
+            rig.running.wait(TIMEOUT_S)
+        assert ended.value.code == "internal_error"
+        assert rig.running.progress().state is PipelineState.FAILED
+        assert db.query("SELECT active FROM pg_replication_slots WHERE database = %s", db.name) == [(False,)]
+    finally:
+        Faulty.error = None
+    rig.start()
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows == {"orders": 2}
+
+
+class Interrupted(Recording):
+    """Fails with an error that has a meaning of its own inside of the engine."""
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        raise InterruptedError(4, "interrupted")
+
+
+def test_an_interrupted_destination_is_an_error(rig: Rig, db: Database) -> None:
+    """An InterruptedError of a destination parks the table, as any other error does."""
+    rig.destination = Interrupted()
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("INSERT INTO orders VALUES (1)")
+    progress = rig.wait(lambda p: any(t.phase == "Errored" for t in p.tables))
+    assert progress.tables[0].error is not None
+    assert progress.tables[0].error.code == "internal_error"
+
+
+def test_a_block_does_not_hide_how_the_pipeline_ended(rig: Rig, db: Database) -> None:
+    """The end of the with statement raises the error that ended the pipeline meanwhile."""
+    rig.destination = Once()
+    Faulty.error = None
+    pipeline = Pipeline(rig.config, store=Faulty("shop"), destination=rig.destination, spark=rig.spark)
+    try:
+        with pytest.raises(NeedsOperator) as ended:
+            run_into_a_fault(pipeline, db)
+    finally:
+        Faulty.error = None
+    assert ended.value.code == "internal_error"
+
+
+def run_into_a_fault(pipeline: Pipeline, db: Database) -> None:
+    """Wait for something else than the pipeline, whose store fails meanwhile."""
+    with pipeline:
+        pipeline.run_until(pipeline.caught_up(), TIMEOUT_S)
+        Faulty.error = ZeroDivisionError("a fault")
+        db.execute("INSERT INTO orders VALUES (1)")
+        assert pipeline._ended.wait(TIMEOUT_S)
+
+
 class Closed(Recording):
     """Cannot be opened."""
 

@@ -120,7 +120,8 @@ class ApplyStage:
         """Take the tables on from their batch."""
         for record in records:
             record.end()
-            if isinstance(outcome, InterruptedError):
+            if isinstance(outcome, InterruptedError) and self._applier.stopping.is_set():
+                # Raised by the wait for durability. A destination's own InterruptedError is an error as any other.
                 continue
             if isinstance(outcome, BaseException):
                 self._roster.park(record, outcome)

@@ -222,7 +222,10 @@ class Pipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop the pipeline. Raise the error that ended it before, unless the block raises one of its own."""
         self.stop()
+        if kind is None and self._error is not None:
+            raise self._error
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -262,7 +265,7 @@ class Pipeline:
         with self._stop_lock:
             if self._stopping.is_set():
                 self._supervisor.stop()
-        self._thread = threading.Thread(target=self._run, name="levada-supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
         self._thread.start()
 
     def _take_back(self, error: BaseException) -> None:
@@ -389,6 +392,22 @@ class Pipeline:
         with config.source.connect(application="discover") as connection:
             return discover(config, connection, self._store.get_table_replication_states())
 
+    def _run_to_end(self) -> None:
+        """Run, and end whatever is raised: a store or a destination of a user's own may raise anything."""
+        try:
+            self._run()
+        except BaseException as error:
+            _log.exception("the pipeline failed while it ended")
+            self._error = as_levada_error(error)
+            self._state = PipelineState.FAILED
+            self._stopping.set()
+            if self._capture is not None:
+                self._capture.stop()
+            self._close()
+            self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
+        finally:
+            self._ended.set()
+
     def _run(self) -> None:
         assert self._supervisor is not None
         assert self._capture is not None
@@ -401,7 +420,6 @@ class Pipeline:
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
         self._publish(self._supervisor)
-        self._ended.set()
 
     def _close(self) -> None:
         self._sampler.stop()
