@@ -108,7 +108,7 @@ def apply(folded: Folded, schema: ReplicatedTableSchema, base: dict[Row, Row]) -
     """Do at a destination that holds ``base`` what a fold asks for."""
     width = len(schema.key)
     rows = list(base.values())
-    by_key = dict(zip(numbers(KeyEncoder(schema).encode(as_table(schema, rows))), rows, strict=True))
+    by_key = dict(zip(numbers(KeyEncoder(schema, SEED).encode(as_table(schema, rows))), rows, strict=True))
     if folded.incomplete is not None:
         held = as_table(schema, [by_key[k] for k in numbers(folded.incomplete.origin)])
     else:
@@ -116,7 +116,7 @@ def apply(folded: Folded, schema: ReplicatedTableSchema, base: dict[Row, Row]) -
     upserts = folded.complete(held)
     upserts.validate(full=True)
     assert upserts.schema == schema.arrow
-    assert numbers(KeyEncoder(schema).encode(upserts)) == numbers(folded.keys)
+    assert numbers(KeyEncoder(schema, SEED).encode(upserts)) == numbers(folded.keys)
     touched = numbers(folded.touched)
     assert len(set(touched)) == len(touched)
     for k in touched:
@@ -132,6 +132,7 @@ KEYS: dict[tuple[Kind, ...], list[Row]] = {
     (Kind.TEXT,): [("",), ("a",), ("b",), ("a long text that is a key",)],
     (Kind.INT4, Kind.TEXT): [(1, "a"), (1, "b"), (2, "a"), (2, "")],
 }
+SEED = bytes(32)
 TEXTS = st.sampled_from([None, "", "x", "y" * 30])
 NUMBERS = st.none() | st.integers(0, 9)
 
@@ -184,7 +185,7 @@ def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]],
         changes = changes.take(data.draw(st.permutations(range(len(changes)))))
     cut = data.draw(st.integers(0, len(changes)))
     changes = pa.concat_tables([changes.slice(cut), changes.slice(0, cut)])
-    folded = fold(changes, stream.schema, truncated_before=stream.truncated)
+    folded = fold(changes, stream.schema, SEED, truncated_before=stream.truncated)
     assert apply(folded, stream.schema, base) == stream.held
     if stream.truncated:
         assert folded.incomplete is None
@@ -206,7 +207,7 @@ def test_keys_swap_through_a_temporary_one(stream: Stream) -> None:
     stream.update((1,), (9, 10, "one", "uno"), [2, 3], "K")
     stream.update((2,), (1, 20, "two", "due"), [2, 3], "K")
     stream.update((9,), (2, 10, "one", "uno"), [2, 3], "K")
-    folded = fold(stream.table(), stream.schema)
+    folded = fold(stream.table(), stream.schema, SEED)
     assert folded.incomplete is not None
     assert numbers(folded.incomplete.origin) == [(2,), (1,)]
     assert sorted(numbers(folded.touched)) == [(1,), (2,), (9,)]
@@ -218,7 +219,7 @@ def test_deleted_and_inserted_again_is_another_row(stream: Stream) -> None:
     stream.delete((1,))
     stream.insert((1, 0, "new", "nuovo"))
     stream.update((1,), (1, 5, "new", "nuovo"), [2])
-    folded = fold(stream.table(), stream.schema)
+    folded = fold(stream.table(), stream.schema, SEED)
     assert folded.incomplete is None
     assert folded.upserts.to_pylist() == [{"k0": 1, "n": 5, "t": "new", "u": "nuovo"}]
 
@@ -228,7 +229,7 @@ def test_long_chain_is_resolved(stream: Stream) -> None:
     base = dict(stream.held)
     for i in range(1000):
         stream.update((1,), (1, i, "one", "uno"), [2])
-    folded = fold(stream.table(), stream.schema)
+    folded = fold(stream.table(), stream.schema, SEED)
     assert folded.incomplete is not None
     assert list(folded.incomplete.columns) == ["t"]
     assert apply(folded, stream.schema, base) == stream.held
@@ -238,7 +239,7 @@ def test_value_that_nobody_knows_is_an_error(stream: Stream) -> None:
     """An INSERT with an unknown value, as a row filter can make of an UPDATE, is refused and never NULL."""
     stream.send("I", (7, 1, None, "x"), [2])
     with pytest.raises(NeedsOperator) as e:
-        fold(stream.table(), stream.schema)
+        fold(stream.table(), stream.schema, SEED)
     assert e.value.code == "unknown_value"
 
 
@@ -247,7 +248,7 @@ def test_unknown_after_removal_is_an_error(stream: Stream) -> None:
     stream.delete((1,))
     stream.send("U", (1, 1, None, "x"), [2])
     with pytest.raises(NeedsOperator) as e:
-        fold(stream.table(), stream.schema)
+        fold(stream.table(), stream.schema, SEED)
     assert e.value.code == "unknown_value"
 
 
@@ -255,7 +256,7 @@ def test_unknown_key_is_an_error(stream: Stream) -> None:
     """A key that is TOASTed and in no old image names no row."""
     stream.send("U", (1, 1, "one", "uno"), [0])
     with pytest.raises(NeedsOperator) as e:
-        fold(stream.table(), stream.schema)
+        fold(stream.table(), stream.schema, SEED)
     assert e.value.code == "unknown_value"
 
 
@@ -263,7 +264,7 @@ def test_columns_dropped_since_are_passed_over(stream: Stream) -> None:
     """An unknown value of a column that the schema no longer has matters to nobody."""
     stream.update((1,), (1, 1, "one", "uno"))
     stream.changes[-1][UNCHANGED] = [99]
-    folded = fold(stream.table(), stream.schema)
+    folded = fold(stream.table(), stream.schema, SEED)
     assert folded.incomplete is None
     assert folded.upserts.num_rows == 1
 
@@ -272,7 +273,7 @@ def test_no_changes_come_to_nothing(stream: Stream) -> None:
     """An empty batch, in every layout, touches nothing."""
     for optional in (False, True):
         layout = change_schema(stream.schema, old=optional, unchanged=optional, unrepresentable=optional)
-        folded = fold(layout.empty_table(), stream.schema)
+        folded = fold(layout.empty_table(), stream.schema, SEED)
         assert folded.upserts.num_rows == len(folded.touched) == len(folded.keys) == 0
         assert folded.upserts.schema == stream.schema.arrow
 
@@ -281,6 +282,6 @@ def test_upserts_keep_the_order_of_the_log(stream: Stream) -> None:
     """Rows come in the order of their last changes, and their keys beside them."""
     for k in np.random.default_rng(1).permutation(200) + 10:
         stream.insert((int(k), 0, "", ""))
-    folded = fold(stream.table(), stream.schema)
+    folded = fold(stream.table(), stream.schema, SEED)
     assert folded.upserts.column("k0").to_pylist() == [c["k0"] for c in stream.changes]
     assert [k for (k,) in numbers(folded.keys)] == [c["k0"] for c in stream.changes]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from levada.destinations.iceberg import index as index_module
 from levada.destinations.iceberg import index_files, index_runs
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
+from levada.segments.checksums import DamageError
 
 DOMAIN = 40
 
@@ -249,3 +252,73 @@ def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
     again = KeyIndex.open(tmp_path, kind)
     assert again.snapshot_id == 8
     assert places(again, kind) == {n: ("g", n) for n in range(5)}
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change one bit of a file, in its place."""
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+@pytest.mark.parametrize("kind", list(KeyKind))
+def test_every_flipped_bit_is_noticed(tmp_path: Path, kind: KeyKind) -> None:
+    """One wrong bit in any file makes the index an empty one, or changes nothing: it never gives another place."""
+    index = KeyIndex.open(tmp_path / "index", kind)
+    for file in range(3):
+        index.add_file(f"f{file}", make_keys(kind, range(file * 10, file * 10 + 12)))
+        index.commit(file + 1)
+    seed, expected = index.seed, places(index, kind)
+    files = [p for p in sorted((tmp_path / "index").iterdir()) for _ in range(8 * p.stat().st_size)]
+    first = {p: files.index(p) for p in set(files)}
+    noticed = 0
+    for n in random.Random(4).sample(range(len(files)), 300):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "index", tmp_path / "copy")
+        flip(tmp_path / "copy" / files[n].name, n - first[files[n]])
+        again = KeyIndex.open(tmp_path / "copy", kind)
+        if again.snapshot_id is None:
+            noticed += 1
+            assert places(again, kind) == {}
+            assert again.seed != seed
+        else:
+            assert (again.snapshot_id, again.seed, places(again, kind)) == (3, seed, expected)
+    assert noticed > 200
+
+
+def test_files_of_another_time_are_noticed(tmp_path: Path) -> None:
+    """A folder restored in part has runs that are not those of its manifest, though their names and sizes are."""
+    made = []
+    for start in (0, 20):
+        index = KeyIndex.open(tmp_path / str(start), KeyKind.INTEGER)
+        index.add_file("f", make_keys(KeyKind.INTEGER, range(start, start + 10)))
+        index.commit(7)
+        made.append(tmp_path / str(start) / "run-0")
+    shutil.copy(*made)
+    assert KeyIndex.open(tmp_path / "20", KeyKind.INTEGER).snapshot_id is None
+
+
+def test_the_seed_stays_with_the_index(tmp_path: Path) -> None:
+    """It is secret, kept with what is committed, another one in each index, and made with one that begins again."""
+    index = KeyIndex.open(tmp_path / "a", KeyKind.HASH)
+    index.add_file("f", make_keys(KeyKind.HASH, range(5)))
+    index.commit(1)
+    index.clear()
+    index.discard()
+    assert KeyIndex.open(tmp_path / "a", KeyKind.HASH).seed == index.seed
+    assert KeyIndex.open(tmp_path / "b", KeyKind.HASH).seed != index.seed
+    (tmp_path / "a" / "index.json").unlink()
+    assert KeyIndex.open(tmp_path / "a", KeyKind.HASH).seed != index.seed
+
+
+def test_damage_is_not_merged(tmp_path: Path) -> None:
+    """A run that is damaged while it is open is not read into another one, whose checksum would be right."""
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
+    index.add_file("f", make_keys(KeyKind.INTEGER, range(20)))
+    index.commit(1)
+    flip(tmp_path / "run-0", 100)
+    index.add_file("g", make_keys(KeyKind.INTEGER, range(20, 40)))
+    with pytest.raises(DamageError):
+        index.commit(2)

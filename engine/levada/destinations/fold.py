@@ -72,18 +72,23 @@ class Folded:
 
 
 def fold(
-    changes: pa.Table, schema: ReplicatedTableSchema, *, truncated_before: tuple[int, int] | None = None
+    changes: pa.Table,
+    schema: ReplicatedTableSchema,
+    seed: bytes,
+    *,
+    truncated_before: tuple[int, int] | None = None,
 ) -> Folded:
     """Fold changes of one table, laid out as `levada.schema.changes` says and projected to ``schema``.
 
-    Rows may be in any order. Those before ``truncated_before``, a (commit LSN, ordinal), are left out: a TRUNCATE took
-    them with all that the destination holds. Values told in ``UNREPRESENTABLE`` count as the NULL that their column
-    holds: judge them before. Raise NeedsOperator (``unknown_value``) for a value that nobody knows, as the stream
-    cannot have it unless a row filter made an INSERT of an UPDATE.
+    ``seed`` is that of the keys, see `levada.destinations.keys`. Rows may be in any order. Those before
+    ``truncated_before``, a (commit LSN, ordinal), are left out: a TRUNCATE took them with all that the destination
+    holds. Values told in ``UNREPRESENTABLE`` count as the NULL that their column holds: judge them before. Raise
+    NeedsOperator (``unknown_value``) for a value that nobody knows, as the stream cannot have it unless a row filter
+    made an INSERT of an UPDATE.
     """
     rows = _after(_in_order(changes), truncated_before)
     images = _Images.read(rows, schema)
-    encoder = KeyEncoder(schema)
+    encoder = KeyEncoder(schema, seed)
     keys = encoder.encode_columns([images.columns[name] for name in encoder.names])
     deletes = _equals(rows, OP, "D")
     in_keys = images.in_keys(encoder, keys)

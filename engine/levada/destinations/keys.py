@@ -1,26 +1,28 @@
 """The key of a row as numbers, so that keys are compared, sorted and stored by whole columns.
 
-A key of one integer column is that integer. Any other is a hash of 128 bits: with 10^9 keys the chance that any two are
-alike is below 10^-20 (it is no cryptographic hash: who chooses keys at will can make two that collide).
+A key of one integer column is that integer. Any other is a hash of 128 bits under a secret seed, which each table's
+index keeps. Two keys of the same hash would be one row, so the hash is one whose chance of that is known, whoever chose
+the keys: multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast"). Under a seed that is not
+known when they are chosen, two keys are alike with a chance of 2^-128. With 10^9 keys the chance that any two are alike
+is below 10^-20.
 
-The hash is kept on disk, so it never changes under one name (`KeyKind`); another algorithm is another kind. For each
-row there are two lanes of 64 bits, ``a`` and ``b``; all arithmetic is modulo 2**64::
+Each row has four sums of 64 bits, modulo 2^64. A value is a list of 64-bit words, each at a position of its column. The
+two halves of a word, each times a factor of its own for this column, position, half and sum, are added to each sum. The
+upper 32 bits of the four sums are the hash. The factors are SHAKE-256 of the seed and the column's number, so an
+unknown seed makes them as good as random.
 
-    column i adds its words w, each mixed with the column's position first:
-        m = (w + (i + 1) * GOLDEN) * M1;  m ^= m >> 32;  m *= M2;  m ^= m >> 29
-        a = (a ^ m) * A;  a ^= a >> 32
-        b = (b + m) * B;  b ^= b >> 29
-    at the end a += b; b += a; a = finish(a); b = finish(b); a += b; b += a, where finish is MurmurHash3's fmix64
-
-The words of a value, little-endian: an integer, date, time or timestamp is one word, sign extended (so a widened column
-keeps its keys); a boolean is 0 or 1; a float is its double's bits, with one zero and one NaN, as PostgreSQL compares
-them; a decimal is the low and the high half of its unscaled value; text and bytes are the length in bytes and then
-the bytes, eight a word, the last filled with zero bytes; a list is its length and then both halves of each element's
-hash, as if the element were a key of one column. NULL is the word 0, and then ``a ^= NULL_A; b ^= NULL_B``.
+The words of a column: position 0 is 1 for NULL, else 0. The others follow, all 0 for NULL. An integer, date, time or
+timestamp is one word, sign extended (so a widened column keeps its keys). A boolean is 0 or 1. A float is its double's
+bits, with one zero and one NaN, as PostgreSQL compares them. A decimal is the low and the high half of its unscaled
+value. Text and bytes are the length in bytes and then the bytes, little-endian, eight a word, the last filled with zero
+bytes. A list is its length and then both halves of each element's hash, as if the element were a key of one column
+under a seed of its own. Different keys have different words, and a word that is not there is like a zero.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,30 +41,29 @@ Words = npt.NDArray[np.uint64]
 
 _INTEGERS: Final = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID}
 
-# A block's arrays stay in the processor's cache over the some fifteen passes that a word takes.
-_BLOCK: Final = 16_384
+# A block's arrays stay in the processor's cache over the passes that a word takes.
+_BLOCK: Final = 8_192
 
-_MODULUS: Final = 1 << 64
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_M1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_M2: Final = np.uint64(0x94D049BB133111EB)
-_A: Final = np.uint64(0x87C37B91114253D5)
-_B: Final = np.uint64(0x4CF5AD432745937F)
-_SEED_A: Final = np.uint64(0x243F6A8885A308D3)
-_SEED_B: Final = np.uint64(0x13198A2E03707344)
-_NULL_A: Final = np.uint64(0xA4093822299F31D0)
-_NULL_B: Final = np.uint64(0x082EFA98EC4E6C89)
-_FINISH_1: Final = np.uint64(0xFF51AFD7ED558CCD)
-_FINISH_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
-_TAILS: Final = np.array([_MODULUS - 1, *((1 << 8 * n) - 1 for n in range(1, 8))], dtype=np.uint64)
+_SUMS: Final = 4
+_HALF: Final = np.uint64(32)
+_LOWER: Final = np.uint64(0xFFFFFFFF)
+_UPPER: Final = np.uint64(0xFFFFFFFF00000000)
+_TAILS: Final = np.array([(1 << 64) - 1, *((1 << 8 * n) - 1 for n in range(1, 8))], dtype=np.uint64)
 """What to keep of the last word of a text, by the remainder of its length by 8."""
+
+SEED_BYTES: Final = 32
+
+
+def new_seed() -> bytes:
+    """Return a seed that nobody knows."""
+    return secrets.token_bytes(SEED_BYTES)
 
 
 class KeyKind(StrEnum):
     """What the numbers of a key are; the value is kept on disk."""
 
     INTEGER = "integer"
-    HASH = "hash-1"
+    HASH = "hash-2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,16 +148,25 @@ class Keys:
         return np.maximum.reduceat(order, first) if len(first) < len(order) else order
 
 
-class KeyEncoder:
-    """Turns the key columns of rows into `Keys`; raises ValueError for a table without a key."""
+def key_kind(schema: ReplicatedTableSchema) -> KeyKind:
+    """Return what the table's keys are; raise ValueError for a table without a key."""
+    if not schema.key:
+        raise ValueError(f"{schema.name} has no key")
+    columns = schema.key_columns
+    return KeyKind.INTEGER if len(columns) == 1 and columns[0].type.kind in _INTEGERS else KeyKind.HASH
 
-    def __init__(self, schema: ReplicatedTableSchema) -> None:
-        if not schema.key:
-            raise ValueError(f"{schema.name} has no key")
+
+class KeyEncoder:
+    """Turns the key columns of rows into `Keys`; raises ValueError for a table without a key.
+
+    Keys are equal or not under the same ``seed`` alone.
+    """
+
+    def __init__(self, schema: ReplicatedTableSchema, seed: bytes) -> None:
+        self.kind = key_kind(schema)
         self._table = schema.name
         self._columns = schema.key_columns
-        single = len(self._columns) == 1 and self._columns[0].type.kind in _INTEGERS
-        self.kind = KeyKind.INTEGER if single else KeyKind.HASH
+        self._factors = _Factors(seed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,7 +188,7 @@ class KeyEncoder:
         typed = [
             a if a.type == c.type.arrow else a.cast(c.type.arrow) for a, c in zip(columns, self._columns, strict=True)
         ]
-        return _hash(pa.Table.from_arrays(typed, names=[str(i) for i in range(len(typed))]))
+        return _hash(pa.Table.from_arrays(typed, names=[str(i) for i in range(len(typed))]), self._factors)
 
     def _integers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         if column.null_count:
@@ -187,63 +197,65 @@ class KeyEncoder:
         return values
 
 
-def _hash(columns: pa.Table) -> Keys:
+class _Factors:
+    """The factors of one seed, each drawn when it is first needed."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._columns: dict[int, Words] = {}
+
+    def at(self, column: int, position: int) -> Words:
+        """Return the factors of a word: for its lower and its upper half one for each sum."""
+        known = self._columns.get(column)
+        if known is None or position >= len(known):
+            count = max(8, 2 * position)
+            drawn = hashlib.shake_256(self._seed + b"column %d" % column).digest(count * 2 * _SUMS * 8)
+            # A longer digest begins with the shorter one.
+            known = self._columns[column] = np.frombuffer(drawn, "<u8").reshape(count, 2, _SUMS, 1)
+        factors: Words = known[position]
+        return factors
+
+    def of_elements(self, column: int) -> _Factors:
+        """Return the factors for the elements of lists in a column."""
+        return _Factors(hashlib.shake_256(self._seed + b"elements %d" % column).digest(SEED_BYTES))
+
+
+def _hash(columns: pa.Table, factors: _Factors) -> Keys:
     high = np.empty(columns.num_rows, np.uint64)
     low = np.empty(columns.num_rows, np.uint64)
     at = 0
     for batch in columns.to_batches(max_chunksize=_BLOCK):
         end = at + batch.num_rows
         if end > at:
-            _hash_block(batch.columns, high[at:end], low[at:end])
+            sums = _sums(batch.columns, batch.num_rows, factors)
+            high[at:end] = (sums[0] & _UPPER) | (sums[1] >> _HALF)
+            low[at:end] = (sums[2] & _UPPER) | (sums[3] >> _HALF)
         at = end
     return Keys(KeyKind.HASH, high, low)
 
 
-def _hash_block(columns: Sequence[pa.Array], a: Words, b: Words) -> None:
-    a.fill(_SEED_A)
-    b.fill(_SEED_B)
-    for position, column in enumerate(columns):
-        salt = np.uint64((position + 1) * _GOLDEN % _MODULUS)
+def _sums(columns: Sequence[pa.Array], rows: int, factors: _Factors) -> Words:
+    sums = np.zeros((_SUMS, rows), np.uint64)
+    for number, column in enumerate(columns):
         valid = _valid(column)
-        if pa.types.is_list(column.type):
-            _absorb_lists(a, b, salt, column, valid)
-        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            _absorb_texts(a, b, salt, column, valid)
-        else:
-            for words in _fixed_words(column):
-                _absorb(a, b, salt, words if valid is None else np.where(valid, words, np.uint64(0)))
         if valid is not None:
-            null = ~valid
-            a[null] ^= _NULL_A
-            b[null] ^= _NULL_B
-    a += b
-    b += a
-    _finish(a)
-    _finish(b)
-    a += b
-    b += a
+            _add(sums, (~valid).astype(np.uint64), factors.at(number, 0))
+        if pa.types.is_list(column.type):
+            _add_lists(sums, number, column, valid, factors)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            _add_texts(sums, number, column, valid, factors)
+        else:
+            for position, words in enumerate(_fixed_words(column), 1):
+                present = words if valid is None else np.where(valid, words, np.uint64(0))
+                _add(sums, present, factors.at(number, position))
+    return sums
 
 
-def _finish(lane: Words) -> None:
-    lane ^= lane >> np.uint64(33)
-    lane *= _FINISH_1
-    lane ^= lane >> np.uint64(33)
-    lane *= _FINISH_2
-    lane ^= lane >> np.uint64(33)
-
-
-def _absorb(a: Words, b: Words, salt: np.uint64, words: Words) -> None:
-    m = words + salt
-    m *= _M1
-    m ^= m >> np.uint64(32)
-    m *= _M2
-    m ^= m >> np.uint64(29)
-    a ^= m
-    a *= _A
-    a ^= a >> np.uint64(32)
-    b += m
-    b *= _B
-    b ^= b >> np.uint64(29)
+def _add(sums: Words, words: Words, factors: Words) -> None:
+    sums += (words & _LOWER) * factors[0]
+    upper = words >> _HALF
+    if upper.any():
+        sums += upper * factors[1]
 
 
 def _valid(column: pa.Array) -> Mask | None:
@@ -286,52 +298,53 @@ def _runs(column: pa.Array, valid: Mask | None) -> tuple[int, int, Indices, Indi
     return int(offsets[0]), int(offsets[-1]), offsets[:-1] - offsets[0], lengths
 
 
-def _absorb_texts(a: Words, b: Words, salt: np.uint64, column: pa.Array, valid: Mask | None) -> None:
+def _add_texts(sums: Words, number: int, column: pa.Array, valid: Mask | None, factors: _Factors) -> None:
     begin, end, first, lengths = _runs(column, valid)
     # Seven bytes more, so that a word can be read at every byte.
     data = np.zeros(end - begin + 8, np.uint8)
     if end > begin:
         data[: end - begin] = np.frombuffer(column.buffers()[2], np.uint8)[begin:end]
     words = np.ndarray((end - begin + 1,), "<u8", data, strides=(1,))
-    _absorb(a, b, salt, lengths.view(np.uint64))
-    _absorb_runs(a, b, salt, words, first, (lengths + 7) >> 3, stride=8, tail=_TAILS[lengths & 7])
+    _add(sums, lengths.view(np.uint64), factors.at(number, 1))
+    _add_runs(sums, number, words, first, (lengths + 7) >> 3, factors, stride=8, tail=_TAILS[lengths & 7])
 
 
-def _absorb_lists(a: Words, b: Words, salt: np.uint64, column: pa.ListArray, valid: Mask | None) -> None:
+def _add_lists(sums: Words, number: int, column: pa.ListArray, valid: Mask | None, factors: _Factors) -> None:
     begin, end, first, lengths = _runs(column, valid)
-    elements = _hash(pa.table({"element": column.values.slice(begin, end - begin)}))
+    inner = pa.table({"element": column.values.slice(begin, end - begin)})
+    elements = _hash(inner, factors.of_elements(number))
     assert elements.low is not None
     words = np.column_stack((elements.high, elements.low)).ravel()
-    _absorb(a, b, salt, lengths.view(np.uint64))
-    _absorb_runs(a, b, salt, words, first * 2, lengths * 2, stride=1, tail=None)
+    _add(sums, lengths.view(np.uint64), factors.at(number, 1))
+    _add_runs(sums, number, words, first * 2, lengths * 2, factors, stride=1, tail=None)
 
 
-def _absorb_runs(
-    a: Words,
-    b: Words,
-    salt: np.uint64,
+def _add_runs(
+    sums: Words,
+    number: int,
     words: Words,
     first: Indices,
     count: Indices,
+    factors: _Factors,
     *,
     stride: int,
     tail: Words | None,
 ) -> None:
-    """Absorb of each row ``count`` words, at ``first`` and every ``stride`` on; ``tail`` masks the last of them."""
+    """Add of each row ``count`` words, at ``first`` and every ``stride`` on; ``tail`` masks the last of them."""
     rows: Indices | None = None
-    lane_a, lane_b = a, b
+    lanes = sums
     for k in range(int(count.max(initial=0))):
         more = count > k
         if not more.all():
             if rows is not None:
-                a[rows], b[rows] = lane_a, lane_b
+                sums[:, rows] = lanes
             rows = np.flatnonzero(more) if rows is None else rows[more]
-            first, count, lane_a, lane_b = first[more], count[more], a[rows], b[rows]
+            first, count, lanes = first[more], count[more], sums[:, rows]
             tail = None if tail is None else tail[more]
         word = words[first + k * stride]
         if tail is not None:
             last = count == k + 1
             word[last] &= tail[last]
-        _absorb(lane_a, lane_b, salt, word)
+        _add(lanes, word, factors.at(number, k + 2))
     if rows is not None:
-        a[rows], b[rows] = lane_a, lane_b
+        sums[:, rows] = lanes

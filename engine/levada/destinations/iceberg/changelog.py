@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project
 from levada.destinations.iceberg.layout import Layout
-from levada.destinations.keys import KeyEncoder
+from levada.destinations.keys import KeyEncoder, new_seed
 from levada.pgoutput.changes import Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED
@@ -73,7 +73,7 @@ def _moved(batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[s
     updates = has_old & _mask(pc.equal(batch.column(OP), "U"))
     if not schema.key or not updates.any():
         return updates
-    encoder, old = KeyEncoder(schema), batch.column(OLD).filter(pa.array(updates))
+    encoder, old = KeyEncoder(schema, new_seed()), batch.column(OLD).filter(pa.array(updates))
     before = encoder.encode_columns([pc.struct_field(old, name) for name in encoder.names])
     after = encoder.encode_columns([columns[name].filter(pa.array(updates)) for name in encoder.names])
     updates[np.flatnonzero(updates)[before.equal(after)]] = False

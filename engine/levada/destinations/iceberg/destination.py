@@ -37,11 +37,12 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.tables import Tables, check_same_table
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
-from levada.destinations.keys import KeyEncoder
+from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.checksums import DamageError
 from levada.values import Durability, Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)
@@ -400,10 +401,14 @@ class IcebergDestination(Destination):
     def _index(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout) -> KeyIndex:
         """Return the index, true to the table as it is now."""
         if state.index is None:
-            state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
-        reader = KeyReader.of(schema, layout)
+            state.index = KeyIndex.open(state.index_folder, key_kind(schema))
+        reader = KeyReader.of(schema, layout, state.index.seed)
         try:
             follow(state.index, table, reader, self._context.pipeline)
+        except DamageError as error:
+            _log.warning("the key index of %s is damaged and built again: %s", state.name, error)
+            state.forget_index()
+            return self._index(state, table, schema, layout)
         except BaseException:
             state.index.discard()
             raise
@@ -418,15 +423,16 @@ class IcebergDestination(Destination):
         files: Sequence[WrittenFile],
         snapshot: int,
     ) -> None:
-        state.index = KeyIndex.open(state.index_folder, KeyEncoder(schema).kind)
+        state.index = KeyIndex.open(state.index_folder, key_kind(schema))
         state.index.clear()
-        add_files(state.index, KeyReader.of(schema, layout), table.storage().io(), (whole(f.path) for f in files))
+        reader = KeyReader.of(schema, layout, state.index.seed)
+        add_files(state.index, reader, table.storage().io(), (whole(f.path) for f in files))
         self._commit_index(state, state.index, snapshot)
 
     def _commit_index(self, state: TableState, index: KeyIndex, snapshot: int) -> None:
         try:
             index.commit(snapshot)
-        except OSError as error:
+        except (OSError, DamageError) as error:
             # The table has the batch; the index is made anew.
             _log.warning("the key index of %s cannot be kept: %s", state.name, error)
             state.forget_index()

@@ -6,7 +6,10 @@ It is a log-structured merge tree: what a commit adds is one sorted run, and run
 
 The index is a cache: the table's metadata is the truth. `KeyIndex.snapshot_id` names the snapshot that the index stands
 for; where it is not the table's current one, whoever holds the index adds what is missing or begins anew. An
-index that cannot be read is therefore an empty one without a snapshot, and no error.
+index that cannot be read is therefore an empty one without a snapshot, and no error. Every file has a checksum, so one
+that is damaged, or of another time than the others, cannot be read.
+
+`KeyIndex.seed` is the secret of hashed keys. It is made with the index and goes with it.
 
 A folder has ``index.json``, replaced whole by each commit; it names the runs' files and how much of the log of file
 names counts. Other files in the folder are left-overs and removed.
@@ -28,13 +31,14 @@ import numpy.typing as npt
 from levada.destinations.iceberg import index_runs as runs
 from levada.destinations.iceberg.index_files import FileNumbers
 from levada.destinations.iceberg.index_runs import Entries, Run
-from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.private import private_folder
+from levada.segments.checksums import seal, unseal
 
 RATIO: Final = 4
 
 _MANIFEST: Final = "index.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _IN_MEMORY_ROWS: Final = 1 << 20
 """More entries than this are not held in memory, but written to a file before they are committed."""
 
@@ -76,6 +80,8 @@ class KeyIndex:
         self._durable: set[str] = set()
         self._recent: list[Entries] = []
         self._recent_rows = 0
+        self.seed = new_seed()
+        """The seed of the keys that are looked up and added, see `levada.destinations.keys`."""
 
     @classmethod
     def open(cls, folder: Path, kind: KeyKind) -> KeyIndex:
@@ -166,7 +172,7 @@ class KeyIndex:
         if manifest.exists():
             try:
                 self._read_manifest(manifest)
-            except (OSError, ValueError, KeyError, TypeError) as e:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
                 _log.warning("the key index in %s cannot be read and begins anew: %s", self._folder, e)
                 self._begin()
                 # Names of runs are used again: it must not find others than it meant.
@@ -178,6 +184,7 @@ class KeyIndex:
         self._next_run = 0
         self._files = FileNumbers()
         self._durable = set()
+        self.seed = new_seed()
         self.clear()
 
     def _remember(self, entries: Entries) -> None:
@@ -208,6 +215,8 @@ class KeyIndex:
             self._runs[start:] = self._merged(self._runs[start:], oldest=start == 0)
 
     def _merged(self, parts: Sequence[Run], *, oldest: bool) -> list[Run]:
+        for part in parts:
+            part.verify()
         # What is gone, and what was in removed files, must go on hiding entries of older runs while there are any.
         present = self._files.present()
         keep = (lambda locations: present[runs.file_ids(locations)]) if oldest else None
@@ -225,16 +234,16 @@ class KeyIndex:
 
     def _write_manifest(self) -> None:
         data = {
-            "version": _VERSION,
             "kind": self._kind.value,
+            "seed": self.seed.hex(),
             "snapshotId": self._snapshot_id,
             "nextRun": self._next_run,
             "files": self._files.saved,
-            "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity} for r in self._runs],
+            "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity, "crc32": r.checksum} for r in self._runs],
         }
         new = self._folder / f"{_MANIFEST}.new"
-        with new.open("w") as f:
-            json.dump(data, f)
+        with new.open("wb") as f:
+            f.write(seal(json.dumps(data).encode(), _VERSION))
             f.flush()
             os.fsync(f.fileno())
         new.replace(self._folder / _MANIFEST)
@@ -245,16 +254,18 @@ class KeyIndex:
             os.close(folder)
 
     def _read_manifest(self, path: Path) -> None:
-        data: dict[str, Any] = json.loads(path.read_bytes())
-        if (data["version"], data["kind"]) != (_VERSION, self._kind.value):
-            raise ValueError(f"it has version {data['version']} and keys of kind {data['kind']}")
+        data: dict[str, Any] = json.loads(unseal(path.read_bytes(), _VERSION))
+        if data["kind"] != self._kind.value:
+            raise ValueError(f"it has keys of kind {data['kind']}")
         self._files = FileNumbers.load(self._folder, data["files"])
         self._runs = [
-            runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"]) for r in data["runs"]
+            runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"], r["crc32"])
+            for r in data["runs"]
         ]
         self._durable = {r.name for r in self._runs}
         self._next_run = data["nextRun"]
         self._snapshot_id = data["snapshotId"]
+        self.seed = bytes.fromhex(data["seed"])
 
     def _remove_leftovers(self) -> None:
         """Remove what the manifest does not name; nothing else may be in the folder."""

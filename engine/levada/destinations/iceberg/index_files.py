@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from levada.destinations.keys import Mask
+from levada.segments.checksums import DamageError
 
 _PAST_LINES: Final = 1000
 """How many lines about removed files a log may have beside twice those of files that are there."""
@@ -31,6 +33,7 @@ class FileNumbers:
         self._lines = 0
         self._log = 0
         self._bytes = 0
+        self._checksum = 0
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -38,7 +41,7 @@ class FileNumbers:
     @property
     def saved(self) -> dict[str, int]:
         """What `load` needs to know of the last `save`."""
-        return {"log": self._log, "bytes": self._bytes, "next": self._next}
+        return {"log": self._log, "bytes": self._bytes, "next": self._next, "crc32": self._checksum}
 
     @property
     def log_name(self) -> str:
@@ -83,7 +86,7 @@ class FileNumbers:
         lines, self._unsaved = self._unsaved, []
         if self._lines + len(lines) > 3 * len(self._paths) + _PAST_LINES:
             self._log += 1
-            self._lines = self._bytes = 0
+            self._lines = self._bytes = self._checksum = 0
             lines = [json.dumps([n, p]) for n, p in self._paths.items()]
         if not lines:
             return
@@ -96,18 +99,22 @@ class FileNumbers:
             os.fsync(f.fileno())
         self._lines += len(lines)
         self._bytes += len(data)
+        self._checksum = zlib.crc32(data, self._checksum)
 
     @classmethod
     def load(cls, folder: Path, saved: dict[str, int]) -> FileNumbers:
         """Read what `save` wrote; raise OSError or ValueError if it is not there."""
         files = cls()
         files._log, files._bytes, files._next = saved["log"], saved["bytes"], saved["next"]
+        files._checksum = saved["crc32"]
         if not files._bytes:
             return files
         with (folder / files.log_name).open("rb") as f:
             data = f.read(files._bytes)
         if len(data) != files._bytes:
             raise ValueError(f"{files.log_name} has {len(data)} bytes, not {files._bytes}")
+        if zlib.crc32(data) != files._checksum:
+            raise DamageError(f"{files.log_name} is not what was written")
         for line in data.splitlines():
             number, *path = json.loads(line)
             if path:

@@ -1,8 +1,10 @@
 """Sorted runs of index entries: in memory or mapped from a file, looked up and merged.
 
+
 An entry is a key and a location; a location is a file's number and a row's position in it, or GONE. In a run keys are
 sorted and each is there once. A run's file has the keys' ``high``, then their ``low`` if the kind has one, then the
-locations, each as a column of ``capacity`` little-endian words, of which the first ``rows`` are used.
+locations, each as a column of ``capacity`` little-endian words, of which the first ``rows`` are used. These have a
+checksum, which is verified when a file is opened and before it is merged, so damage is not carried into another run.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+from levada.segments.checksums import DamageError
 
 GONE: Final = -1
 """The location of a key that is no longer in the table: it hides what older runs say."""
@@ -51,11 +55,17 @@ class Run:
     entries: Entries
     name: str = ""
     capacity: int = 0
+    checksum: int = 0
 
     @property
     def rows(self) -> int:
         """How many entries it has."""
         return len(self.entries)
+
+    def verify(self) -> None:
+        """Raise DamageError if the file is not what was written."""
+        if self.name and _checksum(_columns_of(self.entries)) != self.checksum:
+            raise DamageError(f"{self.name} is not what was written")
 
 
 def pack(file_id: int, positions: Indices) -> Indices:
@@ -148,15 +158,16 @@ def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries],
     """Write blocks of at most ``capacity`` entries in all to a new file and map it; `sync_run` makes it durable."""
     path = folder / name
     rows = 0
+    parts = [0] * _columns(kind)
     with path.open("wb") as f:
         for block in blocks:
-            low = () if block.keys.low is None else (block.keys.low,)
-            for i, column in enumerate((block.keys.high, *low, block.locations)):
+            for i, column in enumerate(_columns_of(block)):
                 f.seek((i * capacity + rows) * 8)
-                f.write(np.ascontiguousarray(column).data)
+                f.write(column.data)
+                parts[i] = zlib.crc32(column.data, parts[i])
             rows += len(block)
         f.truncate(_columns(kind) * capacity * 8)
-    return open_run(folder, name, kind, rows, capacity)
+    return _map_run(folder, name, kind, rows, capacity, _combined(parts))
 
 
 def sync_run(folder: Path, name: str) -> None:
@@ -165,19 +176,39 @@ def sync_run(folder: Path, name: str) -> None:
         os.fsync(f.fileno())
 
 
-def open_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int) -> Run:
-    """Map a run's file; raise OSError or ValueError if it is missing or has another size."""
+def open_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int, checksum: int) -> Run:
+    """Map a run's file and verify it; raise OSError or ValueError if it is missing or not what was written."""
+    run = _map_run(folder, name, kind, rows, capacity, checksum)
+    run.verify()
+    return run
+
+
+def _map_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int, checksum: int) -> Run:
     with (folder / name).open("rb") as f:
         size = os.fstat(f.fileno()).st_size
         if size != _columns(kind) * capacity * 8 or rows > capacity:
             raise ValueError(f"{name} has {size} bytes, not those of {capacity} entries")
         if not size:
-            return Run(Entries(Keys.empty(kind), np.empty(0, np.int64)), name, capacity)
+            return Run(Entries(Keys.empty(kind), np.empty(0, np.int64)), name, capacity, checksum)
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
     high = np.frombuffer(mapped, np.int64 if kind is KeyKind.INTEGER else np.uint64, rows)
     low = None if kind is KeyKind.INTEGER else np.frombuffer(mapped, np.uint64, rows, capacity * 8)
     locations = np.frombuffer(mapped, np.int64, rows, (_columns(kind) - 1) * capacity * 8)
-    return Run(Entries(Keys(kind, high, low), locations), name, capacity)
+    return Run(Entries(Keys(kind, high, low), locations), name, capacity, checksum)
+
+
+def _columns_of(entries: Entries) -> tuple[npt.NDArray[Any], ...]:
+    low = () if entries.keys.low is None else (entries.keys.low,)
+    return tuple(np.ascontiguousarray(column) for column in (entries.keys.high, *low, entries.locations))
+
+
+def _checksum(columns: Sequence[npt.NDArray[Any]]) -> int:
+    return _combined([zlib.crc32(column.data) for column in columns])
+
+
+def _combined(parts: Sequence[int]) -> int:
+    """Return one checksum of several columns', which are written in turns."""
+    return zlib.crc32(np.array(parts, "<u4").tobytes())
 
 
 def _columns(kind: KeyKind) -> int:

@@ -34,20 +34,21 @@ class KeyReader:
     schema: ReplicatedTableSchema
     fields: tuple[Field, ...]
     """The key columns in the Iceberg table, in key order."""
+    seed: bytes
 
     @classmethod
-    def of(cls, schema: ReplicatedTableSchema, layout: Layout) -> KeyReader:
-        """Find the key's columns; raise NeedsOperator if the table lacks one of them."""
+    def of(cls, schema: ReplicatedTableSchema, layout: Layout, seed: bytes) -> KeyReader:
+        """Find the key's columns; raise NeedsOperator if the table lacks one of them. ``seed`` is the index'."""
         fields = [layout.column(attnum) for attnum in schema.key]
         found = [f for f in fields if f is not None]
         if len(found) < len(fields):
             raise unsupported(schema, "a column of the key is not in the Iceberg table")
-        return cls(schema, tuple(found))
+        return cls(schema, tuple(found), seed)
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
         """Return the keys of rows given as the table's key columns, in key order."""
         wanted = [c.type.arrow for c in self.schema.key_columns]
-        return KeyEncoder(self.schema).encode_columns(
+        return KeyEncoder(self.schema, self.seed).encode_columns(
             [as_source(column, kind) for column, kind in zip(columns, wanted, strict=True)]
         )
 

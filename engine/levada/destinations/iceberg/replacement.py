@@ -26,7 +26,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.tables import key_property
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import TableMode
-from levada.destinations.keys import KeyEncoder
+from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
@@ -82,8 +82,8 @@ class Replacement:
         self.files = files
         if self.mode is TableMode.UPSERT:
             shutil.rmtree(self.index_folder, ignore_errors=True)
-            self.index = KeyIndex.open(self.index_folder, KeyEncoder(self.schema).kind)
-            reader = KeyReader.of(self.schema, self.layout)
+            self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
+            reader = KeyReader.of(self.schema, self.layout, self.index.seed)
             add_files(self.index, reader, storage.io(), (whole(f.path) for f in files))
             self.index.commit(_NO_SNAPSHOT)
 

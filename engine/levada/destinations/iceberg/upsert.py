@@ -58,7 +58,7 @@ class Upsert:
                 self.index.clear()
             for piece in pieces(events, after, before):
                 self.changes += piece.num_rows
-                folded = fold(piece, self.schema)
+                folded = fold(piece, self.schema, self.index.seed)
                 # Two pieces are not held at once: neither while this one is written, nor while the next is read.
                 del piece
                 self._write(folded)
