@@ -217,17 +217,6 @@ def test_a_removed_table_leaves_the_others(tmp_path: Path) -> None:
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_a_broken_manifest_is_told(tmp_path: Path) -> None:
-    """A manifest that cannot be read stops the start and names its file."""
-    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
-    writer = log.writer(1, Lsn(0))
-    manifest = writer.commit(Lsn(16))
-    (tmp_path / "shop" / f"{manifest.name}.json").write_text("{")
-    with pytest.raises(NeedsOperator) as broken:
-        log.list()
-    assert broken.value.code == "manifest_unreadable"
-
-
 @pytest.mark.parametrize("path", ["../precious", "other/rows.parquet", "shop/../../precious", "/precious", "shop", ""])
 def test_a_manifest_names_no_file_of_others(tmp_path: Path, path: str) -> None:
     """A damaged or forged path outside of the pipeline's folder is neither read nor removed."""

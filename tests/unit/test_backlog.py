@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,13 +12,13 @@ from levada.segments.manifest import Manifest, SegmentFile
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
-def segment(start: int, end: int, tables: dict[int, int]) -> Manifest:
-    """A manifest with so many rows of each table."""
+def segment(start: int, end: int, tables: dict[int, int], newest: Mapping[TableId, Lsn] | None = None) -> Manifest:
+    """A manifest with so many rows of each table, and what its writer knew of earlier ones."""
     files = tuple(
         SegmentFile(f"{start}-{t}", TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1))
         for t, rows in tables.items()
     )
-    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, Witness(Lsn(end), 1, end))
+    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, Witness(Lsn(end), 1, end), newest or {})
 
 
 def test_table_without_staged_changes_is_as_far_as_staging() -> None:

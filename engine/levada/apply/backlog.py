@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from levada.segments.ledger import Ledger, missing_end
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId
 
@@ -20,6 +21,16 @@ class _Holder:
     pending: list[Manifest] = field(default_factory=list)
     holds: bool = True
     known: bool = True
+    missing: Lsn | None = None
+
+    def add(self, table: TableId, manifest: Manifest) -> None:
+        """Keep a segment that landed, unless it is applied already."""
+        if not self.holds or manifest.end_lsn <= self.position:
+            return
+        if self.known and self.missing is None:
+            reached = self.pending[-1].end_lsn if self.pending else self.position
+            self.missing = missing_end(table, reached, None, [manifest])
+        self.pending.append(manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,13 @@ class Pending:
 
 
 class Backlog:
-    """The staged segments, seen from each table. Not thread-safe: the supervisor alone holds it."""
+    """The staged segments, seen from each table. Not thread-safe: the supervisor alone holds it.
 
-    def __init__(self) -> None:
+    ``ledger`` tells which segments there were before those that land.
+    """
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger or Ledger()
         self._manifests: dict[str, Manifest] = {}
         self._tables: dict[TableId, _Holder] = {}
         self._beside: dict[TableId, _Holder] = {}
@@ -48,7 +63,14 @@ class Backlog:
         """
         start = position or Lsn(0)
         pending = [m for m in self._in_order() if holds and m.end_lsn > start and table in m.tables]
-        self._of(beside)[table] = _Holder(start, pending, holds, position is not None)
+        newest = self._ledger.ends.get(table)
+        missing = missing_end(table, position, newest, pending) if holds and position is not None else None
+        self._of(beside)[table] = _Holder(start, pending, holds, position is not None, missing)
+
+    def missing(self, table: TableId) -> Lsn | None:
+        """Return the end of a staged segment that the table needs and that is not there, None if it has all of them."""
+        state = self._tables.get(table)
+        return None if state is None else state.missing
 
     def knows(self, table: TableId) -> bool:
         """Tell whether the table's position is known."""
@@ -65,10 +87,21 @@ class Backlog:
     def land(self, manifest: Manifest) -> None:
         """Add a segment that was staged."""
         self._manifests[manifest.name] = manifest
+        self._ledger.add_segments([manifest])
         for table in manifest.tables:
             for state in (self._tables.get(table), self._beside.get(table)):
-                if state is not None and state.holds and manifest.end_lsn > state.position:
-                    state.pending.append(manifest)
+                if state is not None:
+                    state.add(table, manifest)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ends of the tables' newest segments."""
+        return self._ledger
+
+    @property
+    def end(self) -> Lsn:
+        """The end of the newest segment that is kept, 0/0 without one."""
+        return max((m.end_lsn for m in self._manifests.values()), default=Lsn(0))
 
     def next_batch(self, table: TableId, max_rows: int, *, beside: bool = False) -> tuple[Manifest, ...]:
         """Return the table's oldest pending segments, at least one, further ones while ``max_rows`` holds."""

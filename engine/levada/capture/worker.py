@@ -117,6 +117,7 @@ class CaptureWorker:
         if known and end > known:
             for manifest in self._log.list():
                 if manifest.end_lsn > known:
+                    self._log.ledger.add_segments([manifest])
                     self._landed(manifest)
         return max(known, end)
 

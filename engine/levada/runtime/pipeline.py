@@ -42,7 +42,9 @@ from levada.runtime.source import SLOT_WORKER, SourceTables, discover, prepare_s
 from levada.runtime.source_before import SourceBefore, read_source_before, take_back
 from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
+from levada.runtime.stored_ledger import StoredLedger
 from levada.runtime.supervisor import Supervisor
+from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore
@@ -105,6 +107,7 @@ class Pipeline:
         self._epoch = 0
         self._staging: Staging | None = None
         self._looks: StorageLooks | None = None
+        self._ledger = StoredLedger(store, durable=False)
 
     @property
     def config(self) -> PipelineConfig:
@@ -243,6 +246,7 @@ class Pipeline:
         store.load_fingerprints()
         take_requested_resyncs(store)
         log = SegmentLog(staging, config.name)
+        kept = self._ledger = StoredLedger(store, durable=staging.durable)
         log.list()
         self._open_destination()
         self._before = read_source_before(config)
@@ -252,6 +256,8 @@ class Pipeline:
         if source.resync:
             for manifest in log.list():
                 log.remove(manifest)
+            kept.forget()
+        log.ledger = kept.load(manifests, {t.id for t in source.tables})
         self._tell_destination(source.tables)
         self._worker = self._capture_worker(log)
         self._capture = CaptureThread(
@@ -310,7 +316,7 @@ class Pipeline:
         turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
         copier = TableCopy(live, store, destination, self._told, spark, self._epoch, turn)
         applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
-        roster = Roster(live, store, destination, capture.reopen)
+        roster = Roster(live, store, destination, capture.reopen, Ledger(log.ledger.ends))
         self._looks = StorageLooks(live, lambda: list(roster.tables), inbox)
         return Supervisor(
             live,
@@ -321,7 +327,7 @@ class Pipeline:
             resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
             discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
-            retention=Retention(roster, log, store, worker.applied),
+            retention=Retention(roster, log, store, worker.applied, self._ledger.keep),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
             publish=self._publish,
@@ -359,6 +365,11 @@ class Pipeline:
             if self._looks is not None:
                 self._looks.soon()
 
+        def remember(lsn: Lsn) -> None:
+            # First the ledger: past this position no segment shows it.
+            self._ledger.keep(log.ledger)
+            self._store.upsert_replication_progress(SLOT_WORKER, lsn)
+
         resolver = TableResolver(
             config.source,
             self._store,
@@ -385,7 +396,7 @@ class Pipeline:
             epoch=self._epoch,
             landed=lambda manifest: inbox.put(Landed(manifest)),
             verify=verify,
-            remember=lambda lsn: self._store.upsert_replication_progress(SLOT_WORKER, lsn),
+            remember=remember,
         )
 
     def _discover(self, config: PipelineConfig) -> SourceTables:

@@ -11,6 +11,7 @@ from levada.errors import LevadaError
 from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
 from levada.runtime.source import SLOT_WORKER
+from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
@@ -22,13 +23,24 @@ _EVERY_S: Final = 2.0
 
 
 class Retention:
-    """Removes segments; ``release`` is told the LSN up to which every table has applied."""
+    """Removes segments. ``release`` is called with the LSN up to which every table has applied.
 
-    def __init__(self, roster: Roster, log: SegmentLog, store: PipelineStore, release: Callable[[Lsn], None]) -> None:
+    ``keep_ledger`` makes the ledger durable before the newest manifest is removed.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        log: SegmentLog,
+        store: PipelineStore,
+        release: Callable[[Lsn], None],
+        keep_ledger: Callable[[Ledger], None] = lambda ledger: None,
+    ) -> None:
         self._roster = roster
         self._log = log
         self._store = store
         self._release = release
+        self._keep_ledger = keep_ledger
         self._next = 0.0
         self._remembered = Lsn(0)
         self._gone: deque[Manifest] = deque()
@@ -47,6 +59,9 @@ class Retention:
         everywhere = self._roster.backlog.everywhere(self._roster.staged_lsn)
         staged = max((m.end_lsn for m in self._gone), default=Lsn(0))
         position = staged if self._log.staging.durable else everywhere
+        if self._gone and self._log.staging.durable and staged > self._roster.backlog.end:
+            # No manifest has the ledger any more once these are removed.
+            self._keep_ledger(self._roster.backlog.ledger)
         if position > self._remembered:
             self._remembered = self._store.upsert_replication_progress(SLOT_WORKER, position)
         try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
@@ -27,6 +27,7 @@ from levada.runtime.retries import park
 from levada.runtime.rewrites import StorageJournal
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
+from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore, TableAction, TableControls
 from levada.stores.phases import Errored, Init, TableReplicationPhase
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
+
 
 class Roster:
     """Every replicated table. ``reopen`` asks for a new session of the stream and returns its number.
@@ -46,10 +49,15 @@ class Roster:
     """
 
     def __init__(
-        self, live: LiveConfig, store: PipelineStore, destination: Destination, reopen: Callable[[], int]
+        self,
+        live: LiveConfig,
+        store: PipelineStore,
+        destination: Destination,
+        reopen: Callable[[], int],
+        ledger: Ledger | None = None,
     ) -> None:
         self.tables: dict[TableId, TableRecord] = {}
-        self.backlog = Backlog()
+        self.backlog = Backlog(ledger)
         self.staged_lsn = Lsn(0)
         self.fatal: LevadaError | None = None
         self._live = live
@@ -64,9 +72,7 @@ class Roster:
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Take up the tables where the store and the destination say they are, and the segments that are staged."""
         for manifest in manifests:
-            self.backlog.land(manifest)
-            self.storage.landed(manifest)
-            self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
+            self.land(manifest)
         phases = self._store.get_table_replication_states()
         left = self._left(source)
         for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
@@ -202,10 +208,27 @@ class Roster:
         """Take note of a segment that was staged."""
         self.backlog.land(manifest)
         self.storage.landed(manifest)
+        self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
         for table in manifest.tables:
             record = self.tables.get(table)
-            if record is not None and record.pending_since is None:
+            if record is None:
+                continue
+            if record.pending_since is None:
                 record.pending_since = time.monotonic() - manifest.span_s
+            self._require_complete(record)
+
+    def _require_complete(self, record: TableRecord) -> None:
+        """Park the table if a segment that it needs is lost."""
+        missing = self.backlog.missing(record.id)
+        if missing is not None:
+            self.void(
+                record,
+                NeedsOperator(
+                    "segment_missing",
+                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is lost or damaged",
+                    hint=f"levada resync MANIFEST {record.name}",
+                ),
+            )
 
     def position(self, record: TableRecord) -> Lsn:
         """Return the LSN below which nothing of the table is left to apply; 0 while that is not known."""
@@ -225,6 +248,7 @@ class Roster:
     def locate(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
         self.backlog.track(record.id, position)
+        self._require_complete(record)
         if position is None and not isinstance(record.phase, Errored):
             self.park(
                 record,
@@ -265,12 +289,18 @@ class Roster:
         self._hold(record)
 
     def park(self, record: TableRecord, error: BaseException) -> None:
-        """Put the table aside after an error; one that is Permanent ends everything."""
+        """Put the table aside after an error; one that is Permanent ends everything.
+
+        A table whose staged changes are gone, or that missed changes already, needs a new copy.
+        """
         if isinstance(error, Permanent):
             self.fatal = error
             return
         if is_void(record.phase):
             # A job ended with an error after the table was parked for good: a retry would pass over what is missing.
+            return
+        if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
+            self.void(record, error)
             return
         record.attempts += 1
         parked = park(error, record.attempts, self._live.now.retries, datetime.now(UTC))
@@ -287,7 +317,9 @@ class Roster:
         if is_void(record.phase):
             return
         self.abandon_resync(record)
-        self.enter(record, park(error, 1, self._live.now.retries, datetime.now(UTC), void=True))
+        parked = park(error, 1, self._live.now.retries, datetime.now(UTC), void=True)
+        _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
+        self.enter(record, parked)
         self.backlog.track(record.id, self.staged_lsn, holds=False)
 
     def _copy_after_loss(self, record: TableRecord, now: float) -> None:

@@ -1,16 +1,23 @@
-"""The manifest of a segment: written last, atomically, so that it *is* the segment."""
+"""The manifest of a segment: written last, atomically, so that it *is* the segment.
+
+A manifest names what precedes it, for each table by itself. Segments that no table needs are removed in any order, so
+one that is not there is no fault by itself. `Manifest.newest` has the end of the newest segment of every table before
+this one. A table whose chain of ends does not lead back to what it has applied lacks a segment.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
+from levada.segments.checksums import seal, unseal
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 2
+MANIFEST_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,7 @@ class SegmentFile:
     """One Parquet file of changes of one version of one table, in WAL order.
 
     ``path`` is relative to the staging root. ``first_lsn`` and ``last_lsn`` are commit LSNs, both inclusive.
+    ``checksums`` are those of the file's blocks, see `levada.segments.checksums`.
     """
 
     path: str
@@ -27,6 +35,7 @@ class SegmentFile:
     bytes: int
     first_lsn: Lsn
     last_lsn: Lsn
+    checksums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Manifest:
     ``schemas`` has every version that a file names. ``relations`` and ``truncates`` are what is not a row, ordered by
     ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` is of its first transaction, in microseconds since 1970-01-01 UTC.
     ``last`` is its last transaction, which may have no change in the segment. Both are None without a transaction.
+    ``newest`` has for each table the end of its newest segment before this one. A table without any is not there.
     """
 
     pipeline: str
@@ -49,6 +59,7 @@ class Manifest:
     transactions: int
     first_commit_ts_us: int | None
     last: Witness | None
+    newest: Mapping[TableId, Lsn] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -78,15 +89,20 @@ class Manifest:
         touched = {f.table for f in self.files} | {r.schema.id for r in self.relations}
         return frozenset(touched.union(*(t.tables for t in self.truncates)))
 
+    @property
+    def newest_with(self) -> Mapping[TableId, Lsn]:
+        """The end of each table's newest segment, this one included."""
+        return {**self.newest, **dict.fromkeys(self.tables, self.end_lsn)}
+
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""
         data: dict[str, Any] = {
-            "version": MANIFEST_VERSION,
             "pipeline": self.pipeline,
             "epoch": self.epoch,
             "startLsn": str(self.start_lsn),
             "endLsn": str(self.end_lsn),
             "transactions": self.transactions,
+            "newest": {str(int(table)): str(end) for table, end in self.newest.items()},
             "firstCommitTsUs": self.first_commit_ts_us,
             "last": None if self.last is None else self.last.to_json(),
             "files": [
@@ -98,6 +114,7 @@ class Manifest:
                     "bytes": f.bytes,
                     "firstLsn": str(f.first_lsn),
                     "lastLsn": str(f.last_lsn),
+                    "checksums": list(f.checksums),
                 }
                 for f in self.files
             ],
@@ -119,20 +136,19 @@ class Manifest:
                 for t in self.truncates
             ],
         }
-        return json.dumps(data, separators=(",", ":")).encode()
+        return seal(json.dumps(data, separators=(",", ":")).encode(), MANIFEST_VERSION)
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
-        """Read what `dumps` returned; raise ValueError for another version."""
-        raw = json.loads(data)
-        if raw["version"] != MANIFEST_VERSION:
-            raise ValueError(f"manifest version {raw['version']}, this program reads {MANIFEST_VERSION}")
+        """Read what `dumps` returned; raise DamageError, or VersionError for an intact one."""
+        raw = json.loads(unseal(data, MANIFEST_VERSION))
         return cls(
             pipeline=raw["pipeline"],
             epoch=raw["epoch"],
             start_lsn=Lsn.parse(raw["startLsn"]),
             end_lsn=Lsn.parse(raw["endLsn"]),
             transactions=raw["transactions"],
+            newest={TableId(int(table)): Lsn.parse(end) for table, end in raw["newest"].items()},
             first_commit_ts_us=raw["firstCommitTsUs"],
             last=Witness.from_json(raw["last"]),
             files=tuple(
@@ -144,6 +160,7 @@ class Manifest:
                     bytes=f["bytes"],
                     first_lsn=Lsn.parse(f["firstLsn"]),
                     last_lsn=Lsn.parse(f["lastLsn"]),
+                    checksums=tuple(f["checksums"]),
                 )
                 for f in raw["files"]
             ),

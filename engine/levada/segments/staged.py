@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.checksums import ChecksumReader, DamageError
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures
@@ -110,8 +113,8 @@ class StagedTable(TableEvents):
 
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         whole = self.after <= file.first_lsn and file.last_lsn < self.until
-        with self.staging.input(file.path) as source, failures(f"read {file.path}"):
-            parquet = pq.ParquetFile(source)
+        with self._reading(file), self.staging.input(file.path) as source:
+            parquet = pq.ParquetFile(pa.PythonFile(ChecksumReader(source, file.bytes, file.checksums), "r"))
             names = parquet.schema_arrow.names
             columns = projection.reads(names)
             for group in range(parquet.num_row_groups):
@@ -121,6 +124,21 @@ class StagedTable(TableEvents):
                 if not whole:
                     rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
                 yield from rows.combine_chunks().to_batches()
+
+    @contextmanager
+    def _reading(self, file: SegmentFile) -> Iterator[None]:
+        """Raise what a table that misses changes is parked with, if the file is not there or not what was written."""
+        changes = f"{file.path} with {file.rows} changes of {self.schema.name}"
+        hint = f"levada resync MANIFEST {self.schema.name}"
+        try:
+            with failures(f"read {file.path}"):
+                yield
+        except DamageError as error:
+            raise NeedsOperator("segment_damaged", f"staging: {changes} is damaged: {error}", hint=hint) from error
+        except NeedsOperator as error:
+            if error.code != "staging_file_missing":
+                raise
+            raise NeedsOperator(error.code, f"staging: {changes} is not there", hint=hint) from error
 
     def _outside(self, group: pq.RowGroupMetaData) -> bool:
         for i in range(group.num_columns):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +21,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.private import private_folders
 
 _ON_S3: Final = re.compile("s3[an]?://")
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,22 @@ class Staging:
     def output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing; an old one of that name is replaced."""
         fs, root = self._place()
-        with failures(f"write {path}"):
+        with self.writing(path):
             if self._local:
                 private_folders(Path(root), Path(f"{root}/{path}").parent)
             return fs.open_output_stream(f"{root}/{path}")
 
-    def publish(self, path: str, content: bytes, *, naming: Sequence[str]) -> None:
-        """Make a file visible whole or not at all, after the files that it names are safe."""
+    def publish(
+        self, path: str, content: bytes, *, naming: Sequence[str], begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make a file visible whole or not at all, after the files that it names are safe.
+
+        Call ``begun`` before the step that makes it visible. After an error before that call there is no such file.
+        """
         fs, root = self._place()
-        with failures(f"publish {path}"):
+        with self.writing(path):
             if not self._local:
+                begun()
                 # An object appears when its upload is completed. Not a `with`: leaving it by an error completes it too.
                 stream = fs.open_output_stream(f"{root}/{path}")
                 stream.write(content)
@@ -88,9 +97,15 @@ class Staging:
             for named in naming:
                 self._sync(f"{root}/{named}")
             temporary = f"{folder}/.{name}.partial"
-            with open(temporary, "wb") as file:
-                file.write(content)
-            self._sync(temporary)
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(content)
+                self._sync(temporary)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            begun()
             os.replace(temporary, f"{folder}/{name}")
             self._sync(folder)
 
@@ -116,6 +131,30 @@ class Staging:
             for folder in made:
                 with suppress(OSError):
                     folder.rmdir()
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[None]:
+        """Turn errors of a write into those of `failures`, or Transient ``staging_full``, which names the place."""
+        try:
+            with failures(f"write {path}"):
+                yield
+        except Transient as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _FULL:
+                raise
+            raise Transient(
+                "staging_full",
+                f"staging: {self.uri} has no room to write {path}{self._room()}: capture waits, and the source keeps "
+                "its WAL until there is room",
+                hint=f"give {self.uri} more room",
+            ) from cause
+
+    def _room(self) -> str:
+        if not self._local:
+            return ""
+        with suppress(OSError):
+            return f" ({shutil.disk_usage(self._place()[1]).free} bytes are free)"
+        return ""
 
     def _place(self) -> tuple[pafs.FileSystem, str]:
         return _connect(self.uri, self.properties)
@@ -144,6 +183,12 @@ def failures(action: str) -> Iterator[None]:
     except PermissionError as error:
         raise NeedsOperator("staging_denied", f"staging: cannot {action}: {error}") from error
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise Transient(
+                "staging_read_only",
+                f"staging: cannot {action}: the file system is read-only",
+                hint="mount the file system of spec.staging for writing",
+            ) from error
         raise Transient("staging_unavailable", f"staging: cannot {action}: {error}") from error
 
 

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
+from levada.segments.checksums import ChecksumWriter
+from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest, SegmentFile
-from levada.segments.staging import Staging, failures
+from levada.segments.staging import Staging
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
 ROW_GROUP_BYTES: Final = 8 << 20
@@ -27,7 +29,10 @@ MAX_BUFFERED_BYTES: Final = 64 << 20
 
 
 class SegmentWriter:
-    """One open segment. Not thread-safe; after `commit` or `abort` it is of no further use."""
+    """One open segment. Not thread-safe; after `commit` or `abort` it is of no further use.
+
+    ``ledger`` has the ends of the tables' newest segments. The commit adds this one.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class SegmentWriter:
         epoch: int,
         start_lsn: Lsn,
         *,
+        ledger: Ledger | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
@@ -47,6 +53,7 @@ class SegmentWriter:
         self._staging = staging
         self._pipeline = pipeline
         self._epoch = epoch
+        self._ledger = ledger or Ledger()
         self._row_group_bytes = row_group_bytes
         self._max_buffered_bytes = max_buffered_bytes
         self._open: dict[TableId, _Part] = {}
@@ -102,18 +109,22 @@ class SegmentWriter:
             transactions=self.transactions,
             first_commit_ts_us=self._first_commit_ts_us,
             last=self._last,
+            newest=self._ledger.ends,
         )
-        self._published = True
         self._staging.publish(
-            f"{self._pipeline}/{manifest.name}.json", manifest.dumps(), naming=[f.path for f in manifest.files]
+            f"{self._pipeline}/{manifest.name}.json",
+            manifest.dumps(),
+            naming=[f.path for f in manifest.files],
+            begun=self._may_be_visible,
         )
+        self._ledger.add_segments([manifest])
         return manifest
 
     def abort(self) -> None:
         """Forget what was added and remove what was written of it.
 
-        After a `commit` that failed nothing is removed: its manifest may have become visible all the same. The next
-        start knows whether the files are a segment or garbage.
+        After a `commit` that failed in its last step nothing is removed: its manifest may have become visible all the
+        same. The next start knows whether the files are a segment or garbage.
         """
         if self._published:
             return
@@ -121,6 +132,9 @@ class SegmentWriter:
             part.discard(self._staging)
         self._open.clear()
         self._parts.clear()
+
+    def _may_be_visible(self) -> None:
+        self._published = True
 
     def _add_rows(self, changes: TableChanges) -> None:
         rows = changes.rows
@@ -200,7 +214,9 @@ class _Part:
     first_lsn: int = 0
     last_lsn: int = 0
     closed: bool = False
+    checksums: tuple[int, ...] = ()
     _sink: pa.NativeFile | None = None
+    _checked: ChecksumWriter | None = None
     _parquet: pq.ParquetWriter | None = None
 
     def accepts(self, schema: ReplicatedTableSchema, layout: _Layout) -> bool:
@@ -229,10 +245,11 @@ class _Part:
             unrepresentable=self.layout.unrepresentable,
         )
         table = pa.Table.from_batches([_pad(b, arrow) for b in self.buffered], arrow)
-        if self._parquet is None:
-            self._sink = staging.output(self.path)
-            self._parquet = _parquet_writer(self._sink, arrow)
-        with failures(f"write {self.path}"):
+        with staging.writing(self.path):
+            if self._parquet is None:
+                self._sink = staging.output(self.path)
+                self._checked = ChecksumWriter(self._sink)
+                self._parquet = _parquet_writer(pa.PythonFile(self._checked, "w"), arrow)
             self._parquet.write_table(table, row_group_size=table.num_rows)
         self.buffered.clear()
         self.buffered_bytes = 0
@@ -243,19 +260,21 @@ class _Part:
         self.flush(staging)
         assert self._parquet is not None
         assert self._sink is not None
-        with failures(f"write {self.path}"):
+        assert self._checked is not None
+        with staging.writing(self.path):
             self._parquet.close()
-            self.bytes = self._sink.tell()
             self._sink.close()
+        self.bytes, self.checksums = self._checked.tell(), self._checked.checksums
         self.closed = True
 
     def discard(self, staging: Staging) -> None:
         self.buffered.clear()
-        if self._sink is None or self._parquet is None:
+        if self._sink is None:
             return
-        with suppress(OSError):  # what could not be written is not wanted any more
-            self._parquet.close()
-            self._sink.close()
+        for file in (self._parquet, self._sink):
+            with suppress(OSError):  # what could not be written is not wanted any more
+                if file is not None:
+                    file.close()
         staging.remove(self.path)
 
     def described(self) -> SegmentFile:
@@ -267,6 +286,7 @@ class _Part:
             bytes=self.bytes,
             first_lsn=Lsn(self.first_lsn),
             last_lsn=Lsn(self.last_lsn),
+            checksums=self.checksums,
         )
 
 

@@ -1,0 +1,181 @@
+"""Staged data that is lost, damaged, or has no room: no table is Ready that lacks a change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Database
+from tests.scenarios.engine import Engine, lsn
+
+
+def table(progress: dict[str, Any], name: str) -> dict[str, Any]:
+    """One table of the progress; without phase or error while the engine starts."""
+    starting: dict[str, Any] = {"phase": "", "error": None, "appliedLsn": None}
+    return dict(next((t for t in progress["tables"] if t["name"] == name), starting))
+
+
+def parked(progress: dict[str, Any], name: str) -> bool:
+    """Return True if only a person, or a resync, brings the table back."""
+    error = table(progress, name)["error"]
+    return error is not None and error["retryPolicy"] != "TimedRetry"
+
+
+def stage_behind_a_parked_table(engine: Engine, db: Database) -> list[Path]:
+    """Stop an engine that has staged four segments of table ``a``, none of them applied; return their manifests.
+
+    Table ``b`` has applied its changes, which are in segments between those.
+    """
+    db.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text)",
+        "CREATE TABLE b (id int PRIMARY KEY, v text)",
+        "INSERT INTO a SELECT i, 'copied' FROM generate_series(1, 10) i",
+    )
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    data = engine.warehouse / "shop_public" / "a" / "data"
+    saved = data.rename(data.with_name("saved"))
+    data.write_text("a file where the destination's folder was")
+    for n in range(4):
+        before = table(engine.wait_for(lambda p: True), "a")["pendingSegments"]
+        db.execute(f"INSERT INTO a SELECT i, 'v' FROM generate_series({100 * n + 100}, {100 * n + 199}) i")
+        engine.wait_for(lambda p, n=before: table(p, "a")["pendingSegments"] == n + 1)  # type: ignore[misc]  # bound
+        db.execute(f"INSERT INTO b VALUES ({n}, 'v')")
+        [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
+        engine.wait_for(lambda p, t=target: lsn(table(p, "b")["appliedLsn"]) >= lsn(t))  # type: ignore[misc]  # bound
+    engine.wait_for(lambda p: parked(p, "a"))
+    assert engine.stop() == 0
+    data.unlink()
+    saved.rename(data)
+    folder = engine.folder / "staging" / "shop"
+    return sorted(m for m in folder.glob("*.json") if any(folder.glob(f"{m.name[:16]}-*")))
+
+
+def lose_manifest(manifest: Path) -> None:
+    """Another hand removes a segment."""
+    manifest.unlink()
+
+
+def lose_all(manifest: Path) -> None:
+    """The volume comes back empty."""
+    for file in manifest.parent.iterdir():
+        file.unlink()
+
+
+def flip_manifest(manifest: Path) -> None:
+    """A bit of a manifest changes on the disk."""
+    flip(manifest)
+
+
+def flip_data(manifest: Path) -> None:
+    """A bit of a staged file changes on the disk."""
+    for file in manifest.parent.glob(f"{manifest.name[:16]}-*.parquet"):
+        flip(file)
+
+
+def lose_data(manifest: Path) -> None:
+    """Another hand removes the rows of a segment."""
+    for file in manifest.parent.glob(f"{manifest.name[:16]}-*.parquet"):
+        file.unlink()
+
+
+def flip(path: Path) -> None:
+    """Change a bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "code"),
+    [
+        (lose_manifest, "segment_missing"),
+        (lose_all, "segment_missing"),
+        (flip_manifest, "segment_missing"),
+        (flip_data, "segment_damaged"),
+        (lose_data, "staging_file_missing"),
+    ],
+)
+def test_harm_to_staged_changes_parks_their_table(
+    engine: Engine, db: Database, harm: Callable[[Path], None], code: str
+) -> None:
+    """A segment that is lost or damaged parks the tables that need it; the others go on, and a resync repairs it."""
+    manifests = stage_behind_a_parked_table(engine, db)
+    harm(manifests[1])
+    engine.start()
+    engine.wait_for(lambda p: parked(p, "a") or table(p, "a")["phase"] == "Ready")
+    error = table(engine.wait_for(lambda p: True), "a")["error"]
+    if error is not None and error["code"] != code:
+        engine.levada("retry", *engine.options(), "public.a")
+    error = table(engine.wait_for(lambda p: (table(p, "a")["error"] or {}).get("code") == code), "a")["error"]
+    assert error["retryPolicy"] == "NoRetry"
+    assert error["solution"] == "levada resync MANIFEST public.a"
+    db.execute("INSERT INTO b VALUES (77, 'later')")
+    [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
+    engine.wait_for(lambda p: table(p, "b")["phase"] == "Ready" and lsn(table(p, "b")["appliedLsn"]) >= lsn(target))
+    engine.assert_equal("b")
+    engine.levada("resync", *engine.options(), "public.a")
+    engine.wait_caught_up()
+    engine.assert_equal("a", "b")
+
+
+@contextmanager
+def small_file_system(folder: Path, size: str) -> Iterator[None]:
+    """A file system of its own on the folder; skips where this machine does not allow it."""
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_staging_is_waited_for(engine: Engine, db: Database) -> None:
+    """Without room, capture waits and says where, the slot keeps the WAL; with room again everything arrives."""
+    staging = engine.folder / "staging"
+    with small_file_system(staging, "16m"):
+        db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+        engine.write_manifest()
+        engine.start()
+        engine.wait_for(lambda p: p["ready"])
+        filler = staging / "filler"
+        with filler.open("wb") as file:
+            while os.statvfs(staging).f_bavail * os.statvfs(staging).f_bsize > 32 << 10:
+                file.write(b"\0" * (4 << 10))
+                file.flush()
+        db.execute("INSERT INTO a SELECT i, md5(i::text) FROM generate_series(1, 50000) i")
+        [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
+        full = engine.wait_for(lambda p: (p["capture"]["error"] or {}).get("code") == "staging_full")
+        assert str(staging) in full["capture"]["error"]["reason"]
+        assert lsn(full["capture"]["acknowledgedLsn"]) < lsn(target)
+        engine.wait_log("next try in")
+        filler.unlink()
+        engine.wait_caught_up()
+        engine.assert_equal("a")
+        assert not list((staging / "shop").glob(".*.partial"))
+        assert engine.stop() == 0
+
+
+def test_read_only_staging_is_waited_for(engine: Engine, db: Database) -> None:
+    """A file system that turned read-only, as after an error of its disk, ends nothing."""
+    staging = engine.folder / "staging"
+    with small_file_system(staging, "64m"):
+        db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+        engine.write_manifest()
+        engine.start()
+        engine.wait_for(lambda p: p["ready"])
+        subprocess.run(["mount", "-o", "remount,ro", str(staging)], check=True)
+        db.execute("INSERT INTO a SELECT i, 'v' FROM generate_series(1, 100) i")
+        engine.wait_for(lambda p: (p["capture"]["error"] or {}).get("code") == "staging_read_only")
+        subprocess.run(["mount", "-o", "remount,rw", str(staging)], check=True)
+        engine.wait_caught_up()
+        engine.assert_equal("a")
+        assert engine.stop() == 0

@@ -1,0 +1,191 @@
+"""What is staged is read as it was written, or reported."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.segments.changes import batch, changes, column, insert, table, update
+
+from levada.errors import NeedsOperator
+from levada.pgoutput.changes import RelationChange, Truncate
+from levada.schema import Kind
+from levada.schema.changes import UNCHANGED
+from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
+from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
+from levada.segments.manifest import MANIFEST_VERSION
+from levada.values import Lsn, OnUnrepresentable, TableId
+
+FLIPS = 300
+TABLE = table(1, column(1, "id", Kind.INT8), column(2, "note"), column(3, "size", Kind.FLOAT8))
+
+
+def write(folder: Path, *, segments: int = 1) -> SegmentLog:
+    """Stage segments of 200 changes each, with a schema change and a truncate."""
+    log = SegmentLog(Staging.open(str(folder)), "shop")
+    for n in range(segments):
+        at = 1000 * n
+        rows = [insert(at + 8 + i, 0, id=i, note=f"row {i % 7}", size=i / 3) for i in range(200)]
+        rows.append({**update(at + 300, 0, {"id": 4}, id=5, size=1.5), UNCHANGED: [2]})
+        truncate = Truncate(Lsn(at + 2), 0, (TableId(1),), cascade=True, restart_identity=False, commit_ts_us=5, xid=9)
+        writer = log.writer(1, Lsn(at))
+        writer.add(batch(truncate, RelationChange(Lsn(at + 3), 0, TABLE), changes(TABLE, rows), end=at + 400))
+        writer.commit(Lsn(at + 400))
+    return log
+
+
+def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
+    """Everything that apply reads of the manifests."""
+    until = Lsn(1 << 40)
+    staged = StagedBatch(log.staging, manifests, [TableStart(TABLE, Lsn(0))], until, OnUnrepresentable.NULL)
+    mine = staged.changes(TABLE.id)
+    return tuple(manifests), tuple(mine.truncates), mine.versions, [r for b in mine.scan() for r in b.to_pylist()]
+
+
+def test_every_flipped_bit_of_a_data_file_is_noticed(tmp_path: Path) -> None:
+    """One wrong bit in the file, wherever it is, is reported with the table and the way out, and never read."""
+    log = write(tmp_path)
+    (manifest,) = log.list()
+    path = tmp_path / manifest.files[0].path
+    whole = path.read_bytes()
+    for bit in random.Random(1).sample(range(8 * len(whole)), FLIPS):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(NeedsOperator) as noticed:
+            read(log, log.list())
+        assert noticed.value.code == "segment_damaged"
+        assert noticed.value.hint == "levada resync MANIFEST public.t1"
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    """One wrong bit in a manifest, in an LSN, a path or a name, makes it count as lost, and never as another one."""
+    log = write(tmp_path)
+    (manifest,) = log.list()
+    path = tmp_path / "shop" / f"{manifest.name}.json"
+    whole = path.read_bytes()
+    for bit in random.Random(2).sample(range(8 * len(whole)), FLIPS):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert log.list() == ()
+        assert log.end() == 0
+    assert log.collect_garbage() == 2
+
+
+@pytest.mark.parametrize("change", ["truncated", "longer", "another file"])
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path, change: str) -> None:
+    """A file of another length, or another file of the same table, is not read."""
+    log = write(tmp_path, segments=2)
+    one, other = (tmp_path / m.files[0].path for m in log.list())
+    match change:
+        case "truncated":
+            one.write_bytes(one.read_bytes()[:-1])
+        case "longer":
+            one.write_bytes(one.read_bytes() + b"\0")
+        case _:
+            shutil.copy(other, one)
+    with pytest.raises(NeedsOperator) as noticed:
+        read(log, log.list())
+    assert noticed.value.code == "segment_damaged"
+
+
+def test_a_lost_file_asks_for_a_resync(tmp_path: Path) -> None:
+    """A staged file that another hand removed is reported with the table that needs it."""
+    log = write(tmp_path)
+    manifests = log.list()
+    (tmp_path / manifests[0].files[0].path).unlink()
+    with pytest.raises(NeedsOperator) as noticed:
+        read(log, manifests)
+    assert noticed.value.code == "staging_file_missing"
+    assert noticed.value.hint == "levada resync MANIFEST public.t1"
+
+
+@pytest.mark.parametrize("name", ["0000000000000000-0000000000000500-00000001.json", None])
+def test_a_manifest_from_elsewhere_is_refused(tmp_path: Path, name: str | None) -> None:
+    """A manifest under another name, or of another pipeline, is not taken for one of this log."""
+    log = write(tmp_path)
+    (manifest,) = log.list()
+    source = tmp_path / "shop" / f"{manifest.name}.json"
+    folder = tmp_path / ("shop" if name else "other")
+    folder.mkdir(exist_ok=True)
+    shutil.copy(source, folder / (name or source.name))
+    with pytest.raises(NeedsOperator) as refused:
+        SegmentLog(log.staging, folder.name).list()
+    assert refused.value.code == "manifest_foreign"
+
+
+def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
+    """An intact manifest of another version stops the start: another release can still read it."""
+    log = write(tmp_path)
+    (manifest,) = log.list()
+    path = tmp_path / "shop" / f"{manifest.name}.json"
+    path.write_bytes(seal(unseal(path.read_bytes(), MANIFEST_VERSION), MANIFEST_VERSION + 1))
+    with pytest.raises(NeedsOperator) as refused:
+        log.list()
+    assert refused.value.code == "manifest_unreadable"
+
+
+def test_a_sealed_document_is_intact_or_refused() -> None:
+    """The seal covers the content, the version and itself."""
+    document = seal(b'{"a":1}', 12)
+    assert unseal(document, 12) == b'{"a":1}'
+    with pytest.raises(VersionError):
+        unseal(document, 13)
+    for bit in range(8 * len(document)):
+        damaged = bytearray(document)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamageError):
+            unseal(bytes(damaged), 12)
+    for length in range(len(document)):
+        with pytest.raises(DamageError):
+            unseal(document[:length], 12)
+
+
+class Bytes:
+    """A file in memory, as Arrow's."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self.data += data
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        return bytes(self.data[offset : offset + nbytes])
+
+    def size(self) -> int:
+        return len(self.data)
+
+
+def test_blocks_are_verified_wherever_a_read_begins() -> None:
+    """A file of several blocks, written in pieces of any size, is read at any place; a wrong byte fails its block."""
+    rng = random.Random(3)
+    content = rng.randbytes(2 * BLOCK + 12345)
+    file = Bytes()
+    writer = ChecksumWriter(file)
+    at = 0
+    while at < len(content):
+        at += writer.write(content[at : at + rng.choice([1, 1000, BLOCK - 1, BLOCK, BLOCK + 7])])
+    assert (writer.tell(), len(writer.checksums)) == (len(content), 3)
+    reader = ChecksumReader(file, len(content), writer.checksums)
+    for _ in range(50):
+        start = rng.randrange(len(content))
+        count = rng.randrange(len(content) - start + 9)
+        reader.seek(start)
+        assert reader.read(count) == content[start : start + count]
+    file.data[BLOCK + 5] ^= 1
+    reader = ChecksumReader(file, len(content), writer.checksums)
+    assert reader.read(BLOCK) == content[:BLOCK]
+    with pytest.raises(DamageError):
+        reader.read(1)
+    reader.seek(-10, 2)
+    assert reader.read() == content[-10:]
