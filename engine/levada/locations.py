@@ -7,6 +7,7 @@ file that a stored text names passes `lies_below` first.
 
 from __future__ import annotations
 
+import errno
 import os
 import unicodedata
 from typing import Final
@@ -14,6 +15,9 @@ from urllib.parse import unquote
 
 MAX_NAME_BYTES: Final = 255
 """The longest name of a file or folder on the usual file systems, in bytes of UTF-8."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a file system without room, or of a quota that is used up."""
 
 _PLAIN: Final = frozenset("_-$@+=, ")
 

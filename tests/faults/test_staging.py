@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Database
 from tests.scenarios.engine import Engine, lsn
+from tests.servers.mounts import fill, small_file_system
 
 
 def table(progress: dict[str, Any], name: str) -> dict[str, Any]:
@@ -125,19 +124,6 @@ def test_harm_to_staged_changes_parks_their_table(
     engine.assert_equal("a", "b")
 
 
-@contextmanager
-def small_file_system(folder: Path, size: str) -> Iterator[None]:
-    """A file system of its own on the folder; skips where this machine does not allow it."""
-    folder.mkdir(parents=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_full_staging_is_waited_for(engine: Engine, db: Database) -> None:
     """Without room, capture waits and says where, the slot keeps the WAL; with room again everything arrives."""
     staging = engine.folder / "staging"
@@ -146,11 +132,7 @@ def test_full_staging_is_waited_for(engine: Engine, db: Database) -> None:
         engine.write_manifest()
         engine.start()
         engine.wait_for(lambda p: p["ready"])
-        filler = staging / "filler"
-        with filler.open("wb") as file:
-            while os.statvfs(staging).f_bavail * os.statvfs(staging).f_bsize > 32 << 10:
-                file.write(b"\0" * (4 << 10))
-                file.flush()
+        filler = fill(staging, leaving=32 << 10)
         db.execute("INSERT INTO a SELECT i, md5(i::text) FROM generate_series(1, 50000) i")
         [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
         full = engine.wait_for(lambda p: (p["capture"]["error"] or {}).get("code") == "staging_full")

@@ -15,7 +15,7 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import Kind
 from levada.schema.changes import UNCHANGED
-from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
+from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart, checksums
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
 from levada.segments.manifest import MANIFEST_VERSION
 from levada.values import Lsn, OnUnrepresentable, TableId
@@ -46,8 +46,15 @@ def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
     return tuple(manifests), tuple(mine.truncates), mine.versions, [r for b in mine.scan() for r in b.to_pylist()]
 
 
-def test_every_flipped_bit_of_a_data_file_is_noticed(tmp_path: Path) -> None:
-    """One wrong bit in the file, wherever it is, is reported with the table and the way out, and never read."""
+@pytest.mark.parametrize("whole_bytes", [0, checksums.WHOLE_BYTES])
+def test_every_flipped_bit_of_a_data_file_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+) -> None:
+    """One wrong bit in the file, wherever it is, is reported with the table and the way out, and never read.
+
+    So it is where a file is too large to be read as a whole.
+    """
+    monkeypatch.setattr(checksums, "WHOLE_BYTES", whole_bytes)
     log = write(tmp_path)
     (manifest,) = log.list()
     path = tmp_path / manifest.files[0].path

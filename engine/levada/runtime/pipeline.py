@@ -257,7 +257,8 @@ class Pipeline:
             for manifest in log.list():
                 log.remove(manifest)
             kept.forget()
-        log.ledger = kept.load(manifests, {t.id for t in source.tables})
+        known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
+        log.ledger = kept.load(manifests, known)
         self._tell_destination(source.tables)
         self._worker = self._capture_worker(log)
         self._capture = CaptureThread(

@@ -12,7 +12,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 BLOCK: Final = 1 << 20
+WHOLE_BYTES: Final = 32 << 20
+"""Files up to this size are read and verified as a whole: then no byte passes through Python."""
 _KEPT_BLOCKS: Final = 4
 """Blocks that a reader keeps: neighbouring columns share one."""
 
@@ -110,6 +114,30 @@ class ChecksumWriter:
         return False
 
 
+def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> pa.NativeFile:
+    """Return a file of which no byte is read that is not verified; raise DamageError now, or when it is read."""
+    if size > WHOLE_BYTES:
+        return pa.PythonFile(ChecksumReader(file, size, checksums), "r")
+    content = file.read_buffer()
+    _check_size(content.size, size, checksums)
+    view = memoryview(content)
+    for number, checksum in enumerate(checksums):
+        _check_block(view[number * BLOCK : (number + 1) * BLOCK], number, checksum)
+    return pa.BufferReader(content)
+
+
+def _check_size(found: int, size: int, checksums: Sequence[int]) -> None:
+    if found != size:
+        raise DamageError(f"it has {found} bytes, {size} were written")
+    if len(checksums) != -(-size // BLOCK):
+        raise DamageError(f"it has {len(checksums)} checksums for {size} bytes")
+
+
+def _check_block(block: bytes | memoryview, number: int, checksum: int) -> None:
+    if zlib.crc32(block) != checksum:
+        raise DamageError(f"its bytes from {number * BLOCK} on are not those that were written")
+
+
 class Source(Protocol):
     """A file that is read, like one of Arrow's."""
 
@@ -124,10 +152,7 @@ class ChecksumReader:
     """A file for reading that verifies each block before it returns a byte of it; raises DamageError."""
 
     def __init__(self, source: Source, size: int, checksums: Sequence[int]) -> None:
-        if source.size() != size:
-            raise DamageError(f"it has {source.size()} bytes, {size} were written")
-        if len(checksums) != -(-size // BLOCK):
-            raise DamageError(f"it has {len(checksums)} checksums for {size} bytes")
+        _check_size(source.size(), size, checksums)
         self._source = source
         self._size = size
         self._checksums = checksums
@@ -179,8 +204,7 @@ class ChecksumReader:
             return kept
         expected = min(BLOCK, self._size - number * BLOCK)
         block = bytes(self._source.read_at(expected, number * BLOCK))
-        if len(block) != expected or zlib.crc32(block) != self._checksums[number]:
-            raise DamageError(f"its bytes from {number * BLOCK} on are not those that were written")
+        _check_block(block, number, self._checksums[number])
         self._kept[number] = block
         if len(self._kept) > _KEPT_BLOCKS:
             self._kept.popitem(last=False)

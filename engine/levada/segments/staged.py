@@ -16,7 +16,7 @@ from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
-from levada.segments.checksums import ChecksumReader, DamageError
+from levada.segments.checksums import DamageError, open_verified
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures
@@ -114,7 +114,7 @@ class StagedTable(TableEvents):
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         whole = self.after <= file.first_lsn and file.last_lsn < self.until
         with self._reading(file), self.staging.input(file.path) as source:
-            parquet = pq.ParquetFile(pa.PythonFile(ChecksumReader(source, file.bytes, file.checksums), "r"))
+            parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
             names = parquet.schema_arrow.names
             columns = projection.reads(names)
             for group in range(parquet.num_row_groups):

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
+from levada.locations import FULL
 from levada.private import private_folders
 
 _ON_S3: Final = re.compile("s3[an]?://")
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Staging:
                 yield
         except Transient as error:
             cause = error.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in _FULL:
+            if not isinstance(cause, OSError) or cause.errno not in FULL:
                 raise
             raise Transient(
                 "staging_full",

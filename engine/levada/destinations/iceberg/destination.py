@@ -15,7 +15,7 @@ from levada.destinations.iceberg.changelog import write_changelog
 from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.evolution import bring_to, fill
 from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
-from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.iceberg.index import KeyIndex, index_errors
 from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
 from levada.destinations.iceberg.intact import missing, rolled_back
 from levada.destinations.iceberg.java import CommitConflict
@@ -196,7 +196,7 @@ class IcebergDestination(Destination):
             state.replacement, storage = made, made.claim.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
         parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
-        with vanishing():
+        with vanishing(), index_errors(made.index_folder):
             made.copied([f for part in parts for f in part], storage)
         return True
 
@@ -209,7 +209,7 @@ class IcebergDestination(Destination):
             table = self._open(state)
             if table is None or state.replacement is None:
                 return False
-            with vanishing():
+            with vanishing(), index_errors(state.replacement.index_folder):
                 return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
@@ -370,7 +370,8 @@ class IcebergDestination(Destination):
     ) -> None:
         index = self._index(state, table, events.schema, layout)
         batch = Upsert(table.storage(), layout, events.schema, index)
-        batch.run(events, after)
+        with index_errors(state.index_folder):
+            batch.run(events, after)
         if not batch.changes and len(events.versions) == 1:
             index.discard()
             return
@@ -400,6 +401,12 @@ class IcebergDestination(Destination):
 
     def _index(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout) -> KeyIndex:
         """Return the index, true to the table as it is now."""
+        with index_errors(state.index_folder):
+            return self._followed_index(state, table, schema, layout)
+
+    def _followed_index(
+        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout
+    ) -> KeyIndex:
         if state.index is None:
             state.index = KeyIndex.open(state.index_folder, key_kind(schema))
         reader = KeyReader.of(schema, layout, state.index.seed)
@@ -408,7 +415,7 @@ class IcebergDestination(Destination):
         except DamageError as error:
             _log.warning("the key index of %s is damaged and built again: %s", state.name, error)
             state.forget_index()
-            return self._index(state, table, schema, layout)
+            return self._followed_index(state, table, schema, layout)
         except BaseException:
             state.index.discard()
             raise
@@ -423,10 +430,16 @@ class IcebergDestination(Destination):
         files: Sequence[WrittenFile],
         snapshot: int,
     ) -> None:
-        state.index = KeyIndex.open(state.index_folder, key_kind(schema))
-        state.index.clear()
-        reader = KeyReader.of(schema, layout, state.index.seed)
-        add_files(state.index, reader, table.storage().io(), (whole(f.path) for f in files))
+        try:
+            state.index = KeyIndex.open(state.index_folder, key_kind(schema))
+            state.index.clear()
+            reader = KeyReader.of(schema, layout, state.index.seed)
+            add_files(state.index, reader, table.storage().io(), (whole(f.path) for f in files))
+        except OSError as error:
+            # The table has the copy; the first batch builds the index.
+            _log.warning("the key index of %s cannot be kept: %s", state.name, error)
+            state.forget_index()
+            return
         self._commit_index(state, state.index, snapshot)
 
     def _commit_index(self, state: TableState, index: KeyIndex, snapshot: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from levada.destinations.iceberg.layout import FIELD_ID, RESERVED, Layout, columns_of
 from levada.errors import DestinationChanged, NeedsOperator, Transient
+from levada.locations import FULL
 from levada.schema import ReplicatedTableSchema
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def storage_errors(what: str) -> Iterator[None]:
             "destination_denied", f"{what}: no permission", hint="check the destination's credentials"
         ) from error
     except OSError as error:
+        if error.errno in FULL:
+            raise Transient("destination_full", f"{what}: {error}", hint="give the lake more room") from error
         raise Transient("destination_unavailable", f"{what}: {error}") from error
 
 
@@ -149,10 +152,23 @@ class DataWriter:
         try:
             if kind is None:
                 self._flush()
-        finally:
-            self._close_file()
-            if kind is not None:
-                self._storage.remove(self.files)
+                self._close_file()
+                return
+        except BaseException:
+            self._abandon()
+            raise
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Remove what was written, the file that is open among it."""
+        if self._writer is not None:
+            for file in (self._writer, self._sink):
+                # What could not be written is not wanted any more.
+                with suppress(OSError):
+                    file.close()
+            self.files.append(WrittenFile(self._path, 0, 0))
+            self._writer = None
+        self._storage.remove(self.files)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -276,9 +292,13 @@ def write_position_deletes(
     names = pa.DictionaryArray.from_arrays(pa.array(files[order].astype(np.int32)), pa.array(paths, pa.string()))
     rows = pa.Table.from_arrays([names.cast(pa.string()), pa.array(positions[order])], schema=POSITION_DELETES)
     path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
-    with storage_errors(f"write {path}"), storage.io().new_output(path).create() as sink:
-        pq.write_table(rows, sink, compression="zstd", store_schema=False)
-        size = sink.tell()
+    try:
+        with storage_errors(f"write {path}"), storage.io().new_output(path).create() as sink:
+            pq.write_table(rows, sink, compression="zstd", store_schema=False)
+            size = sink.tell()
+    except BaseException:
+        storage.remove([WrittenFile(path, 0, 0)])
+        raise
     return WrittenFile(path, rows.num_rows, size)
 
 

@@ -17,10 +17,12 @@ names counts. Other files in the folder are left-overs and removed.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +34,8 @@ from levada.destinations.iceberg import index_runs as runs
 from levada.destinations.iceberg.index_files import FileNumbers
 from levada.destinations.iceberg.index_runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
+from levada.errors import Transient
+from levada.locations import FULL
 from levada.private import private_folder
 from levada.segments.checksums import seal, unseal
 
@@ -41,6 +45,8 @@ _MANIFEST: Final = "index.json"
 _VERSION: Final = 2
 _IN_MEMORY_ROWS: Final = 1 << 20
 """More entries than this are not held in memory, but written to a file before they are committed."""
+
+_FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +68,23 @@ class IndexStats:
     runs: int
     bytes: int
     files: int
+
+
+@contextmanager
+def index_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the file system of an index into Transient ``work_dir_full`` or ``work_dir_unavailable``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise Transient(
+                "work_dir_full",
+                f"no room for the key index in {folder}",
+                hint=f"give the file system of {folder} more room",
+            ) from error
+        if error.errno not in _FAILING:
+            raise
+        raise Transient("work_dir_unavailable", f"the key index in {folder} cannot be used: {error}") from error
 
 
 class KeyIndex:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +22,8 @@ _DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "Invali
 """First words of exceptions for a file that is missing or cannot be parsed."""
 _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
 """Messages of a Hadoop catalog and of a REST server for newest metadata that is missing."""
+_NO_ROOM: Final = os.strerror(errno.ENOSPC)
+"""Part of the message of an IOException of a full file system: the JVM has the system's own words."""
 _REJECTED: Final = (
     "ValidationException",
     "BadRequestException",
@@ -156,6 +160,8 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(name in _REJECTED for name in names):
         return NeedsOperator("destination_rejected", message)
+    if _NO_ROOM in message:
+        return Transient("destination_full", message, hint="give the lake more room")
     return Transient("destination_unavailable", message)
 
 
