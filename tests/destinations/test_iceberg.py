@@ -61,9 +61,12 @@ def test_a_batch_without_changes_is_no_commit(hadoop: Lake) -> None:
 
 
 def test_a_drop_that_did_not_end_is_ended(hadoop: Lake) -> None:
-    """A table whose metadata files a crash removed half of the way makes room for the next copy."""
+    """A table whose metadata files a crash removed half of the way makes room for the next copy of the same table."""
     destination = hadoop.destination()
     copy(hadoop, destination)
+    folder = destination._tables._table_folder(destination._states[ORDERS.id].name)
+    assert folder is not None
+    folder.mark_dropped(destination._tables.owner.properties(destination._states[ORDERS.id].name, ORDERS))
     metadata = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public" / "orders" / "metadata"
     for file in metadata.glob("*.metadata.json"):
         file.unlink()

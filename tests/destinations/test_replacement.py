@@ -324,11 +324,13 @@ def test_a_stale_driver_neither_begins_nor_swaps(hadoop: Lake) -> None:
 
 
 def test_without_a_table_that_serves_there_is_no_replacement(hadoop: Lake) -> None:
-    """No table, another table of the name, and another place: then the engine drops what there is, and copies."""
+    """Without a table, or with one in another place, the engine drops what there is. Another one stays."""
     destination = hadoop.destination()
     assert not begin(hadoop, destination, ORDERS, 1000)
     copy(hadoop, destination)
-    assert not begin(hadoop, destination, replace(ORDERS, id=TableId(77)), 2000)
+    with pytest.raises(DestinationChanged) as caught:
+        begin(hadoop, destination, replace(ORDERS, id=TableId(77)), 2000)
+    assert caught.value.code == "destination_collision"
     moved = {ORDERS.name: TableSettings(destination_table="elsewhere")}
     assert not begin(hadoop, hadoop.destination(tables=moved), ORDERS, 2000)
     assert begin(hadoop, destination, ORDERS, 2000)

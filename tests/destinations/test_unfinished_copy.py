@@ -94,7 +94,7 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
     destination, other = hadoop.destination(), hadoop.destination()
 
     def overtaken() -> None:
-        opened = other._tables.load(table(destination).name)
+        opened = other._tables.load(table(destination).name, ORDERS.id)
         assert opened is not None
         Claim.take(opened, hadoop.mark(1000, epoch))
 

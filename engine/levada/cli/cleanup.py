@@ -12,13 +12,15 @@ import typer
 from levada.cli.engine import running_progress
 from levada.cli.exits import Exit
 from levada.cli.output import console
-from levada.errors import NeedsOperator
+from levada.destinations import Destination
+from levada.errors import DestinationChanged, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, pipelines
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import build, open_store, pipeline_config
 from levada.runtime.staging_area import open_staging
+from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains
 
@@ -99,11 +101,19 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.destination.startup()
         try:
-            for schema in newest.values():
-                parts.destination.drop_table_for_copy(schema)
+            kept = [error for schema in newest.values() if (error := _drop_table(parts.destination, schema))]
         finally:
             parts.destination.shutdown()
-    return f"destination: {len(newest)} tables dropped"
+    return "; ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
+
+
+def _drop_table(destination: Destination, schema: ReplicatedTableSchema) -> DestinationChanged | None:
+    """Drop the table; return the error if the one in its place is another's, which stays."""
+    try:
+        destination.drop_table_for_copy(schema)
+    except DestinationChanged as error:
+        return error
+    return None
 
 
 def _drop_publication(config: PipelineConfig) -> str:

@@ -24,7 +24,7 @@ def dashboard(now: Document, before: Document | None = None) -> RenderableType:
     parts: list[RenderableType] = [Text.from_markup(headline(now)), Text.from_markup(slot_line(now), style="dim")]
     if now["tables"]:
         parts.append(tables(now, before))
-    parts += [Text(line, style="cyan") for line in resyncs(now)]
+    parts += [Text(line, style="cyan") for line in (*places(now), *resyncs(now))]
     parts += [Text(line, style="red") for line in errors(now)]
     return Group(*parts)
 
@@ -86,6 +86,14 @@ def applied_rates(now: Document, before: Document | None) -> dict[int, float]:
         return {}
     applied = {t["id"]: t["rowsApplied"] for t in before["tables"]}
     return {t["id"]: max(0, t["rowsApplied"] - applied[t["id"]]) / seconds for t in now["tables"] if t["id"] in applied}
+
+
+def places(now: Document) -> Iterator[str]:
+    """Yield the tables whose name at the destination is another than at the source."""
+    for table in now["tables"]:
+        place = table.get("destinationTable", "")
+        if place and not f".{place}".endswith(f".{table['name']}"):
+            yield f"{table['schema']}.{table['name']}: at the destination it is {place}"
 
 
 def resyncs(now: Document) -> Iterator[str]:

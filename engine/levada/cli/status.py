@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.printable import printable_values
 from levada.runtime.config import PipelineConfig
-from levada.runtime.manifest import open_store, pipeline_config
+from levada.runtime.controls import made
+from levada.runtime.manifest import open_store, pipeline_config, target_names
+from levada.runtime.placement import TargetOf, target_name
 from levada.runtime.progress import (
     CaptureProgress,
     PipelineState,
@@ -91,8 +94,12 @@ def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
     try:
         store.load_table_schemas()
         store.load_table_replication_states()
-        names = table_names(store) | published_names(config)
-        tables = [_table(id_, names.get(id_), phase) for id_, phase in store.get_table_replication_states().items()]
+        store.load_table_controls()
+        names, targets = table_names(store) | published_names(config), target_names(manifests)
+        tables = [
+            replace(_table(id_, names.get(id_), phase), destination_table=_place(store, id_, names.get(id_), targets))
+            for id_, phase in store.get_table_replication_states().items()
+        ]
     finally:
         store.close()
     now = datetime.now(UTC)
@@ -125,6 +132,11 @@ def published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
         return {id_: name for name, id_ in known_tables(config).items()}
     except LevadaError:
         return {}
+
+
+def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targets: TargetOf) -> str:
+    copied = made(store.get_table_controls(id_))
+    return "" if name is None or copied is None else target_name(targets, name, copied)
 
 
 def _table(id_: TableId, name: QualifiedTable | None, phase: TableReplicationPhase) -> TableProgress:

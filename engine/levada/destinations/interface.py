@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from levada.copy.rows import TableRows
+from levada.destinations.collisions import Target
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import EventBatch
 from levada.values import Durability, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
@@ -64,6 +65,27 @@ class TableSettings:
     mode: TableMode = TableMode.UPSERT
     destination_table: str = ""
     """The name at the destination; empty: the source's."""
+    place: QualifiedTable | None = None
+    """The schema and name that the table's place follows, for a table that was renamed at the source since its copy.
+
+    None: its own schema, and ``destination_table`` or its own name.
+    """
+
+    def place_of(self, table: QualifiedTable) -> QualifiedTable:
+        """Return the schema and name that the place of the table follows."""
+        return self.place or QualifiedTable(table.schema, self.destination_table or table.name)
+
+
+class Source(Protocol):
+    """The source as a destination may ask about it. Both raise Transient while the source does not answer."""
+
+    def __str__(self) -> str:
+        """Return the source's identity, which no other database has."""
+        ...
+
+    def has_table(self, table: TableId) -> bool:
+        """Return True if the source has a table with this OID, under any name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +94,7 @@ class DestinationContext:
 
     ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is a session if the
     destination's capabilities ask for one. ``credentials`` is a mounted folder with a file per key, if one is named.
+    ``source`` identifies the source, so that a pipeline of the same name over another source is another owner.
     """
 
     pipeline: str
@@ -81,6 +104,7 @@ class DestinationContext:
     defaults: TableSettings = TableSettings()
     tables: Mapping[QualifiedTable, TableSettings] = field(default_factory=dict)
     on_schema_change: OnSchemaChange = OnSchemaChange.PROPAGATE
+    source: Source | None = None
 
     def settings(self, table: QualifiedTable) -> TableSettings:
         """Return what was said of the table, else the pipeline's defaults."""
@@ -121,6 +145,19 @@ class Destination(ABC):
 
     def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
         """Close; called once, after the writes in flight."""
+
+    def target(self, table: QualifiedTable, settings: TableSettings) -> Target | None:
+        """Return the name that the table has, or would have, at this destination. None: this destination has no names.
+
+        It connects to nothing. Raise NeedsOperator ``destination_name_unusable`` for a name that cannot be used.
+        """
+        return None
+
+    def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:  # noqa: B027 - optional
+        """Raise NeedsOperator if a copy with ``settings`` would take the place of another table's.
+
+        It is called before anything is removed for the copy.
+        """
 
     @abstractmethod
     def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:

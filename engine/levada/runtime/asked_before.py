@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from levada.runtime.config import PipelineConfig
-from levada.runtime.controls import Asked, MadeAs, asked
+from levada.runtime.controls import Asked, MadeAs, asked, made
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Init
 
@@ -32,7 +32,7 @@ def take_said_resyncs(config: PipelineConfig, store: PipelineStore, tables: Iter
         if controls is None or phase is None or isinstance(phase, Init):
             continue
         said = config.table(table.name)
-        if asked(controls, said, MadeAs.of(config, table.name)) is Asked.RESYNC:
+        if asked(controls, said, MadeAs.of(config, table.name, made(controls))) is Asked.RESYNC:
             store.update_table_replication_states({table.id: Init()})
             nonces = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
             store.store_table_controls(table.id, nonces)

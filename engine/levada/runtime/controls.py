@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from levada.destinations.interface import TableSettings
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.stores.interface import TableControls
 from levada.values import QualifiedTable, TableMode
@@ -23,12 +24,25 @@ class MadeAs:
     destination_table: str
     excluded_columns: frozenset[str]
     depends_on: str
+    place: QualifiedTable
+    """The schema and name that the table's place at the destination follows. A renamed table keeps its place."""
 
     @classmethod
-    def of(cls, config: PipelineConfig, table: QualifiedTable) -> MadeAs:
-        """Return what a copy that begins now depends on."""
+    def of(cls, config: PipelineConfig, table: QualifiedTable, before: MadeAs | None = None) -> MadeAs:
+        """Return what a copy that begins now depends on; ``before`` is what the newest copy depends on."""
         said = config.table(table)
-        return cls(table, said.mode, said.destination_table, said.excluded_columns, config.copies_depend_on)
+        if before is not None and said.destination_table == (before.destination_table if before.table == table else ""):
+            place = before.place
+        else:
+            place = QualifiedTable(table.schema, said.destination_table or table.name)
+        return cls(table, said.mode, said.destination_table, said.excluded_columns, config.copies_depend_on, place)
+
+    def settings(self, table: QualifiedTable) -> TableSettings:
+        """Return the settings for the destination of the table under its present name."""
+        usual = TableSettings(self.mode, self.destination_table if self.table == table else "")
+        if usual.place_of(table) == self.place:
+            return usual
+        return TableSettings(self.mode, self.place.name, self.place)
 
     def to_text(self) -> str:
         """Return it for the store."""
@@ -39,6 +53,7 @@ class MadeAs:
                 "destinationTable": self.destination_table,
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
+                "place": [self.place.schema, self.place.name],
             }
         )
 
@@ -52,6 +67,7 @@ class MadeAs:
             said["destinationTable"],
             frozenset(said["excludedColumns"]),
             said["dependsOn"],
+            QualifiedTable(*said["place"]),
         )
 
 
@@ -75,7 +91,9 @@ def asked(controls: TableControls, said: TableConfig, wanted: MadeAs) -> Asked:
 def made_otherwise(controls: TableControls, wanted: MadeAs) -> bool:
     """Tell whether the table's copy was made under other settings than are wanted now."""
     before = made(controls)
-    return before is not None and before.table == wanted.table and before != wanted
+    if before is None:
+        return False
+    return before != wanted if before.table == wanted.table else before.place != wanted.place
 
 
 def made(controls: TableControls | None) -> MadeAs | None:

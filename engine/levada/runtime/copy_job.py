@@ -89,11 +89,13 @@ class CopyJob:
         config = self._config
         if noted is not None:
             said = TableConfig(
-                excluded_columns=noted.excluded_columns, mode=noted.mode, destination_table=noted.destination_table
+                excluded_columns=noted.excluded_columns,
+                mode=noted.mode,
+                destination_table=noted.destination_table if noted.table == name else "",
             )
             tables = {**config.tables, name: said}
             config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
-            self._told[name] = TableSettings(noted.mode, noted.destination_table)
+            self._told[name] = noted.settings(name)
         return TableCopy(LiveConfig(config), self._store, self._destination, self._told, self._spark, epoch)
 
     @contextmanager

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from levada.destinations import Destination
-from levada.runtime.controls import MadeAs
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.deciding import copies_to_start, is_void
 from levada.runtime.dedicated import DedicatedCopy
@@ -52,7 +51,7 @@ class CopyStage:
         for record in copies_to_start(self._roster.tables.values(), self._live.now.copy_tables, sessions):
             record.cancel.clear()
             record.begin(Job.COPY)
-            record.copied_as = MadeAs.of(self._live.now, record.name)
+            record.copied_as = self._roster.wanted(record)
             self._roster.enter(record, DataSync())
             self._roster.storage.begin_copy(record.id)
             # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.
@@ -90,6 +89,7 @@ class CopyStage:
             return
         record.attempts = 0
         self._roster.note_mode(record, outcome.schema)
+        self._roster.places_changed()
         record.last_commit_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)

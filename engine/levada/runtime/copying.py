@@ -20,7 +20,6 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_description
 from levada.postgres.publications import add_statement
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
-from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.live import LiveConfig
 from levada.runtime.published import note_copied
@@ -91,7 +90,11 @@ class TableCopy:
         ``copy_cancelled`` once ``cancelled`` is set.
         """
         config = self.live.now
-        former, replaces = newest_schema(self.store, table), self._may_replace(config, name, table)
+        before = made(self.store.get_table_controls(table))
+        wanted = MadeAs.of(config, name, before)
+        former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
+        if former is not None:
+            perform(self.destination.check_place, replace(former, name=name), wanted.settings(name))
         if former is not None and not replaces:
             self.drop(former, name)
         # Before the snapshot: a version that the stream sends after it belongs to the copy.
@@ -104,13 +107,15 @@ class TableCopy:
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if replaces and self._replaced(config, name, rows, mark):
+            if replaces and self._replaced(wanted, name, rows, mark):
                 self.store.store_table_schema(rows.schema)
                 return Copied(rows.schema, snapshot.lsn, storage)
-            if replaces or former is None:
+            if former is None:
+                perform(self.destination.check_place, rows.schema, wanted.settings(name))
+            if before is not None and (replaces or former is None):
                 self.drop(former or rows.schema, name)
             self.store.store_table_schema(rows.schema)
-            self._settle(config, rows.schema, name)
+            self._settle(before, wanted, rows.schema, name)
             self._write(rows, mark, cancelled)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage)
@@ -129,6 +134,8 @@ class TableCopy:
             self._rows(snapshot, table, name, cancelled) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
+            if (before := made(self.store.get_table_controls(table))) is not None:
+                self.told[name] = before.settings(name)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             copied = require_flag(copy(rows.schema, rows, mark), copy)
@@ -152,18 +159,17 @@ class TableCopy:
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
-    def _may_replace(self, config: PipelineConfig, name: QualifiedTable, table: TableId) -> bool:
+    def _may_replace(self, before: MadeAs | None, wanted: MadeAs) -> bool:
         """Return whether the new copy can take the place of the table: it is to be where the table is."""
-        wanted, before = MadeAs.of(config, name), made(self.store.get_table_controls(table))
         if not can_replace(self.destination) or before is None:
             return False
-        return (before.destination_table, before.depends_on) == (wanted.destination_table, wanted.depends_on)
+        return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
 
-    def _replaced(self, config: PipelineConfig, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+    def _replaced(self, wanted: MadeAs, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
         """Copy to where the table is, in one step for its readers. Return False if there is no table."""
         copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
         try:
-            self._note(MadeAs.of(config, name), rows.schema, name)
+            self._note(wanted, rows.schema, name)
             if not require_flag(copy(rows.schema, rows, mark), copy):
                 return False
             rows.check()
@@ -201,20 +207,21 @@ class TableCopy:
             )
             yield rows, description.storage
 
-    def _settle(self, config: PipelineConfig, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
-        """Let what is said of the table now hold for its copy, after what was there under other settings is gone."""
-        wanted = MadeAs.of(config, name)
-        before = made(self.store.get_table_controls(schema.id))
+    def _settle(
+        self, before: MadeAs | None, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable
+    ) -> None:
+        """Apply the present settings to the copy, and remove what is in the place that they give the table."""
         if before == wanted:
             return
         self._note(wanted, schema, name)
-        if before is not None:
-            perform(self.destination.drop_table_for_copy, schema)
+        perform(self.destination.drop_table_for_copy, schema)
 
     def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         controls = self.store.get_table_controls(schema.id) or TableControls()
-        self.store.store_table_controls(schema.id, replace(controls, made_as=wanted.to_text()))
-        self.told[name] = TableSettings(wanted.mode, wanted.destination_table)
+        noted = replace(controls, made_as=wanted.to_text())
+        if noted != controls:
+            self.store.store_table_controls(schema.id, noted)
+        self.told[name] = wanted.settings(name)
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable

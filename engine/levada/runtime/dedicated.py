@@ -11,7 +11,6 @@ from typing import Final
 
 from levada.copy.progress import CopyProgress
 from levada.destinations.answers import require_watermark
-from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.publications import add_statement
@@ -80,19 +79,17 @@ class DedicatedCopy:
         """
         config, store, destination = self.copier.live.now, self.copier.store, self.copier.destination
         schema = self._read_schema(table, name)
-        wanted = MadeAs.of(config, name)
         controls = store.get_table_controls(table) or TableControls()
         before = made(controls)
-        stays = before is not None and (before.destination_table, before.depends_on) == (
-            wanted.destination_table,
-            wanted.depends_on,
-        )
+        wanted = MadeAs.of(config, name, before)
+        destination.check_place(schema, wanted.settings(name))
+        stays = before is not None and (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
         replaced = stays and can_replace(destination)
         if not replaced:
             self.copier.drop(newest_schema(store, table) or schema, name)
         if before != wanted:
             store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
-            self.copier.told[name] = TableSettings(wanted.mode, wanted.destination_table)
+            self.copier.told[name] = wanted.settings(name)
             if not replaced:
                 # Where it is to be now.
                 self.copier.drop(schema, name)

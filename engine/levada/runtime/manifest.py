@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from levada.destinations.interface import Destination, DestinationContext, TableSettings
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
+from levada.runtime.placement import TargetOf
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session, stop_spark
 from levada.spec import (
@@ -116,9 +118,20 @@ def make_destination(
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
+        source=SourceIdentity(config.source),
     )
     private_folder(work_dir)
     return destination_class(manifests).from_config(settings, context), told
+
+
+def target_names(manifests: Manifests) -> TargetOf:
+    """Return the function that names a table at the manifest's destination, without a session of Spark."""
+    from levada.destinations.iceberg.catalog import CatalogConfig
+
+    if manifests.pipeline.spec.destination.iceberg is None:
+        return lambda table, settings: None
+    _, settings, _ = _named_destination(manifests)
+    return CatalogConfig.from_manifest(settings, manifests.pipeline.metadata.name).target
 
 
 def pipeline_config(

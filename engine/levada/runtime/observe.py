@@ -73,6 +73,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
         job=record.busy,
         job_since=record.busy_since,
+        destination_table=record.destination_table,
     )
 
 

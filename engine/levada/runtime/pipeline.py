@@ -29,6 +29,7 @@ from levada.runtime.copying import TableCopy
 from levada.runtime.discovery import Discovery
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
+from levada.runtime.placement import refuse_collisions
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.published import read_gaps
 from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableAltered, TableFailed
@@ -250,7 +251,7 @@ class Pipeline:
         log.list()
         self._open_destination()
         self._before = read_source_before(config)
-        source = prepare_source(config, store, log.end(), lambda tables: take_said_resyncs(config, store, tables))
+        source = prepare_source(config, store, log.end(), self._take_tables)
         log.collect_garbage()
         manifests = () if source.resync else log.list()
         if source.resync:
@@ -292,6 +293,11 @@ class Pipeline:
         starting = current is self._starter and self._thread is None
         return starting or current.name.startswith(_OWN_THREADS)
 
+    def _take_tables(self, tables: tuple[PublishedTable, ...]) -> None:
+        """Apply requests made while the engine was stopped, and refuse tables that would share a place."""
+        take_said_resyncs(self.config, self._store, tables)
+        refuse_collisions(self.config, self._store, self._destination.target, tables)
+
     def _open_destination(self) -> None:
         """Start the destination up; if it does not answer, that ends a pipeline only before it has copied anything."""
         try:
@@ -307,7 +313,7 @@ class Pipeline:
         for table in tables:
             before = made(self._store.get_table_controls(table.id))
             if before is not None:
-                self._told[table.name] = TableSettings(before.mode, before.destination_table)
+                self._told[table.name] = before.settings(table.name)
 
     def _make_supervisor(self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog) -> Supervisor:
         config, live, store, destination, inbox = self.config, self._live, self._store, self._destination, self._inbox

@@ -111,6 +111,8 @@ class TableProgress:
     job: Job | None = None
     """The job that has the table now."""
     job_since: datetime | None = None
+    destination_table: str = ""
+    """The table's name at the destination, empty if the destination has none for it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -119,6 +121,7 @@ class TableProgress:
             "schema": self.table.schema,
             "name": self.table.name,
             "phase": self.phase,
+            "destinationTable": self.destination_table,
             "mode": self.mode,
             "note": self.note,
             "copy": None if self.copy is None else self.copy.to_json(),

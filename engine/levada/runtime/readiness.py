@@ -14,9 +14,11 @@ from pathlib import Path
 
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
 from levada.runtime.config import PipelineConfig
 from levada.runtime.manifest import make_destination, open_store, pipeline_config
+from levada.runtime.placement import place_problems
 from levada.runtime.retries import mends_itself
 from levada.runtime.source import check_source
 from levada.runtime.spark import borrowed_session
@@ -76,11 +78,23 @@ def _destination_problems(
 ) -> Iterator[Problem]:
     try:
         with _opened(manifests, secrets, config) as destination:
+            for error, refused in _place_problems(config, destination):
+                yield _problem(error, Severity.ERROR if refused else Severity.WARNING)
             destination.startup()
             destination.check()
     except LevadaError as error:
         waits = begun and mends_itself(error)
         yield _problem(error, Severity.WARNING if waits else Severity.ERROR)
+
+
+def _place_problems(config: PipelineConfig, destination: Destination) -> tuple[tuple[NeedsOperator, bool], ...]:
+    try:
+        with config.source.connect(application="check") as connection:
+            selected = sorted(table for table in list_tables(connection) if config.selects(table))
+    except LevadaError:
+        # The check of the source has reported it.
+        return ()
+    return tuple(place_problems(config, destination.target, selected))
 
 
 @contextmanager

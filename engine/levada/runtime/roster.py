@@ -21,6 +21,7 @@ from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
+from levada.runtime.placement import MISPLACED, find_misplaced, target_name
 from levada.runtime.published import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
 from levada.runtime.resync import Resync, may_serve
 from levada.runtime.retries import park
@@ -66,6 +67,7 @@ class Roster:
         self._reopen = reopen
         self._unidentified: set[QualifiedTable] = set()
         self.storage = StorageJournal(store, self.void)
+        self._places_changed = False
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
@@ -100,6 +102,7 @@ class Roster:
                 self.tables[table.id].copy_after_session = copy_after_session
                 continue
             record = self.tables[table.id]
+            self._places_changed |= record.name != table.name
             record.name = table.name
             record.suspended = self._live.now.table(table.name).suspended
             self._take_back(record, source)
@@ -116,6 +119,7 @@ class Roster:
             self.backlog.forget(record.id)
             self._live.columns.pop(record.name, None)
             del self.tables[record.id]
+            self._places_changed = True
         return not any(r.id in self.tables for r in gone)
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
@@ -162,6 +166,8 @@ class Roster:
         record = TableRecord(table, name, phase, suspended=said.suspended)
         if isinstance(phase, Errored):
             record.attempts = phase.attempts
+            record.misplaced = phase.code in MISPLACED
+        self._places_changed = True
         versions = [s for s in self._store.get_table_schemas() if s.id == table]
         if versions:
             self.note_mode(record, versions[-1])
@@ -178,13 +184,14 @@ class Roster:
     def _first_seen(self, record: TableRecord) -> TableControls:
         """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
         said = self._live.now.table(record.name)
-        wanted = MadeAs.of(self._live.now, record.name).to_text()
+        wanted = self.wanted(record).to_text()
         controls = TableControls(said.retry_nonce, said.resync_nonce, "" if isinstance(record.phase, Init) else wanted)
         self._store.store_table_controls(record.id, controls)
         return controls
 
     def reconfigured(self) -> None:
         """Take up what is said of each table now; what asks for a copy or a retry is left to `take_controls`."""
+        self._places_changed = True
         for record in self.tables.values():
             suspended = self._live.now.table(record.name).suspended
             if suspended != record.suspended:
@@ -194,6 +201,34 @@ class Roster:
                 record.cancel.set()
             if suspended and record.resync is not None:
                 record.resync.cancel.set()
+
+    # ---- places at the destination --------------------------------------------------------------------------------
+
+    def check_places(self) -> None:
+        """Park each table that waits for its copy while its place is another's. Retry it when its place is free."""
+        if not self._places_changed:
+            return
+        self._places_changed = False
+        wrong = self._misplaced()
+        for record in self.tables.values():
+            copied = made(self.controls(record)) or self.wanted(record)
+            record.destination_table = target_name(self._destination.target, record.name, copied)
+            error = wrong.get(record.id)
+            if error is None and record.misplaced:
+                record.misplaced = False
+                if isinstance(record.phase, Errored) and record.phase.code in MISPLACED:
+                    self._retry(record)
+            elif error is not None and isinstance(record.phase, Init) and not record.busy:
+                record.misplaced = True
+                self.park(record, error)
+
+    def _misplaced(self) -> dict[TableId, NeedsOperator]:
+        known = {r.id: (r.name, made(self.controls(r))) for r in self.tables.values()}
+        return find_misplaced(self._live.now, self._destination.target, known)
+
+    def places_changed(self) -> None:
+        """Have the places of all tables compared before the next copy begins."""
+        self._places_changed = True
 
     def note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Note what the destination's table holds."""
@@ -283,6 +318,7 @@ class Roster:
         self.abandon_resync(record)
         record.copy = record.copied = None
         self._take_columns(record)
+        self._places_changed = True
         if not isinstance(record.phase, Init):
             self.enter(record, Init())
         self._note_nonces(record)
@@ -353,7 +389,7 @@ class Roster:
             self._take_controls(record)
 
     def _take_controls(self, record: TableRecord) -> None:
-        said, wanted = self._live.now.table(record.name), MadeAs.of(self._live.now, record.name)
+        said, wanted = self._live.now.table(record.name), self.wanted(record)
         controls = self.controls(record)
         if record.busy is Job.COPY:
             if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
@@ -370,6 +406,10 @@ class Roster:
         elif told is Asked.RETRY:
             self._retry_on_demand(record)
         self._note_nonces(record)
+
+    def wanted(self, record: TableRecord) -> MadeAs:
+        """Return what a copy of the table that begins now depends on."""
+        return MadeAs.of(self._live.now, record.name, made(self.controls(record)))
 
     def controls(self, record: TableRecord) -> TableControls:
         """Return what was acted on for the table."""
@@ -389,6 +429,13 @@ class Roster:
             record.copy_after_session = self._reopen()
 
     def _resync(self, record: TableRecord) -> None:
+        if record.misplaced:
+            return
+        if (error := self._misplaced().get(record.id)) is not None:
+            # It keeps the table that it has at the destination.
+            record.misplaced = True
+            self.park(record, error)
+            return
         _log.info("table %s is copied again", record.name)
         # A copy by another process takes the table's place when it is made, and is not brought up to date beside it.
         here = not self._live.now.table(record.name).dedicated_copy
@@ -402,7 +449,7 @@ class Roster:
         self.begin_again(record)
 
     def _is_made_otherwise(self, record: TableRecord) -> bool:
-        return made_otherwise(self.controls(record), MadeAs.of(self._live.now, record.name))
+        return made_otherwise(self.controls(record), self.wanted(record))
 
     # ---- a copy beside a table that streams -----------------------------------------------------------------------
 

@@ -203,6 +203,7 @@ class Supervisor:
         for record in self.roster.tables.values():
             if not record.busy and not record.suspended:
                 self.roster.step(record)
+        self.roster.check_places()
         self._applies.start_looks()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)

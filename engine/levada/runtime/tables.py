@@ -45,6 +45,10 @@ class TableRecord:
     unrepresentable: int = 0
     mode: str = ""
     note: str = ""
+    destination_table: str = ""
+    """The table's name at the destination, empty if it has none there."""
+    misplaced: bool = False
+    """True if the table is parked because its place at the destination is another table's, or no place at all."""
     copied_as: MadeAs | None = None
     resync: Resync | None = None
     """The new copy that is made beside the table."""

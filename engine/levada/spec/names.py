@@ -9,13 +9,17 @@ from pydantic import Field
 _LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _SLOT: Final = r"^[a-z0-9_]*$"
-_CATALOG_NAMESPACE: Final = r"^([^{}]|\{schema\})+$"
+_LAKE: Final = r"[^{}./\\#?%\x00-\x1f\x7f]"
+_CATALOG_NAMESPACE: Final = rf"^({_LAKE}|\{{schema\}})+(\.({_LAKE}|\{{schema\}})+)*$"
+_LAKE_TABLE: Final = rf"^{_LAKE}*$"
 
 FORMS: Final = {
     _LABEL: "must have only a-z, 0-9 and -, and begin and end with a letter or digit",
     _SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
     _SLOT: "must have only a-z, 0-9 and _, as PostgreSQL's slot names do",
-    _CATALOG_NAMESPACE: "may have {schema} for the source's schema, and no other braces",
+    _CATALOG_NAMESPACE: "may have {schema} for the source's schema and dots between levels,"
+    " and none of { } / \\ # ? % nor control characters",
+    _LAKE_TABLE: "must have none of { } . / \\ # ? % nor control characters",
 }
 """What each pattern asks for, in words."""
 
@@ -31,6 +35,8 @@ SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
 """A PostgreSQL identifier, unquoted and as it is spelled in the catalog."""
 CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=255)]
+LakeTable = Annotated[str, Field(pattern=_LAKE_TABLE, max_length=255)]
+"""A table's name in the lake, empty for the source's."""
 
 
 def default_object_name(pipeline: str) -> str:

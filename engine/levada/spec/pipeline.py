@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from levada.spec.destination import DestinationSpec
 from levada.spec.model import Change, Flag, Model, Whole, setting
-from levada.spec.names import Identifier, ObjectName, PipelineName, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.running import (
     Batch,
     Copy,
@@ -198,8 +198,9 @@ class TableSyncSpec(Model):
     for each value; 0 asks for nothing."""
     retry_nonce: Whole = setting(Change.HOT, 0, ge=0)
     """Change it, and the step that failed is tried again; data is kept. Once for each value; 0 asks for nothing."""
-    destination_table: Annotated[str, Field(max_length=255)] = setting(Change.RESYNC, "")
-    """The table's name at the destination. Empty: the source's."""
+    destination_table: LakeTable = setting(Change.RESYNC, "")
+    """The table's name at the destination. Empty: the source's, with characters that are not safe in a path encoded as
+    in a URI. A table that is renamed at the source keeps the name that it has at the destination."""
     mode: OptionalMode = setting(Change.RESYNC, "")
     """Upsert: the last state of each row. Changelog: every change, one row each. Empty: as the Pipeline says."""
     columns: Columns = setting(Change.RESYNC, {})

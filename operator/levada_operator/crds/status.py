@@ -154,6 +154,7 @@ TABLE_SYNC_STATUS: Final = _object(
             },
         ),
         "conditions": _conditions(TABLE_SYNC_REASONS),
+        "destinationTable": _text("The table's name at the destination."),
         "mode": _text("What the destination's table holds."),
         "note": _text("Why the mode is not the one asked for."),
         "copy": _object("The last copy. Rounded.", _COPY),

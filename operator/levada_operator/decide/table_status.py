@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from levada_operator.decide.conditions import Condition, conditions_json
 from levada_operator.decide.phase import CATCHING_UP, TablePhase
@@ -16,6 +16,9 @@ from levada_operator.decide.rounding import (
 from levada_operator.observe.objects import TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
+
+_KEPT: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
+"""Fields that stay while the driver does not report the table."""
 
 
 def table_status(
@@ -40,8 +43,14 @@ def table_status(
     if copy:
         status["copy"] = copy
     if report is None:
-        return status | {k: before[k] for k in ("mode", "appliedLsn", "retryNonce", "resyncNonce") if k in before}
-    told = {"mode": report.mode, "note": report.note, "appliedLsn": report.applied_lsn, "lagSeconds": lag}
+        return status | {k: before[k] for k in _KEPT if k in before}
+    told = {
+        "destinationTable": report.destination_table,
+        "mode": report.mode,
+        "note": report.note,
+        "appliedLsn": report.applied_lsn,
+        "lagSeconds": lag,
+    }
     status |= {key: value for key, value in told.items() if value not in (None, "")}
     # 0 is what every table begins with.
     nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}

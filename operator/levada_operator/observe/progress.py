@@ -60,6 +60,8 @@ class TableReport:
     retry_nonce: int = 0
     resync_nonce: int = 0
     """The values that were acted on last."""
+    destination_table: str = ""
+    """The table's name at the destination, empty if it has none there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def _table(document: Mapping[str, Any]) -> TableReport:
         resync=_resync(document.get("resync")),
         retry_nonce=int(document.get("retryNonce") or 0),
         resync_nonce=int(document.get("resyncNonce") or 0),
+        destination_table=str(document.get("destinationTable") or ""),
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from levada.destinations.collisions import Target
 from levada.destinations.interface import TableSettings
-from levada.errors import InvalidManifest
+from levada.errors import InvalidManifest, NeedsOperator
+from levada.locations import MAX_NAME_BYTES, folded_name, source_name, target_name
 from levada.values import QualifiedTable
 
 _FIELD: Final = "spec.destination.iceberg"
@@ -29,6 +32,11 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "Rest": {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"},
     "Jdbc": {"jdbc.schema-version": "V1"},
 }
+_NAMES: Final = {
+    "hive": (re.compile(r"[A-Za-z0-9_]{1,128}"), "at most 128 letters a-z, digits and _"),
+    "glue": (re.compile(r"[a-z0-9_]{1,252}"), "lower-case letters a-z, digits and _"),
+}
+"""Catalogs that take fewer names than a file system does."""
 _POSTGRES: Final = {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60"}
 """Seconds, by the names of PostgreSQL's driver. Without them a catalog that went away is waited for without end."""
 
@@ -89,16 +97,52 @@ class CatalogConfig:
         return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
 
     def table(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return where a source's table goes."""
-        levels = tuple(level.replace(_SCHEMA, source.schema) for level in self.namespace)
-        return TableName(levels, settings.destination_table or source.name)
+        """Return the place of a source's table, each of its parts encoded by `target_name`.
+
+        Raise NeedsOperator ``destination_name_unusable`` for a name that this kind of catalog does not take.
+        """
+        place = settings.place_of(source)
+        levels = tuple(target_name(level.replace(_SCHEMA, place.schema)) for level in self.namespace)
+        found = TableName(levels, target_name(place.name))
+        self._check_name(source, found)
+        return found
+
+    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
+        """Return the place as other layers compare it: equal where the catalog or its file system sees one name."""
+        name = str(self.table(source, settings))
+        return Target(name, folded_name(name) if self._folds_case else name)
 
     def may_hold(self, namespace: tuple[str, ...]) -> bool:
-        """Tell whether the template makes this namespace of some schema."""
+        """Return True if the template makes this namespace of some schema."""
         if len(namespace) != len(self.namespace):
             return False
-        patterns = (re.escape(level).replace(re.escape(_SCHEMA), ".+") for level in self.namespace)
-        return all(re.fullmatch(p, level) for p, level in zip(patterns, namespace, strict=True))
+        return all(
+            re.fullmatch(re.escape(template).replace(re.escape(_SCHEMA), ".+"), _source_name(level), re.DOTALL)
+            for template, level in zip(self.namespace, namespace, strict=True)
+        )
+
+    def _check_name(self, source: QualifiedTable, table: TableName) -> None:
+        kind = self.properties["type"]
+        form, words = _NAMES.get(kind, (None, ""))
+        parts = (*table.namespace, table.name)
+        if form is not None and not all(map(form.fullmatch, parts)):
+            why = f"a catalog of type {kind} takes names of {words} only"
+        elif any(len(part.encode()) > MAX_NAME_BYTES for part in (".".join(table.namespace), table.name)):
+            why = f"a name in the lake has at most {MAX_NAME_BYTES} bytes"
+        else:
+            return
+        raise NeedsOperator(
+            "destination_name_unusable",
+            f"table {source} cannot have the name {table} in the lake: {why}",
+            hint=f"set destinationTable in the TableSync of {source}, or change spec.destination.iceberg.namespace",
+        )
+
+    @property
+    def _folds_case(self) -> bool:
+        """False where names that differ in case alone are known to be two: PostgreSQL's rows, and Linux' folders."""
+        if self.properties["type"] == "jdbc":
+            return not self.properties["uri"].startswith("jdbc:postgresql:")
+        return self.properties["type"] != "hadoop" or sys.platform in ("darwin", "win32")
 
     def spark_name(self, table: TableName) -> str:
         """Return the table's name in Spark SQL, quoted."""
@@ -117,6 +161,13 @@ def _template(text: str) -> tuple[str, ...]:
     if not all(levels) or set("{}") & set(text.replace(_SCHEMA, "")):
         raise _invalid("namespace", f"is {text!r}; the only placeholder is {_SCHEMA}")
     return levels
+
+
+def _source_name(level: str) -> str:
+    try:
+        return source_name(level)
+    except UnicodeDecodeError:
+        return level
 
 
 def _invalid(path: str, what: str) -> InvalidManifest:

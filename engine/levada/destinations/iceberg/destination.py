@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
+from levada.destinations.collisions import Target
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.changelog import write_changelog
 from levada.destinations.iceberg.claim import Claim
@@ -31,19 +32,20 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.ownership import source_of
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.tables import Tables, check_same_table
+from levada.destinations.iceberg.tables import Tables, check_same_table, is_newer
 from levada.destinations.iceberg.upsert import Upsert
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode, TableSettings
 from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError
-from levada.values import Durability, Lsn, TableId, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -99,16 +101,35 @@ class IcebergDestination(Destination):
         """Return what the table holds: what was asked for, but every change where no key tells rows apart."""
         columns = {c.attnum for c in schema.columns}
         keyed = bool(schema.key) and columns.issuperset(schema.key)
-        return self._context.settings(schema.name).mode if keyed else TableMode.CHANGELOG
+        return self._settings(schema)[1].mode if keyed else TableMode.CHANGELOG
+
+    def target(self, table: QualifiedTable, settings: TableSettings) -> Target:
+        """Return the name in the lake."""
+        return self._tables.target(table, settings)
+
+    def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:
+        """Raise NeedsOperator if the place under ``settings`` has a table that is not this one's, nor a former one's.
+
+        A former one of the same name, which the source no longer has, makes room.
+        """
+        place = self._tables.place(schema.name, settings)
+        state = self._find(schema.id)
+        if state is None or state.name != place:
+            self._tables.check_free(place, schema)
 
     def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
-        """Remove the table with its files and its index; a table already gone is success."""
+        """Remove the table with its files and its index; a table already gone is success.
+
+        Raise NeedsOperator, with nothing removed, if the place that the configuration gives it now is another's.
+        """
         state = self._state(schema)
         with state.lock:
-            self._tables.drop(state.name)
+            place = self._place(schema)
+            self._tables.check_free(place, schema)
+            for name in dict.fromkeys((state.name, place)):
+                self._tables.drop(name, schema)
             state.forget()
-            # Made again, the table goes where the configuration says now.
-            state.name = self._tables.place(schema.name)
+            state.name = place
 
     def truncate_table(self, schema: ReplicatedTableSchema) -> None:
         """Remove every row; what the table is marked with stays."""
@@ -124,7 +145,7 @@ class IcebergDestination(Destination):
         state = self._state(schema)
         mode = self.effective_mode(schema)
         with state.lock:
-            table = state.table = self._open(state) or self._tables.create(state.name, schema, mode)
+            table = state.table = self._open(state) or self._create(state, schema, mode)
             check_same_table(table, schema, mode)
             table.check_epoch(mark)
             layout = bring_to(table, schema, mode, self._context.on_schema_change)
@@ -153,7 +174,7 @@ class IcebergDestination(Destination):
             return None
         with state.lock:
             opened = self._open(state)
-            if opened is None or opened.metadata.properties.get(Property.TABLE_ID) != str(int(table)):
+            if opened is None:
                 return None
             opened.check_intact()
             state.mark = opened.metadata.mark
@@ -241,10 +262,8 @@ class IcebergDestination(Destination):
             state.forget_replacement()
 
     def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
-        """Return True if the table is a finished copy of this very table, in its place, and can be replaced there."""
-        same = table.metadata.properties.get(Property.TABLE_ID) == str(int(schema.id))
-        placed = table.metadata.mark is not None and state.name == self._tables.place(schema.name)
-        return same and placed and table.is_replaceable()
+        """Return True if the table is a finished copy, in its place, and can be replaced there."""
+        return table.metadata.mark is not None and state.name == self._place(schema) and table.is_replaceable()
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance
@@ -269,9 +288,25 @@ class IcebergDestination(Destination):
         """Return what is kept of the table; one that was renamed at the source keeps its place."""
         state = self._find(schema.id)
         if state is None:
+            place = self._place(schema)
             with self._lock:
-                state = self._states.setdefault(schema.id, self._new_state(schema.id, self._tables.place(schema.name)))
+                state = self._states.setdefault(schema.id, self._new_state(schema.id, place))
         return state
+
+    def _place(self, schema: ReplicatedTableSchema) -> TableName:
+        return self._tables.place(*self._settings(schema))
+
+    def _settings(self, schema: ReplicatedTableSchema) -> tuple[QualifiedTable, TableSettings]:
+        """Return the settings of the table and the name that they are for: its present one, else that of its copy."""
+        known, state = self._context.tables, self._states.get(schema.id)
+        former = None if state is None or state.table is None else source_of(state.table.metadata.properties)
+        name = former if schema.name not in known and former in known else schema.name
+        assert name is not None
+        return name, self._context.settings(name)
+
+    def _create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+        self._tables.check_free(state.name, schema)
+        return self._tables.create(state.name, schema, mode)
 
     def _find(self, table: TableId) -> TableState | None:
         """Return what is kept of the table; the catalog is searched once, what is made later is known."""
@@ -279,7 +314,8 @@ class IcebergDestination(Destination):
             if table not in self._states and not self._searched:
                 for found, name, opened in self._tables.ours():
                     state = self._states.setdefault(found, self._new_state(found, name))
-                    state.table, state.loaded_at = opened, time.monotonic()
+                    if state.table is None or (opened is not None and is_newer(opened, state.table)):
+                        state.name, state.table, state.loaded_at = name, opened, time.monotonic()
                 self._searched = True
             return self._states.get(table)
 
@@ -289,14 +325,15 @@ class IcebergDestination(Destination):
     def _open(self, state: TableState) -> IcebergTable | None:
         """Return the table as it is now, None if there is none."""
         now = time.monotonic()
-        if state.table is None or now - state.loaded_at >= _RELOAD_S:
-            state.table, state.loaded_at = self._tables.load(state.name), now
+        if state.table is None or now - state.loaded_at >= _RELOAD_S or self._tables.repeats_versions:
+            state.table, state.loaded_at = self._tables.load(state.name, state.id), now
             return state.table
         try:
             state.table.refresh()
+            self._tables.owner.require(state.name, state.table.metadata.properties, state.id)
         except LevadaError:
             # It may be dropped, or made again by another: the catalog knows.
-            state.table, state.loaded_at = self._tables.load(state.name), now
+            state.table, state.loaded_at = self._tables.load(state.name, state.id), now
         return state.table
 
     def _open_undamaged(self, state: TableState) -> IcebergTable | None:

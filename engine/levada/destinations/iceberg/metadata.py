@@ -30,6 +30,10 @@ class Property(StrEnum):
 
     PIPELINE = PIPELINE
     TABLE_ID = "levada.table-id"
+    SOURCE_ID = "levada.source-id"
+    """The identity of the source database. Empty for a destination that was made without one."""
+    NAME = "levada.name"
+    """The table's own name in the catalog: a copy of the table under another name is not the pipeline's."""
     SOURCE = "levada.source"
     """The source's schema and name when the table was made, in JSON."""
     MODE = "levada.mode"

@@ -6,18 +6,22 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from levada.destinations.collisions import Target
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
+from levada.destinations.iceberg.ownership import Owner, table_id_of
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
-from levada.destinations.interface import DestinationContext, TableMode
+from levada.destinations.iceberg.table_folder import TableFolder
+from levada.destinations.interface import DestinationContext, TableMode, TableSettings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
 
@@ -32,7 +36,7 @@ class Tables:
 
     def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
         self._config = config
-        self._context = context
+        self.owner = Owner(context)
         # Tables are made side by side; not every catalog says of a namespace made twice that it is there.
         self._making_namespace = threading.Lock()
         self.jvm = Jvm(spark)
@@ -79,31 +83,31 @@ class Tables:
                 if files.exists(path):
                     files.delete(path, False)
 
-    def load(self, name: TableName) -> IcebergTable | None:
-        """Return the table, None if there is none; raise NeedsOperator if it is not this pipeline's."""
+    def exists(self, name: TableName) -> bool:
+        """Tell whether there is such a table, whoever made it."""
+        with java_errors(f"look for {name}"):
+            return bool(self.open().tableExists(self._identifier(name)))
+
+    def load(self, name: TableName, source: TableId) -> IcebergTable | None:
+        """Return the table of a source table, None if there is none; raise NeedsOperator if it is another's."""
+        table = self._load_any(name)
+        if table is not None:
+            self.owner.require(name, table.metadata.properties, source)
+        return table
+
+    def _load_any(self, name: TableName) -> IcebergTable | None:
         with java_errors(f"load {name}"):
             identifier = self._identifier(name)
             if not self.open().tableExists(identifier):
                 return None
-            table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
-        owner = table.metadata.properties.get(Property.PIPELINE)
-        if owner != self._context.pipeline:
-            raise DestinationChanged(
-                "table_not_ours",
-                f"{name} is there already and "
-                + (f"belongs to pipeline {owner}" if owner else "was not made by Levada"),
-                hint="set destinationTable in the table's TableSync, or move the table that is there away",
-            )
-        return table
+            return IcebergTable(self.jvm, name, self.open().loadTable(identifier))
 
     def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Make the table, and its namespace if it is not there."""
         layout = initial_layout(schema, mode)
         properties = {
             **DEFAULTS,
-            Property.PIPELINE.value: self._context.pipeline,
-            Property.TABLE_ID.value: str(int(schema.id)),
-            Property.SOURCE.value: json.dumps([schema.name.schema, schema.name.name]),
+            **self.owner.properties(name, schema),
             Property.MODE.value: mode.value,
             Property.KEY.value: key_property(schema),
             Property.COLUMNS.value: layout.columns_json(),
@@ -124,13 +128,57 @@ class Tables:
         _log.info("made %s for %s", name, schema.name)
         return table
 
-    def drop(self, name: TableName) -> None:
-        """Remove the table with its files; not an error if there is none, NeedsOperator if it is not ours."""
-        if self._remove_remains(name):
+    def check_free(self, name: TableName, schema: ReplicatedTableSchema) -> None:
+        """Raise NeedsOperator if the place holds a table that a copy of ``schema`` must not replace."""
+        if self._own_remains(name, schema.id) is not None:
+            return
+        kept = self._properties(name)
+        if kept is None:
+            self._check_nesting(name)
+        elif not self.owner.may_replace(name, kept, schema):
+            self.owner.require(name, kept, schema.id)
+
+    def _properties(self, name: TableName) -> Mapping[str, str] | None:
+        """Return the properties of the table in a place, as far as they can be read, None if there is no table."""
+        try:
+            table = self._load_any(name)
+        except DestinationChanged as error:
+            kept = self._last_metadata(name) if error.code == "table_damaged" else None
+            if kept is None:
+                raise
+            return kept.properties
+        return None if table is None else table.metadata.properties
+
+    def _check_nesting(self, name: TableName) -> None:
+        """Raise NeedsOperator if the table's folder in a Hadoop catalog is within another table's, or around it."""
+        if self._config.properties["type"] != "hadoop":
+            return
+        levels = name.namespace
+        with java_errors(f"look for {name}"):
+            around = [TableName(levels[:i], levels[i]) for i in range(1, len(levels))]
+            within = self.open().listTables(self._namespace((*levels, name.name))) if self._is_namespace(name) else ()
+            clash = next((t for t in around if self.exists(t)), None) or next(
+                (TableName((*levels, name.name), t.name()) for t in within), None
+            )
+        if clash is not None:
+            raise NeedsOperator(
+                "table_not_ours",
+                f"{name} and the table {clash} would share a folder",
+                hint="set destinationTable in the table's TableSync, or another spec.destination.iceberg.namespace",
+            )
+
+    def _is_namespace(self, name: TableName) -> bool:
+        return bool(self.open().namespaceExists(self._namespace((*name.namespace, name.name))))
+
+    def drop(self, name: TableName, schema: ReplicatedTableSchema) -> None:
+        """Remove the table with its files; not an error if there is none, NeedsOperator if it is another's."""
+        self.check_free(name, schema)
+        if (remains := self._own_remains(name, schema.id)) is not None:
+            remains.remove()
             _log.warning("removed what was left of %s by a drop that did not end", name)
             return
         try:
-            table = self.load(name)
+            table = self._load_any(name)
         except DestinationChanged as error:
             if error.code != "table_damaged":
                 raise
@@ -140,6 +188,9 @@ class Tables:
             claim = Claim.of(table)
             if claim is not None:
                 claim.remove_files(table)
+            folder = self._table_folder(name)
+            if folder is not None:
+                folder.mark_dropped(self.owner.properties(name, schema))
             self._drop_readable(name, table)
 
     def _drop_readable(self, name: TableName, table: IcebergTable) -> None:
@@ -166,7 +217,7 @@ class Tables:
         was found may be that of a table that was renamed.
         """
         kept = self._last_metadata(name)
-        if kept is None or kept.properties.get(Property.PIPELINE) != self._context.pipeline:
+        if kept is None or not self.owner.owns(kept.properties):
             raise NeedsOperator(
                 "table_damaged",
                 f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
@@ -206,32 +257,41 @@ class Tables:
             return None
         return "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
 
-    def _remove_remains(self, name: TableName) -> bool:
-        """Remove the folder of a Hadoop catalog's table whose metadata files are gone; tell whether there was one.
+    def _own_remains(self, name: TableName, source: TableId) -> TableFolder | None:
+        """Return the folder that an own drop has left; raise NeedsOperator if it is not known to be an own one's."""
+        folder = self._table_folder(name)
+        if folder is None or not folder.has_lost_its_metadata():
+            return None
+        self.owner.require(name, folder.dropped() or {}, source)
+        return folder
 
-        A drop removes them before it removes the folder, and from then on the catalog can neither load nor drop it.
+    def _table_folder(self, name: TableName) -> TableFolder | None:
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] != "hadoop" or warehouse is None:
+            return None
+        return TableFolder(self.jvm, warehouse, name)
+
+    @property
+    def repeats_versions(self) -> bool:
+        """True if another table in this one's place may have metadata files of the same names.
+
+        Refreshing would not notice it: Iceberg compares the names.
         """
-        folder = self._folder(name)
-        if self._config.properties["type"] != "hadoop" or folder is None:
-            return False
-        with java_errors(f"look for {name}"):
-            path = self.jvm.path(folder)
-            files, metadata = path.getFileSystem(self.jvm.hadoop_conf), self.jvm.path(path, "metadata")
-            if not files.exists(metadata):
-                return False
-            left = [entry.getPath().getName() for entry in files.listStatus(metadata)]
-            if "version-hint.text" not in left or any(name.endswith(".metadata.json") for name in left):
-                return False
-            return bool(files.delete(path, True))
+        return self._config.properties["type"] == "hadoop"
 
-    def place(self, source: QualifiedTable) -> TableName:
-        """Return where the source's table goes, as configured."""
-        return self._config.table(source, self._context.settings(source))
+    def place(self, source: QualifiedTable, settings: TableSettings) -> TableName:
+        """Return the place of a source table under these settings."""
+        return self._config.table(source, settings)
+
+    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
+        """Return the place as other layers compare it."""
+        return self._config.target(source, settings)
 
     def ours(self) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
-        """Yield this pipeline's tables that are where the configuration says; any others are left-overs of another.
+        """Yield this pipeline's tables, wherever they are in the namespaces that the configuration makes.
 
-        The table itself is None where its newest metadata cannot be read.
+        The table itself is None where its newest metadata cannot be read. A table that another tool copied, with its
+        properties, to another name is left out.
         """
         for namespace in self._namespaces():
             with java_errors(f"list the tables of {'.'.join(namespace)}"):
@@ -246,11 +306,13 @@ class Tables:
                     _log.warning("%s cannot be loaded: %s", name, error.message)
                     if error.code == "table_damaged":
                         metadata = self._last_metadata(name)
-                if metadata is None or metadata.properties.get(Property.PIPELINE) != self._context.pipeline:
+                if metadata is None:
                     continue
                 kept = metadata.properties
-                if self.place(QualifiedTable(*json.loads(kept[Property.SOURCE]))) == name:
-                    yield TableId(int(kept[Property.TABLE_ID])), name, table
+                made_as = folded_name(kept.get(Property.NAME, ""))
+                source = table_id_of(kept)
+                if source is not None and self.owner.owns(kept) and made_as == folded_name(str(name)):
+                    yield source, name, table
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
         level: list[tuple[str, ...]] = [()]
@@ -295,15 +357,15 @@ def key_property(schema: ReplicatedTableSchema) -> str:
     return json.dumps(sorted(schema.key))
 
 
+def is_newer(table: IcebergTable, other: IcebergTable) -> bool:
+    """Return True if the table has the later mark: of two places of one table, where a move did not end."""
+    ours, theirs = table.metadata.mark, other.metadata.mark
+    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))
+
+
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the Iceberg table was made for another table, mode or key than this."""
+    """Raise NeedsOperator if the Iceberg table was made for another mode or key than this."""
     kept = table.metadata.properties
-    if kept.get(Property.TABLE_ID) != str(int(schema.id)):
-        raise NeedsOperator(
-            "table_replaced",
-            f"{table.name} holds a former table {schema.name}, which was dropped and made again",
-            hint=resync_hint(schema),
-        )
     if kept.get(Property.MODE) != mode.value:
         raise NeedsOperator(
             "mode_changed",

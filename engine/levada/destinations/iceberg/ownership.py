@@ -1,0 +1,96 @@
+"""The owner of an Iceberg table: a pipeline over a source, and one table of that source."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.metadata import Property
+from levada.destinations.interface import DestinationContext
+from levada.errors import DestinationChanged
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One pipeline over one source. A pipeline of the same name over another source is another owner."""
+
+    context: DestinationContext
+
+    def properties(self, name: TableName, schema: ReplicatedTableSchema) -> dict[str, str]:
+        """Return the properties that make a table this owner's."""
+        return {
+            Property.PIPELINE.value: self.context.pipeline,
+            Property.SOURCE_ID.value: self._source_id,
+            Property.NAME.value: str(name),
+            Property.TABLE_ID.value: str(int(schema.id)),
+            Property.SOURCE.value: json.dumps([schema.name.schema, schema.name.name]),
+        }
+
+    def owns(self, properties: Mapping[str, str]) -> bool:
+        """Return True if the table with these properties is this owner's."""
+        wanted = {Property.PIPELINE: self.context.pipeline, Property.SOURCE_ID: self._source_id}
+        return all(properties.get(key) == value for key, value in wanted.items())
+
+    def require(self, name: TableName, properties: Mapping[str, str], table: TableId) -> None:
+        """Raise DestinationChanged unless the table with these properties is this owner's, for that source table.
+
+        The code is ``table_not_ours`` for another owner's, ``destination_collision`` for another table's.
+        """
+        if not self.owns(properties):
+            raise DestinationChanged(
+                "table_not_ours",
+                f"{name} exists and {self._owner(properties)}",
+                hint="set destinationTable in the table's TableSync, or move the existing table away",
+            )
+        if table_id_of(properties) != table:
+            raise DestinationChanged(
+                "destination_collision",
+                f"{name} is the table of {source_of(properties)} (OID {properties.get(Property.TABLE_ID)}),"
+                f" not of the table with OID {int(table)}",
+                hint="set destinationTable in the TableSync of one of the two,"
+                f" or drop {name} in the catalog and retry: levada retry MANIFEST TABLE",
+            )
+
+    def may_replace(self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema) -> bool:
+        """Return True if the table was made for a former source table of the same name, which no longer exists."""
+        former, source = table_id_of(properties), self.context.source
+        if source is None or former in (None, schema.id) or source_of(properties) != schema.name:
+            return False
+        if not self.owns(properties) or source.has_table(former):
+            return False
+        _log.warning("%s is the table of a former %s (OID %d), which was dropped", name, schema.name, former)
+        return True
+
+    @property
+    def _source_id(self) -> str:
+        return "" if self.context.source is None else str(self.context.source)
+
+    def _owner(self, properties: Mapping[str, str]) -> str:
+        pipeline = properties.get(Property.PIPELINE)
+        if not pipeline:
+            return "was not made by Levada"
+        if pipeline != self.context.pipeline:
+            return f"belongs to pipeline {pipeline}"
+        return f"belongs to another pipeline {pipeline}, over another source database"
+
+
+def table_id_of(properties: Mapping[str, str]) -> TableId | None:
+    """Return the OID of the source table that the Iceberg table was made for, None if no such OID can be read."""
+    text = properties.get(Property.TABLE_ID, "")
+    return TableId(int(text)) if text.isdecimal() else None
+
+
+def source_of(properties: Mapping[str, str]) -> QualifiedTable | None:
+    """Return the name that the source table had when the Iceberg table was made, None if it cannot be read."""
+    try:
+        schema, name = json.loads(properties.get(Property.SOURCE, ""))
+    except (ValueError, TypeError):
+        return None
+    return QualifiedTable(str(schema), str(name))

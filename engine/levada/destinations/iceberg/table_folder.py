@@ -1,0 +1,74 @@
+"""The folder of a table in a Hadoop catalog, where a drop that did not end leaves files that the catalog cannot see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.java import Jvm, java_errors
+from levada.errors import NeedsOperator
+from levada.locations import lies_below
+
+_DROPPED: Final = "levada-dropped.json"
+_HINT: Final = "version-hint.text"
+
+
+class TableFolder:
+    """One table's folder, below the warehouse."""
+
+    def __init__(self, jvm: Jvm, warehouse: str, name: TableName) -> None:
+        location = "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
+        if not lies_below(location, warehouse):
+            raise NeedsOperator(
+                "destination_name_unusable",
+                f"{name} would not be below the warehouse {warehouse}",
+                hint="set destinationTable in the table's TableSync",
+            )
+        self._name = name
+        self._jvm = jvm
+        with java_errors(f"look for {name}"):
+            self._path = jvm.path(location)
+            self._files = self._path.getFileSystem(jvm.hadoop_conf)
+
+    def mark_dropped(self, owner: Mapping[str, str]) -> None:
+        """Note whose table is dropped here, before it is: a drop removes the metadata before it removes the folder."""
+        with java_errors(f"drop {self._name}"):
+            stream = self._files.create(self._jvm.path(self._path, _DROPPED), True)
+            try:
+                stream.write(json.dumps(dict(owner)).encode())
+            finally:
+                stream.close()
+
+    def dropped(self) -> dict[str, str] | None:
+        """Return the owner whose drop began here, None if none did."""
+        with java_errors(f"look for {self._name}"):
+            path = self._jvm.path(self._path, _DROPPED)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                text = bytes(stream.readAllBytes()).decode(errors="replace")
+            finally:
+                stream.close()
+        try:
+            read = json.loads(text)
+        except ValueError:
+            return None
+        return read if isinstance(read, dict) else None
+
+    def has_lost_its_metadata(self) -> bool:
+        """Return True if this is a table's folder whose metadata files are gone: no catalog can load or drop it."""
+        with java_errors(f"look for {self._name}"):
+            metadata = self._jvm.path(self._path, "metadata")
+            there = self._files.exists(metadata)
+            left = [entry.getPath().getName() for entry in self._files.listStatus(metadata)] if there else []
+            if any(name.endswith(".metadata.json") for name in left):
+                return False
+            return _HINT in left or bool(self._files.exists(self._jvm.path(self._path, _DROPPED)))
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        with java_errors(f"remove what is left of {self._name}"):
+            self._files.delete(self._path, True)

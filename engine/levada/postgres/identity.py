@@ -1,0 +1,39 @@
+"""The identity of the source: which database of which server a table is of, and whether it is still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.values import TableId
+
+_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::text
+FROM pg_database WHERE datname = current_database()
+"""
+
+
+@dataclass(slots=True)
+class SourceIdentity:
+    """Reads the identity when it is first needed. Usable from any thread."""
+
+    connection: PostgresConnection
+    _read: str = ""
+    _reading: Lock = field(default_factory=Lock)
+
+    def __str__(self) -> str:
+        """Return the server's system identifier and the database's OID; raise what keeps the source from answering."""
+        with self._reading:
+            if not self._read:
+                with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
+                    found = conn.execute(_IDENTITY).fetchone()
+                assert found is not None
+                self._read = "/".join(found)
+            return self._read
+
+    def has_table(self, table: TableId) -> bool:
+        """Return True if the database has a table with this OID, under any name."""
+        with self.connection.connect(application="identity") as conn, source_errors("looking for a table"):
+            return conn.execute("SELECT FROM pg_class WHERE oid = %s", [int(table)]).fetchone() is not None

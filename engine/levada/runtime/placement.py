@@ -1,0 +1,92 @@
+"""The places of tables at the destination: which table has which, and what becomes of a table whose place is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from levada.destinations.collisions import Collision, Place, Target, find_collisions, find_later
+from levada.destinations.interface import TableSettings
+from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.config import PipelineConfig
+from levada.runtime.controls import MadeAs, made
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from levada.postgres.catalog import PublishedTable
+    from levada.stores.interface import PipelineStore
+
+TargetOf = Callable[[QualifiedTable, TableSettings], Target | None]
+"""`levada.destinations.Destination.target`."""
+
+MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
+"""Codes of tables that are parked until their place is free, or until the manifest names another one."""
+
+
+def find_misplaced(
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+) -> dict[TableId, NeedsOperator]:
+    """Return the tables that must not be copied, each with the reason. ``tables`` has what each was copied as."""
+    places, reasons = _places(config, target, tables)
+    for table, owner in find_later(places).items():
+        reasons[table] = Collision(owner.wanted.name, (owner.table, tables[table][0])).error()
+    return reasons
+
+
+def refuse_collisions(
+    config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
+) -> None:
+    """Raise NeedsOperator ``destination_collision`` if two tables want a place that neither has.
+
+    Where one has it already, it goes on, and the other one is parked.
+    """
+    known = {t.id: (t.name, made(store.get_table_controls(t.id))) for t in tables}
+    places, _ = _places(config, target, known)
+    named = {p.id: p for p in places}
+    for table, owner in find_later(places).items():
+        if owner.held is None or owner.held.identity != named[table].wanted.identity:
+            raise Collision(owner.wanted.name, (owner.table, named[table].table)).error()
+
+
+def place_problems(
+    config: PipelineConfig, target: TargetOf, tables: Iterable[QualifiedTable]
+) -> Iterator[tuple[NeedsOperator, bool]]:
+    """Yield what is wrong with the names that tables would have, and whether that keeps a pipeline from starting."""
+    usable = []
+    for table in tables:
+        try:
+            target(table, MadeAs.of(config, table).settings(table))
+        except NeedsOperator as error:
+            yield error, False
+        else:
+            usable.append(table)
+    for collision in find_collisions(usable, lambda t: target(t, MadeAs.of(config, t).settings(t))):
+        yield collision.error(), True
+
+
+def _places(
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+) -> tuple[list[Place], dict[TableId, NeedsOperator]]:
+    places, unusable = [], {}
+    for table, (name, before) in tables.items():
+        try:
+            wanted = target(name, MadeAs.of(config, name, before).settings(name))
+        except NeedsOperator as error:
+            unusable[table] = error
+            continue
+        if wanted is not None:
+            places.append(Place(table, name, wanted, _held(target, name, before)))
+    return places, unusable
+
+
+def _held(target: TargetOf, name: QualifiedTable, before: MadeAs | None) -> Target | None:
+    try:
+        return None if before is None else target(name, before.settings(name))
+    except LevadaError:
+        return None
+
+
+def target_name(target: TargetOf, name: QualifiedTable, settings: MadeAs) -> str:
+    """Return the name that the table has at the destination, empty if it has none."""
+    found = _held(target, name, settings)
+    return "" if found is None else found.name

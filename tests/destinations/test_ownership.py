@@ -1,0 +1,219 @@
+"""A table in the lake has one owner: nobody else drops, replaces or writes it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows, Stream
+from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+
+from levada.destinations import TableSettings
+from levada.destinations.iceberg import IcebergDestination
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId
+
+NAME = ORDERS.name
+TWIN = replace(ORDERS, id=TableId(17000), name=QualifiedTable("other", "orders"))
+RECREATED = replace(ORDERS, id=TableId(17001))
+
+
+@dataclass
+class Source:
+    """A source with these tables."""
+
+    identity: str = "7301/5"
+    tables: tuple[ReplicatedTableSchema, ...] = (ORDERS, TWIN, RECREATED)
+
+    def __str__(self) -> str:
+        return self.identity
+
+    def has_table(self, table: TableId) -> bool:
+        return any(schema.id == table for schema in self.tables)
+
+
+def one_namespace(lake: Lake) -> Lake:
+    """The lake with a namespace that does not have the source's schema in it."""
+    return replace(lake, manifest={**lake.manifest, "namespace": "shop_public"})
+
+
+def acts(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSchema) -> dict[str, Callable[[], object]]:
+    """Everything that removes or changes what is in a table's place."""
+    stream = Stream(schema)
+    stream.delete(id=1)
+    batch = stream.batch()
+    return {
+        "check": lambda: destination.check_place(schema, TableSettings()),
+        "drop": lambda: destination.drop_table_for_copy(schema),
+        "copy": lambda: destination.write_table_rows(schema, MemoryRows(schema), lake.mark(1000)),
+        "apply": lambda: destination.write_events(batch, lake.mark(batch.until)),
+        "truncate": lambda: destination.truncate_table(schema),
+        "replace": lambda: destination.copy_replacement(schema, MemoryRows(schema), lake.mark(1000)),
+    }
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["a new process", "the same process"])
+def test_a_table_of_another_source_table_is_left_alone(lake: Lake, fresh: bool) -> None:
+    """Two tables of the source with one name in the lake: the second is refused whatever it asks for."""
+    lake = one_namespace(lake)
+    destination = lake.destination(source=Source())
+    copy(lake, destination)
+    if fresh:
+        destination = lake.destination(source=Source())
+    for name, act in acts(lake, destination, TWIN).items():
+        with pytest.raises(NeedsOperator) as caught:
+            act()
+        assert caught.value.code == "destination_collision", name
+        assert "public.orders" in caught.value.message
+    for act in (lambda: destination.applied(TWIN.id), lambda: destination.swap_replacement(TWIN.id, lake.mark(1000))):
+        with pytest.raises(NeedsOperator, match=r"public\.orders"):
+            act()
+    assert lake.destination(source=Source()).applied(TWIN.id) is None
+    assert len(items(lake)) == 3
+
+
+def test_a_table_of_the_same_pipeline_over_another_source_is_left_alone(hadoop: Lake) -> None:
+    """Two pipelines of one name over two databases may have tables of one name and OID: the source tells them apart."""
+    copy(hadoop, hadoop.destination(source=Source()))
+    destination = hadoop.destination(source=Source("7302/5"))
+    for name, act in acts(hadoop, destination, ORDERS).items():
+        with pytest.raises(NeedsOperator) as caught:
+            act()
+        assert caught.value.code == "table_not_ours", name
+        assert "another source" in caught.value.message
+    assert hadoop.destination(source=Source("7302/5")).applied(ORDERS.id) is None
+    assert len(items(hadoop)) == 3
+
+
+def test_a_table_that_takes_another_ones_place_while_it_is_known(hadoop: Lake) -> None:
+    """Somebody replaces the table by another pipeline's between two batches: the next batch sees whose it is."""
+    other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    hadoop.destination(work="x").drop_table_for_copy(ORDERS)
+    copy(other, other.destination())
+    stream.delete(id=1)
+    batch = stream.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, hadoop.mark(batch.until))
+    assert caught.value.code == "table_not_ours"
+    assert len(items(other)) == 3
+
+
+def test_a_former_table_of_the_same_name_makes_room(hadoop: Lake) -> None:
+    """The source's table was dropped and created again: its new copy takes the place of the one in the lake."""
+    copy(hadoop, hadoop.destination(source=Source()))
+    destination = hadoop.destination(source=Source(tables=(RECREATED,)))
+    destination.check_place(RECREATED, TableSettings())
+    destination.drop_table_for_copy(RECREATED)
+    copy(hadoop, destination, RECREATED, n=1)
+    assert len(items(hadoop)) == 1
+    assert hadoop.destination(source=Source()).applied(ORDERS.id) is None
+
+
+def test_a_former_table_that_still_exists_keeps_its_place(hadoop: Lake) -> None:
+    """A table was renamed, selected or not, and another was created under its name: that one is refused."""
+    copy(hadoop, hadoop.destination(source=Source()))
+    destination = hadoop.destination(source=Source())
+    with pytest.raises(NeedsOperator) as caught:
+        destination.drop_table_for_copy(RECREATED)
+    assert caught.value.code == "destination_collision"
+    assert len(items(hadoop)) == 3
+
+
+def test_a_move_to_a_place_that_is_taken_removes_nothing(hadoop: Lake) -> None:
+    """A table whose destinationTable becomes another one's name keeps the table that it has."""
+    bills = replace(TWIN, name=QualifiedTable("public", "bills"))
+    destination = hadoop.destination()
+    copy(hadoop, destination)
+    copy(hadoop, destination, bills)
+    moved = {bills.name: TableSettings(destination_table="orders")}
+    for destination in (hadoop.destination(tables=moved), hadoop.destination(tables=moved)):
+        with pytest.raises(NeedsOperator) as caught:
+            destination.drop_table_for_copy(bills)
+        assert caught.value.code == "destination_collision"
+    assert len(items(hadoop)) == len(hadoop.rows("bills")) == 3
+
+
+def test_a_renamed_table_is_found_by_its_oid(hadoop: Lake) -> None:
+    """After a restart too, whatever the settings are that go by the names of the source."""
+    copy(hadoop, hadoop.destination(tables={NAME: TableSettings(destination_table="kept")}))
+    renamed = replace(ORDERS, name=QualifiedTable("public", "bills"))
+    settings = {renamed.name: TableSettings(destination_table="kept", place=QualifiedTable("public", "kept"))}
+    for tables in ({}, settings):
+        destination = hadoop.destination(tables=tables)
+        assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    destination.drop_table_for_copy(renamed)
+    copy(hadoop, destination, renamed, n=1)
+    assert len(hadoop.rows("kept")) == 1
+
+
+def test_a_copy_of_the_table_is_not_the_table(hadoop: Lake) -> None:
+    """A folder that somebody copied, with the properties in it, is neither written nor dropped."""
+    copy(hadoop, hadoop.destination())
+    folder = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public"
+    shutil.copytree(folder / "orders", folder / "a_backup")
+    destination = hadoop.destination()
+    destination.drop_table_for_copy(ORDERS)
+    copy(hadoop, destination, n=1)
+    assert len(items(hadoop)) == 1
+    assert (folder / "a_backup" / "metadata" / "version-hint.text").exists()
+
+
+def test_remains_of_unknown_origin_stay(hadoop: Lake) -> None:
+    """A folder whose metadata is gone is removed only where this table's own drop has removed it."""
+    folder = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public" / "orders" / "metadata"
+    folder.mkdir(parents=True)
+    (folder / "version-hint.text").write_text("1")
+    destination = hadoop.destination()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.drop_table_for_copy(ORDERS)
+    assert caught.value.code == "table_not_ours"
+    assert (folder / "version-hint.text").exists()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "place"), [("shop_public.orders", "metadata"), ("shop_public", "lower")], ids=["within", "around"]
+)
+def test_no_table_is_in_another_ones_folder(hadoop: Lake, namespace: str, place: str) -> None:
+    """A namespace of a Hadoop catalog is a folder like a table: one in the other would go with it."""
+    if place == "lower":
+        first = replace(hadoop, manifest={**hadoop.manifest, "namespace": "shop_public.lower"})
+        copy(first, first.destination())
+    else:
+        copy(hadoop, hadoop.destination())
+    other = replace(hadoop, manifest={**hadoop.manifest, "namespace": namespace})
+    tables = {TWIN.name: TableSettings(destination_table=place)}
+    destination = other.destination(tables=tables)
+    for act in (destination.drop_table_for_copy, lambda schema: copy(other, destination, schema)):
+        with pytest.raises(NeedsOperator) as caught:
+            act(TWIN)
+        assert caught.value.code == "table_not_ours"
+        assert "share a folder" in caught.value.message
+
+
+def test_pipelines_of_a_jdbc_catalog_have_folders_of_their_own(jdbc: Lake) -> None:
+    """Each pipeline has a catalog of its own there: tables of one name are two, and so are their folders."""
+    other = replace(jdbc, context=replace(jdbc.context, pipeline="other"))
+    copy(jdbc, jdbc.destination())
+    copy(other, other.destination())
+    folders: list[Any] = [lake.iceberg().properties["write.data.path"] for lake in (jdbc, other)]
+    assert folders[0] != folders[1]
+    other.destination(work="next").drop_table_for_copy(ORDERS)
+    assert len(items(jdbc)) == 3
+
+
+def test_an_owner_goes_on(lake: Lake) -> None:
+    """The same pipeline over the same source, in a new process, writes and drops what is its own."""
+    stream = copy(lake, lake.destination(source=Source()))
+    stream.delete(id=1)
+    apply(lake, lake.destination(source=Source()), stream)
+    assert len(items(lake)) == 2
+    lake.destination(source=Source()).drop_table_for_copy(ORDERS)
+    assert lake.destination(source=Source()).applied(ORDERS.id) is None

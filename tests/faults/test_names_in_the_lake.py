@@ -1,0 +1,176 @@
+"""Names at the source against names in the lake: each table has one of its own, whatever the source calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+from pyiceberg.table import StaticTable
+from tests.conftest import Database
+from tests.scenarios.engine import Engine
+
+PATHS = ["../../x", "..", "a/b", "a#b?c%d\\e", "tab\tnew\nline", " a ", "metadata", "v1.orders", "ü" * 31]
+
+
+def in_one_namespace(engine: Engine) -> None:
+    """Give all tables of two schemas one namespace."""
+    engine.spec["tables"] = {"include": [{"schema": "s1", "name": "*"}, {"schema": "s2", "name": "*"}]}
+    engine.spec["destination"] = {
+        "iceberg": {
+            "catalog": {"type": "Hadoop", "warehouse": f"file://{engine.warehouse}"},
+            "namespace": "lake",
+        }
+    }
+
+
+def table_sync(table: str, schema: str = "public", **spec: Any) -> dict[str, Any]:
+    """A TableSync of the pipeline."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "TableSync",
+        "metadata": {"name": f"{schema}-{table}"},
+        "spec": {"pipelineRef": {"name": "shop"}, "table": {"schema": schema, "name": table}, **spec},
+    }
+
+
+def lake(engine: Engine, name: str, namespace: str = "shop_public") -> list[dict[str, Any]]:
+    """Return the rows of a table in the lake, by its folder."""
+    metadata = engine.warehouse / namespace / name / "metadata"
+    version = (metadata / "version-hint.text").read_text()
+    rows: pa.Table = StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan().to_arrow()
+    return sorted(rows.to_pylist(), key=lambda row: int(row["id"]))
+
+
+def ids(engine: Engine, name: str, namespace: str = "shop_public") -> list[int]:
+    """Return the ids of the rows of a table in the lake."""
+    return [row["id"] for row in lake(engine, name, namespace)]
+
+
+def by_name(progress: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables of the progress by their names at the source."""
+    return {f"{t['schema']}.{t['name']}": t for t in progress["tables"]}
+
+
+def collides(progress: dict[str, Any], table: str) -> bool:
+    """Tell whether the table is parked because its place is another's."""
+    error = by_name(progress).get(table, {}).get("error")
+    return error is not None and error["code"] == "destination_collision"
+
+
+def is_ready(progress: dict[str, Any], *tables: str) -> bool:
+    """Tell whether these tables stream."""
+    return all(by_name(progress).get(t, {}).get("phase") == "Ready" for t in tables)
+
+
+def test_two_tables_of_one_name_are_refused(engine: Engine, db: Database) -> None:
+    """Before anything is copied, with both names, by the check and by the start."""
+    db.execute(
+        "CREATE SCHEMA s1; CREATE TABLE s1.t (id int PRIMARY KEY); INSERT INTO s1.t VALUES (1)",
+        "CREATE SCHEMA s2; CREATE TABLE s2.t (id int PRIMARY KEY); INSERT INTO s2.t VALUES (2)",
+    )
+    in_one_namespace(engine)
+    engine.write_manifest()
+    for command in ("check", "run"):
+        refused = engine.levada(command, *engine.options(), check=False)
+        assert refused.returncode != 0, command
+        assert "destination_collision" in refused.stdout + refused.stderr
+        assert "s1.t and s2.t" in refused.stdout + refused.stderr
+    assert not (engine.warehouse / "lake").exists()
+
+
+def test_a_table_that_comes_later_waits_for_a_name_of_its_own(engine: Engine, db: Database) -> None:
+    """The first one goes on, over a restart as well; with another name the second one is copied by itself."""
+    db.execute(
+        "CREATE SCHEMA s1; CREATE TABLE s1.t (id int PRIMARY KEY); INSERT INTO s1.t VALUES (1)", "CREATE SCHEMA s2"
+    )
+    in_one_namespace(engine)
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    db.execute("CREATE TABLE s2.t (id int PRIMARY KEY); INSERT INTO s2.t VALUES (2)")
+    # A change of the selectors has the tables looked for without a wait.
+    engine.spec["tables"]["include"].append({"schema": "s3", "name": "*"})
+    engine.write_manifest()
+    engine.wait_for(lambda p: collides(p, "s2.t") and is_ready(p, "s1.t"))
+    engine.stop()
+    engine.start()
+    db.execute("INSERT INTO s1.t VALUES (10)")
+    engine.wait_for(lambda p: collides(p, "s2.t") and is_ready(p, "s1.t") and ids(engine, "t", "lake") == [1, 10])
+    engine.write_manifest(table_sync("t", "s2", destinationTable="t2"))
+    engine.wait_for(lambda p: is_ready(p, "s1.t", "s2.t") and by_name(p)["s2.t"]["destinationTable"] == "lake.t2")
+    assert ids(engine, "t", "lake") == [1, 10]
+    assert ids(engine, "t2", "lake") == [2]
+
+
+def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> None:
+    """After a swap, a rename, a new table under the old name, a drop, and restarts in between."""
+    db.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)",
+        "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)",
+        "CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (3)",
+        "CREATE TABLE d (id int PRIMARY KEY); INSERT INTO d VALUES (4)",
+    )
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    db.execute(
+        "BEGIN; ALTER TABLE a RENAME TO tmp; ALTER TABLE b RENAME TO a; ALTER TABLE tmp RENAME TO b; COMMIT",
+        "ALTER TABLE c RENAME TO c_old; CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (30)",
+        "DROP TABLE d; CREATE TABLE d (id int PRIMARY KEY); INSERT INTO d VALUES (40)",
+        "INSERT INTO a VALUES (20); INSERT INTO b VALUES (10); INSERT INTO c_old VALUES (33)",
+    )
+    engine.stop()
+    for _ in range(2):
+        engine.start()
+        engine.wait_for(
+            lambda p: (
+                is_ready(p, "public.a", "public.b", "public.c_old", "public.d")
+                and collides(p, "public.c")
+                and ids(engine, "a") == [1, 10]
+                and ids(engine, "b") == [2, 20]
+                and ids(engine, "c") == [3, 33]
+                and ids(engine, "d") == [40]
+            )
+        )
+        places = {name: t["destinationTable"] for name, t in by_name(engine.progress() or {}).items()}
+        assert (places["public.a"], places["public.b"]) == ("shop_public.b", "shop_public.a")
+        assert places["public.c_old"] == "shop_public.c"
+        engine.stop()
+    status = engine.levada("status", *engine.options(), "--work-dir", str(engine.folder / "none"), check=False)
+    assert "public.a: at the destination it is shop_public.b" in status.stdout
+    db.execute("DROP TABLE c_old")
+    engine.start()
+    engine.wait_for(lambda p: is_ready(p, "public.c") and ids(engine, "c") == [30])
+
+
+def test_names_that_would_be_paths(engine: Engine, db: Database) -> None:
+    """Each is a table below its namespace, also when it is copied again; nothing else in the warehouse is touched."""
+    with db.connect() as connection:
+        for number, name in enumerate(PATHS):
+            table = sql.Identifier(name)
+            connection.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY)").format(table))
+            connection.execute(sql.SQL("INSERT INTO {} VALUES ({})").format(table, number))
+    precious = engine.warehouse / "shop_public" / "precious"
+    precious.mkdir(parents=True)
+    (precious / "kept").write_text("kept")
+    outside = engine.warehouse.parent / "x"
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    engine.levada("resync", *engine.options(), "--all")
+    engine.wait_for(lambda p: p["ready"] and all(t["copy"] is not None for t in p["tables"]))
+    engine.stop()
+    engine.start()
+    with db.connect() as connection:
+        for name in PATHS:
+            connection.execute(sql.SQL("INSERT INTO {} VALUES (100)").format(sql.Identifier(name)))
+    engine.wait_caught_up()
+    places = {t["name"]: t["destinationTable"] for t in (engine.progress() or {})["tables"]}
+    for number, name in enumerate(PATHS):
+        folder = places[name].removeprefix("shop_public.")
+        assert Path(folder).name == folder
+        assert ids(engine, folder) == [number, 100]
+    assert (precious / "kept").read_text() == "kept"
+    assert not outside.exists()

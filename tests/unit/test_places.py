@@ -1,0 +1,157 @@
+"""Which table of the source has which table at the destination. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from levada.destinations.collisions import Place, Target, find_collisions, find_later
+from levada.destinations.iceberg.catalog import CatalogConfig
+from levada.destinations.interface import TableSettings
+from levada.errors import NeedsOperator
+from levada.runtime.config import PipelineConfig, TableConfig
+from levada.runtime.controls import MadeAs, made_otherwise
+from levada.runtime.placement import find_misplaced, place_problems
+from levada.stores.interface import TableControls
+from levada.values import QualifiedTable, TableId
+
+ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
+CATALOGS: dict[str, dict[str, Any]] = {
+    "Hadoop": {"type": "Hadoop", "warehouse": "/lake"},
+    "Jdbc": {"type": "Jdbc", "uri": "jdbc:postgresql://h/db", "warehouse": "/lake"},
+    "MySQL": {"type": "Jdbc", "uri": "jdbc:mysql://h/db", "warehouse": "/lake"},
+    "Rest": {"type": "Rest", "uri": "http://h"},
+    "Hive": {"type": "Hive", "uri": "thrift://h"},
+    "Glue": {"type": "Glue", "warehouse": "s3://lake"},
+}
+
+
+def catalog(kind: str = "Hadoop", namespace: str = "lake") -> CatalogConfig:
+    """A catalog as a manifest names it."""
+    return CatalogConfig.from_manifest({"catalog": CATALOGS[kind], "namespace": namespace}, "shop")
+
+
+def config(**tables: TableConfig) -> PipelineConfig:
+    """A configuration with settings for some tables of schema public."""
+    made: Any = PipelineConfig.__new__(PipelineConfig)
+    for name, value in {"tables": {QualifiedTable("public", t): s for t, s in tables.items()}}.items():
+        object.__setattr__(made, name, value)
+    object.__setattr__(made, "default_table", TableConfig())
+    object.__setattr__(made, "copies_depend_on", "")
+    result: PipelineConfig = made
+    return result
+
+
+def test_tables_of_one_name_collide() -> None:
+    """Two schemas in one namespace, and a destinationTable that is another table's name: both are named."""
+    lake, moved = catalog(), {QualifiedTable("b", "x"): TableSettings(destination_table="t")}
+    tables = [QualifiedTable("a", "t"), QualifiedTable("a", "u"), QualifiedTable("b", "x")]
+    (found,) = find_collisions(tables, lambda t: lake.target(t, moved.get(t, TableSettings())))
+    assert (found.target, found.tables) == ("lake.t", (tables[0], tables[2]))
+    assert found.error().code == "destination_collision"
+    assert "a.t and b.x" in found.error().message
+    apart = catalog(namespace="{schema}")
+    assert find_collisions(tables, lambda t: apart.target(t, moved.get(t, TableSettings()))) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "collide"), [("Hadoop", False), ("Jdbc", False), ("MySQL", True), ("Rest", True), ("Hive", True)]
+)
+def test_names_that_differ_in_case_collide_where_that_is_folded(kind: str, collide: bool) -> None:
+    """A catalog that may take two names for one table gets one of them."""
+    lake = catalog(kind)
+    tables = [QualifiedTable("public", "Orders"), ORDERS]
+    assert bool(find_collisions(tables, lambda t: lake.target(t, TableSettings()))) is collide
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../../x", "a/b", "a\\b", "a#b?c%d", "a\nb\t", " a ", "a.b", "metadata"])
+def test_every_name_is_one_part_of_a_path_below_its_namespace(name: str) -> None:
+    """As a table and as a schema in the namespace's template; the schema is found again when the lake is searched."""
+    lake = catalog(namespace="shop_{schema}")
+    found = lake.table(QualifiedTable(name, name), TableSettings())
+    for part in (*found.namespace, found.name):
+        assert not set(part) & set("./\\#?\n\t")
+        assert part.strip() == part
+    assert lake.may_hold(found.namespace)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "usable"),
+    [
+        ("Hive", "Orders", True),
+        ("Hive", "größe", False),
+        ("Hive", "a b", False),
+        ("Glue", "orders_2", True),
+        ("Glue", "Orders", False),
+        ("Hadoop", "注" * 85, True),
+        ("Hadoop", "注" * 86, False),
+        ("Jdbc", "x" * 256, False),
+    ],
+)
+def test_names_that_a_catalog_does_not_take_are_refused(kind: str, name: str, usable: bool) -> None:
+    """Never cut, folded or replaced: the user gives the table another name."""
+    settings = TableSettings(destination_table=name)
+    if usable:
+        assert catalog(kind).table(ORDERS, settings).name == name
+        return
+    with pytest.raises(NeedsOperator) as caught:
+        catalog(kind).table(ORDERS, settings)
+    assert caught.value.code == "destination_name_unusable"
+    assert "destinationTable" in caught.value.hint
+
+
+def test_who_has_a_target_keeps_it() -> None:
+    """Of others the oldest OID has it; a table may stay where it is whatever others want."""
+    one, other = Target("lake.t", "lake.t"), Target("lake.u", "lake.u")
+    young, old = Place(TableId(9), ORDERS, one, one), Place(TableId(1), BILLS, one)
+    assert find_later([old, young]) == {1: young}
+    assert find_later([old, replace(young, held=None)]) == {9: old}
+    assert find_later([replace(old, wanted=other), young]) == {}
+    # Two tables that want to exchange their places would each drop the other's.
+    crossed = [Place(TableId(1), BILLS, one, other), Place(TableId(2), ORDERS, other, one)]
+    assert find_later(crossed).keys() == {1, 2}
+
+
+def test_a_renamed_table_keeps_its_place() -> None:
+    """Only a destinationTable under the new name moves it, and another copy under the same settings does not."""
+    before = MadeAs.of(config(), ORDERS)
+    again = MadeAs.of(config(), BILLS, before)
+    assert before.place == again.place == MadeAs.of(config(), BILLS, again).place == ORDERS
+    assert again.settings(BILLS) == TableSettings(destination_table="orders", place=ORDERS)
+    assert catalog().table(BILLS, again.settings(BILLS)).name == "orders"
+    assert not made_otherwise(TableControls(made_as=before.to_text()), again)
+    moved = MadeAs.of(config(bills=TableConfig(destination_table="bills")), BILLS, before)
+    assert moved.place == BILLS
+    assert made_otherwise(TableControls(made_as=before.to_text()), moved)
+
+
+def test_a_renamed_table_keeps_its_destination_table() -> None:
+    """The TableSync goes by the former name: what it said holds until the new name has one that says otherwise."""
+    before = MadeAs.of(config(orders=TableConfig(destination_table="x")), ORDERS)
+    again = MadeAs.of(config(orders=TableConfig(destination_table="x")), BILLS, before)
+    assert before.place == again.place == QualifiedTable("public", "x")
+    assert not made_otherwise(TableControls(made_as=again.to_text()), MadeAs.of(config(), BILLS, again))
+    same = MadeAs.of(config(bills=TableConfig(destination_table="x")), BILLS, before)
+    assert not made_otherwise(TableControls(made_as=before.to_text()), same)
+    taken_back = MadeAs.of(config(), ORDERS, before)
+    assert taken_back.place == ORDERS
+    assert made_otherwise(TableControls(made_as=before.to_text()), taken_back)
+
+
+def test_a_new_table_under_the_old_name_is_misplaced() -> None:
+    """The renamed table goes on, also where names were swapped; the new one is told who has its place."""
+    before = MadeAs.of(config(), ORDERS)
+    found = find_misplaced(config(), catalog().target, {TableId(1): (BILLS, before), TableId(2): (ORDERS, None)})
+    assert found.keys() == {2}
+    assert "public.bills and public.orders" in found[TableId(2)].message
+    swapped = {TableId(1): (BILLS, before), TableId(2): (ORDERS, MadeAs.of(config(), BILLS))}
+    assert find_misplaced(config(), catalog().target, swapped) == {}
+
+
+def test_a_check_lists_all_that_is_wrong_with_names() -> None:
+    """A collision keeps a pipeline from starting; a name that cannot be used keeps only its table out."""
+    tables = [QualifiedTable("a", "t"), QualifiedTable("b", "t"), QualifiedTable("a", "größe")]
+    found = [(error.code, refused) for error, refused in place_problems(config(), catalog("Hive").target, tables)]
+    assert found == [("destination_name_unusable", False), ("destination_collision", True)]
