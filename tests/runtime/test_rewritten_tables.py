@@ -139,3 +139,17 @@ def test_a_rewrite_while_the_engine_is_down_is_found(rig: Rig, db: Database, mon
     rig.start()
     found = rig.wait(lambda p: any(t.error for t in p.tables))
     assert [(t.table.name, t.error.code) for t in found.tables if t.error] == [("r0", "table_rewritten")]
+
+
+def test_a_pipeline_is_not_caught_up_before_it_has_looked(
+    rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite right before the question is found before the answer, also where no message announces it."""
+    monkeypatch.setattr(levada.runtime.source, "install_ddl_trigger", lambda connection: False)
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("TRUNCATE truncated_1")
+    assert rig.running is not None
+    caught_up = rig.running.caught_up()
+    found = rig.wait(lambda p: caught_up(p) or any(t.error for t in p.tables))
+    assert [t.table.name for t in found.tables if t.error] == ["truncated"]

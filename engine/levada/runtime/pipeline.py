@@ -50,13 +50,14 @@ from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
+from levada.values import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.ddl import DdlMessage
-    from levada.values import Lsn, QualifiedTable, TableId
+    from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -216,10 +217,15 @@ class Pipeline:
         )
 
     def caught_up(self) -> Callable[[Progress], bool]:
-        """Return what tells that every table is Ready and has applied all that is committed at the source now."""
+        """Return a test of progress: every table is Ready and has applied all that is committed at the source now.
+
+        The test waits for a look at the catalog as well: an ALTER TABLE may have changed rows without streaming them.
+        """
         with self.config.source.connect(application="caught-up") as connection:
             target = current_wal_lsn(connection)
-        return lambda progress: reached(progress, target)
+        if self._looks is not None:
+            self._looks.soon()
+        return lambda progress: (progress.verified_lsn or Lsn(0)) >= target and reached(progress, target)
 
     def __enter__(self) -> Self:
         self.start()
@@ -451,7 +457,7 @@ class Pipeline:
         assert self._capture is not None
         assert self._staging is not None
         rate = self._rate.rate(time.monotonic(), self._capture.position.rows)
-        self._progress = pipeline_progress(
+        progress = pipeline_progress(
             supervisor,
             self._state,
             epoch=self._epoch,
@@ -460,6 +466,7 @@ class Pipeline:
             capture=capture_progress(self._capture, rate),
             durable=self._staging.durable,
         )
+        self._progress = replace(progress, verified_lsn=supervisor.roster.storage.verified_lsn)
 
 
 def reached(progress: Progress, target: Lsn) -> bool:

@@ -241,6 +241,8 @@ class Progress:
     tables: tuple[TableProgress, ...]
     error: ErrorProgress | None = None
     manifest: ManifestProgress = ManifestProgress()
+    verified_lsn: Lsn | None = None
+    """Up to where in the WAL the tables were compared with the source's catalog. Not in the JSON."""
 
     @property
     def ready(self) -> bool:

@@ -76,6 +76,8 @@ class StorageJournal:
         self._held: dict[TableId, list[TableAltered]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._look: StorageLook | None = None
+        self.verified_lsn = Lsn(0)
+        """Where the WAL was before the last look that was judged."""
 
     def begin_copy(self, table: TableId) -> None:
         """Forget the baseline of a table that is about to be copied."""
@@ -121,6 +123,7 @@ class StorageJournal:
         if look is None or staged < look.end:
             return
         self._look = None
+        self.verified_lsn = max(self.verified_lsn, look.start)
         for record in tables:
             storage, known = look.tables.get(record.id), self._baseline(record.id)
             if storage is None or isinstance(record.phase, Init | DataSync) or is_void(record.phase):
