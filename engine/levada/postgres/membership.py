@@ -177,10 +177,8 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
         return NeedsOperator("publication_changed", reason, hint=resync)
     now = state.members[table]
     if now.publication.oid != kept.publication.oid:
-        reason = (
-            f"publication {state.name} is not the one under which table {name} was copied: it was created since then"
-        )
-        return NeedsOperator("publication_changed", f"{reason}, or another one is configured", hint=resync)
+        reason = f"table {name} was copied under another publication than the {state.name} that exists now"
+        return NeedsOperator("publication_changed", reason, hint=resync)
     if now.publication != kept.publication:
         reason = f"publication {state.name} was altered since table {name} was copied{_options(kept, now)}"
         return NeedsOperator("publication_changed", reason, hint=resync)
