@@ -24,6 +24,12 @@ _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFound
 """Messages of a Hadoop catalog and of a REST server for newest metadata that is missing."""
 _NO_ROOM: Final = os.strerror(errno.ENOSPC)
 """Part of the message of an IOException of a full file system: the JVM has the system's own words."""
+_CLOCK_WENT_BACK: Final = (
+    "Invalid snapshot timestamp",
+    "Invalid update timestamp",
+    "Expected sorted snapshot log entries",
+)
+"""Messages of Iceberg's TableMetadata: no commit may be more than a minute older than the one before it."""
 _REJECTED: Final = (
     "ValidationException",
     "BadRequestException",
@@ -158,6 +164,9 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
     if any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
         hint = "copy the table again: levada resync MANIFEST TABLE"
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
+    if any(words in message for words in _CLOCK_WENT_BACK):
+        hint = "correct the clock of this machine; commits succeed once it has passed the table's last commit"
+        return Transient("destination_clock", f"the clock is behind the table's last commit: {message}", hint=hint)
     if any(name in _REJECTED for name in names):
         return NeedsOperator("destination_rejected", message)
     if _NO_ROOM in message:
