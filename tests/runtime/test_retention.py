@@ -10,6 +10,7 @@ from tests.unit.test_backlog import segment
 
 from levada.apply.backlog import Backlog
 from levada.runtime.retention import Retention
+from levada.runtime.source_record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
@@ -31,7 +32,7 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     released: list[Lsn] = []
     store = MemoryStore("p")
     store.next_epoch()
-    retention = Retention(roster, SegmentLog(Staging.open(str(tmp_path)), "p"), store, released.append)
+    retention = Retention(roster, SegmentLog(Staging.open(str(tmp_path)), "p"), SourceRecord(store), released.append)
     retention.remove(100)
     assert {f.name for f in folder.iterdir()} == {f"{m.name}.json" for m in manifests[1:]}
     assert released == [40]

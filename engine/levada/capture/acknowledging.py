@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable
 
 from levada.postgres.stream import ReplicationStream
-from levada.values import Lsn
+from levada.values import Lsn, Witness
 
 
 class Acknowledger:
     """Tells the open stream what is safe. Durable staging: what is staged; scratch: what every table has applied.
 
-    ``remember`` keeps a position before the slot is told of it where no segment shows it: so a slot that is further
-    than anything that was staged or remembered was moved by somebody else. It is asked every ``remember_s`` seconds at
-    most. Methods may be called from any thread.
+    ``remember`` keeps a position, and the last transaction below it, before the slot gets a position that no segment
+    shows. So a slot that is further than anything staged or remembered was moved by another consumer. It is called
+    every ``remember_s`` seconds at most. Methods may be called from any thread.
     """
 
     def __init__(
         self,
         *,
         durable: bool,
-        remember: Callable[[Lsn], object],
+        remember: Callable[[Lsn, Witness | None], object],
         remember_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,15 +42,19 @@ class Acknowledger:
         """Return the last position that was acknowledged; None before the first."""
         return self._told
 
-    def attach(self, stream: ReplicationStream, confirmed: Lsn, staged: Lsn) -> None:
-        """Acknowledge on this stream; ``confirmed`` is what the slot knows, ``staged`` what is in segments."""
+    def attach(self, stream: ReplicationStream, confirmed: Lsn, staged: Lsn, witness: Witness | None) -> None:
+        """Acknowledge on this stream.
+
+        ``confirmed`` is the slot's position, ``staged`` the end of the segments, ``witness`` the last transaction
+        below that.
+        """
         with self._lock:
             self._stream = stream
             self._staged = max(self._staged, staged)
             self._told = max(self._told or Lsn(0), confirmed)
             safe = self._staged if self._durable else self._applied
             if safe > self._told:
-                self._remember(safe)
+                self._remember(safe, witness if safe == staged else None)
                 self._tell(safe)
 
     def detach(self) -> None:
@@ -65,14 +69,17 @@ class Acknowledger:
             if self._durable:
                 self._tell(lsn)
 
-    def idle(self, lsn: Lsn) -> None:
-        """Between the last segment and ``lsn`` there is nothing; asked again and again, for what had to wait."""
+    def idle(self, lsn: Lsn, witness: Witness | None) -> None:
+        """Acknowledge ``lsn``, as there is nothing between the last segment and it, once that is due.
+
+        ``witness`` is the last transaction below it.
+        """
         with self._lock:
             safe = self._durable or self._applied >= self._staged
             if not safe or lsn <= (self._told or 0) or self._clock() < self._next_remember:
                 return
             self._next_remember = self._clock() + self._remember_s
-            self._remember(lsn)
+            self._remember(lsn, witness)
             self._tell(lsn)
 
     def applied(self, lsn: Lsn) -> None:

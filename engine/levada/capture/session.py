@@ -43,6 +43,7 @@ class CaptureSettings:
     publication: str
     batch_bytes: int = 64 << 20
     fill_s: float = 1.0
+    failover: bool = False
     heartbeat_s: float = 60.0
     idle_s: float = 10.0
 
@@ -173,7 +174,7 @@ class CaptureSession:
         if lsn > self._position.staged_lsn:
             self._writer = None
             self._position = replace(self._position, staged_lsn=lsn, witness=self._last)
-        self._acknowledger.idle(self._position.staged_lsn)
+        self._acknowledger.idle(self._position.staged_lsn, self._position.witness)
 
     def _beat(self) -> None:
         settings = self._settings()

@@ -8,23 +8,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from levada.capture.acknowledging import Acknowledger
+from levada.capture.history import Known, last_transaction, plan_session, require_own_position, require_witness
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings
-from levada.errors import SlotLost
-from levada.postgres.slots import inspect_slot
+from levada.errors import Transient
+from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
+from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
-from levada.values import Lsn
+from levada.values import Lsn, Witness
 
 
 class CaptureWorker:
-    """`run` belongs to one thread; `applied`, `reopen`, `configure` and `position` may be used from any.
+    """Stages one slot's changes. `run` belongs to one thread, the other methods may be called from any.
 
-    ``landed`` is handed each manifest once it is durable, before `position` tells of it. ``remember`` is handed each
-    position that the slot is about to be told of without a segment. ``verify`` is called before each session: what it
-    reports of tables is recorded before anything is staged. ``clock`` is monotonic, in seconds.
+    ``landed`` receives each manifest once it is durable, before `position` includes it. ``remember`` receives each
+    position that the slot gets without a segment, before the slot gets it, with the last transaction below it.
+    ``known`` is the engine's knowledge of the source, which every session compares with the server. ``verified``
+    receives the server after each comparison. ``verify`` is called before each session: what it reports of tables is
+    recorded before anything is staged. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -35,8 +39,10 @@ class CaptureWorker:
         *,
         epoch: int,
         landed: Callable[[Manifest], None],
+        known: Known | None = None,
         verify: Callable[[], None] = lambda: None,
-        remember: Callable[[Lsn], object] = lambda lsn: None,
+        remember: Callable[[Lsn, Witness | None], object] = lambda lsn, witness: None,
+        verified: Callable[[ServerIdentity], object] = lambda identity: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -45,15 +51,17 @@ class CaptureWorker:
         self._epoch = epoch
         self._landed = landed
         self._verify = verify
+        self._known = known or Known()
+        self._verified = verified
         self._clock = clock
-        self._position = CapturePosition()
+        self._position = CapturePosition(staged_lsn=self._known.staged, witness=self._known.witness)
         self._acknowledger = Acknowledger(
             durable=log.staging.durable, remember=remember, remember_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
         self._stream: ReplicationStream | None = None
         self.streaming = False
-        """Whether a stream is open, or was until a moment ago and is opened anew because of `reopen`."""
+        """Whether a stream is open, or was until a moment ago and is opened again because of `reopen`."""
 
     @property
     def connected(self) -> bool:
@@ -92,34 +100,72 @@ class CaptureWorker:
             self.streaming = False
 
     def _run_session(self, stop: threading.Event) -> None:
-        confirmed = self._confirmed()
-        start = max(confirmed, self._staged())
+        self._find_staged()
+        known = self._known_now()
+        server = read_server(self._settings.connection, self._settings.slot)
+        plan = plan_session(known, server, self._settings.slot, self._settings.connection.database)
+        if plan.verify_from is not None:
+            verify_history(self._settings, known, plan.verify_from, stop.is_set)
+        assert server.slot is not None
+        if self._settings.failover and not server.slot.failover:
+            enable_failover(self._settings.connection, self._settings.slot)
         self._verify()
         self._resolver.begin_session()
-        self._position = replace(self._position, staged_lsn=start, sessions=self._position.sessions + 1)
         with ReplicationStream(
             self._settings.connection,
             slot=self._settings.slot,
             publication=self._settings.publication,
-            start_lsn=start,
+            start_lsn=plan.start,
         ) as stream:
+            confirmed = self._require_unchanged(known, server)
+            self._verified(server.identity)
+            self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
-            self._acknowledger.attach(stream, confirmed, start)
+            self._acknowledger.attach(stream, confirmed, plan.start, self._position.witness)
             try:
                 self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
             finally:
                 self._acknowledger.detach()
                 self._stream = None
 
-    def _staged(self) -> Lsn:
-        """Return the end of what is staged, and hand on what this process wrote without knowing that it succeeded."""
-        known, end = self._position.staged_lsn, self._log.end()
-        if known and end > known:
-            for manifest in self._log.list():
-                if manifest.end_lsn > known:
-                    self._log.ledger.add_segments([manifest])
-                    self._landed(manifest)
-        return max(known, end)
+    def _begin_at(self, start: Lsn, known: Known) -> None:
+        before, witness = self._position, known.witness
+        if start > known.staged:
+            # The transactions between were for an engine before this one.
+            known, witness = replace(known, since=start), None
+        self._known = known
+        self._position = replace(before, staged_lsn=start, witness=witness, sessions=before.sessions + 1)
+
+    def _require_unchanged(self, known: Known, before: ServerState) -> Lsn:
+        """Return the slot's position, now that no other consumer can move it.
+
+        Raise SlotLost ``slot_lost`` if another consumer moved it while the engine did not hold it.
+        """
+        # Over SQL: a server may have no further walsender to spare.
+        with self._settings.connection.connect(application="start") as connection:
+            started_at, slot = read_start_time(connection), inspect_slot(connection, self._settings.slot)
+        if started_at != before.identity.started_at or slot is None:
+            raise Transient("source_stopping", "the source was restarted while it was verified")
+        require_own_position(known, slot)
+        return slot.confirmed_flush_lsn or Lsn(0)
+
+    def _known_now(self) -> Known:
+        position = self._position
+        acknowledged = max(self._known.acknowledged, self._acknowledger.told or Lsn(0))
+        return replace(self._known, staged=position.staged_lsn, witness=position.witness, acknowledged=acknowledged)
+
+    def _find_staged(self) -> None:
+        """Add to the position what is staged beyond it, and hand on what this process wrote without learning of it."""
+        before = self._position.staged_lsn
+        if self._log.end() <= before:
+            return
+        for manifest in self._log.list():
+            if manifest.end_lsn <= before:
+                continue
+            if self._position.sessions:
+                self._log.ledger.add_segments([manifest])
+                self._landed(manifest)
+            self._position = replace(self._position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
     def _session(self, stream: ReplicationStream) -> CaptureSession:
         return CaptureSession(
@@ -138,9 +184,16 @@ class CaptureWorker:
     def _tell(self, position: CapturePosition) -> None:
         self._position = position
 
-    def _confirmed(self) -> Lsn:
-        with self._settings.connection.connect(application="start") as connection:
-            slot = inspect_slot(connection, self._settings.slot)
-        if slot is None:
-            raise SlotLost("slot_missing", f"there is no replication slot {self._settings.slot}")
-        return slot.confirmed_flush_lsn or Lsn(0)
+
+def verify_history(
+    settings: CaptureSettings, known: Known, verify_from: Lsn, stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Compare the transactions that the slot sends again with the one that was staged last.
+
+    Raise SlotLost ``source_changed`` if they differ, and Transient ``slot_active`` while another process has the slot.
+    """
+    with ReplicationStream(
+        settings.connection, slot=settings.slot, publication=settings.publication, start_lsn=verify_from
+    ) as stream:
+        found = last_transaction(stream, known.staged, stopped)
+    require_witness(known, verify_from, found)

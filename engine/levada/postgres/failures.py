@@ -17,6 +17,10 @@ LOGIN_FAILURES: Final = frozenset({"source_auth_failed", "credentials_unreadable
 """What a login meets while its password is being changed."""
 
 
+RESYNC_ALL: Final = "levada resync MANIFEST --all"
+"""The command that copies every table again; a lost slot is made again at the next start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One row of the table: which failures these are, and what becomes of them.
@@ -37,10 +41,11 @@ FAILURES: Final = (
     Failure(
         "slot_lost",
         SlotLost,
-        pattern=r"can no longer (get changes from|access) replication slot",
-        hint="the slot's WAL is gone; drop the slot and copy the tables again",
+        # Until 15 and at START_REPLICATION on 16 and 17: the first. Later versions, and SQL functions: the second.
+        pattern=r"cannot read from logical replication slot|can no longer (get changes from|access) replication slot",
+        hint=RESYNC_ALL,
     ),
-    Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist'),
+    Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist', hint=RESYNC_ALL),
     # A temporary one of a process that has just ended, or another driver's that starts at the same moment.
     Failure("slot_exists", Transient, pattern=r'replication slot ".*" already exists'),
     Failure(

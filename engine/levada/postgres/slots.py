@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,8 @@ from levada.postgres.failures import source_errors
 from levada.postgres.replication import execute_replication, quote_identifier
 from levada.values import Lsn, TableId
 
+_log = logging.getLogger(__name__)
+
 PLUGIN: Final = "pgoutput"
 
 _MAX_PIPELINE: Final = 40
@@ -29,6 +32,8 @@ _OID_DIGITS: Final = 7
 _ATTEMPT_DIGITS: Final = 3
 _PIPELINE: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_([01][0-9a-z]{6})[0-9a-z]{3})?")
+
+_FAILOVER_VERSION: Final = 170000
 
 _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
@@ -107,7 +112,11 @@ def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
     row = conn.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", [name]).fetchone()
     if row is None:
         return None
-    slot: dict[str, Any] = row[0]
+    return slot_status(row[0])
+
+
+def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
+    """Return a row of ``pg_replication_slots`` that was read as JSON."""
     since = slot.get("inactive_since")
     return SlotStatus(
         name=slot["slot_name"],
@@ -136,20 +145,41 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
     """
     if not failover:
         query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s)"
-    elif conn.info.server_version >= 170000:
+    elif conn.info.server_version >= _FAILOVER_VERSION:
         query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s, failover => true)"
     else:
-        raise NeedsOperator(
-            "failover_unsupported",
-            f"slot {name} is to be a failover slot, which PostgreSQL has from version 17 on",
-            hint="set spec.source.slot.failover to false",
-        )
+        raise _failover_unsupported(name)
     # Running transactions are waited for like locks, and each attempt would begin to wait for all of them again.
     conn.execute("SET lock_timeout = 0")
     row = conn.execute(query, [name, PLUGIN]).fetchone()
     conn.execute("RESET lock_timeout")
     assert row is not None
     return Lsn.parse(row[0])
+
+
+def enable_failover(connection: PostgresConnection, name: str) -> None:
+    """Let PostgreSQL synchronise an existing slot to its standbys.
+
+    Raise NeedsOperator ``failover_unsupported`` on a server below 17, and Transient ``slot_active`` while another
+    process has the slot.
+    """
+    pg = connection.connect_replication(application="failover")
+    try:
+        if pg.server_version < _FAILOVER_VERSION:
+            raise _failover_unsupported(name)
+        command = f"ALTER_REPLICATION_SLOT {quote_identifier(name)} (FAILOVER true)"
+        execute_replication(pg, command, f"making slot {name} a failover slot", connection.silence())
+    finally:
+        pg.finish()
+    _log.info("slot %s is a failover slot now", name)
+
+
+def _failover_unsupported(name: str) -> NeedsOperator:
+    return NeedsOperator(
+        "failover_unsupported",
+        f"slot {name} cannot be a failover slot: PostgreSQL has them from version 17 on",
+        hint="set spec.source.slot.failover to false",
+    )
 
 
 def validate_slot(status: SlotStatus, database: str) -> None:

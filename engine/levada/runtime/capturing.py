@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from levada.capture import CapturePosition, CaptureWorker
 from levada.errors import LevadaError
+from levada.runtime.progress import ErrorProgress
 from levada.runtime.retries import RetryLimits, as_levada_error, mends_itself
+from levada.stores.phases import RetryPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +30,9 @@ class CaptureThread:
         self._failed = failed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
-        self._error: LevadaError | None = None
+        self._error: ErrorProgress | None = None
         self.attempts = 0
+        """How many tries in a row have ended before their session of the stream began."""
 
     @property
     def position(self) -> CapturePosition:
@@ -41,8 +45,8 @@ class CaptureThread:
         return self._worker.connected
 
     @property
-    def error(self) -> LevadaError | None:
-        """The error that keeps the stream from running, also while it is tried again; None while it runs."""
+    def error(self) -> ErrorProgress | None:
+        """The error that keeps the stream from running, with the time of the next try; None while it runs."""
         return None if self._worker.streaming else self._error
 
     def reopen(self) -> int:
@@ -63,20 +67,26 @@ class CaptureThread:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            rows = self.position.rows
+            sessions = self.position.sessions
             try:
                 self._worker.run(self._stop)
                 self._error = None
                 return
             except Exception as error:
                 known = as_levada_error(error)
-                self._error = known
-                if not mends_itself(known):
+                # A session that began is a success, whatever ended it: the source answers.
+                self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
+                delay = self._limits().delay(self.attempts) if mends_itself(known) else None
+                self._error = _progress(known, self.attempts, delay)
+                if delay is None:
                     _log.error("capture ended: %s", known, exc_info=error if known is not error else None)
                     self._failed(known)
                     return
-                # A stream that delivered something is a success, whatever ended it.
-                self.attempts = 1 if self.position.rows > rows else self.attempts + 1
-                delay = self._limits().delay(self.attempts)
                 _log.warning("capture interrupted, next try in %.0f s: %s", delay, known)
                 self._stop.wait(delay)
+
+
+def _progress(error: LevadaError, attempt: int, delay_s: float | None) -> ErrorProgress:
+    policy = RetryPolicy.MANUAL_RETRY if delay_s is None else RetryPolicy.TIMED_RETRY
+    due = None if delay_s is None else datetime.now(UTC) + timedelta(seconds=delay_s)
+    return ErrorProgress(error.code, error.message, error.hint, policy.value, attempt, due)

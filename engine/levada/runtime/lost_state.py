@@ -26,16 +26,16 @@ _HINT: Final = (
 
 
 def require_state(
-    config: PipelineConfig, store: PipelineStore, slot: SlotStatus | None, staged: Lsn, *, worker: str
+    config: PipelineConfig, store: PipelineStore, slot: SlotStatus | None, staged: Lsn, *, recorded: bool
 ) -> None:
     """Raise NeedsOperator ``store_empty`` if the store has lost the pipeline's state and the policy is to hold.
 
-    ``staged`` is the end of the newest segment, ``worker`` the one whose progress is recorded as the slot is made. A
+    ``staged`` is the end of the newest segment. ``recorded``: the store has the record that is made with the slot. A
     requested resync leaves its mark in the store, so that the next start goes on.
     """
     if isinstance(store, MemoryStore) or store.get_table_replication_states():
         return
-    if store.get_replication_progress(worker) is not None or (slot is None and not staged):
+    if recorded or (slot is None and not staged):
         return
     found = " and ".join(
         what for what in (slot and f"slot {slot.name}", staged and "staged segments") if isinstance(what, str)

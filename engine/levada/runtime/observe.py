@@ -98,7 +98,7 @@ def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:
         rows=position.rows,
         transactions=position.transactions,
         rows_per_second=rate,
-        error=fatal_progress(capture.error),
+        error=capture.error,
     )
 
 

@@ -17,7 +17,7 @@ from levada.apply.table import Applier
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering, TableSettings
-from levada.errors import LevadaError, NeedsOperator, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.apply_stage import ApplyStage
 from levada.runtime.asked_before import take_requested_resyncs, take_said_resyncs
@@ -39,8 +39,9 @@ from levada.runtime.retries import as_levada_error, mends_itself
 from levada.runtime.rewrites import StorageLooks
 from levada.runtime.roster import Roster
 from levada.runtime.sampling import LagSampler
-from levada.runtime.source import SLOT_WORKER, SourceTables, discover, prepare_source
+from levada.runtime.source import SourceTables, discover, prepare_source
 from levada.runtime.source_before import SourceBefore, read_source_before, take_back
+from levada.runtime.source_record import SourceRecord
 from levada.runtime.spark import check_jvm, spark_session
 from levada.runtime.staging_area import open_staging
 from levada.runtime.stored_ledger import StoredLedger
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.ddl import DdlMessage
-    from levada.values import QualifiedTable, TableId
+    from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Pipeline:
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
         self._ended = threading.Event()
         self._stopping = threading.Event()
+        self._stop_asked = threading.Event()
         self._stop_lock = threading.Lock()
         self._error: LevadaError | None = None
         self._rate = RateMeter()
@@ -163,6 +165,7 @@ class Pipeline:
         with self._stop_lock:
             if self._ended.is_set() or self._starter is None:
                 return
+            self._stop_asked.set()
             self._stopping.set()
             if self._supervisor is not None:
                 self._supervisor.stop()
@@ -252,12 +255,22 @@ class Pipeline:
         store.load_table_controls()
         store.load_fingerprints()
         take_requested_resyncs(store)
-        log = SegmentLog(staging, config.name)
-        kept = self._ledger = StoredLedger(store, durable=staging.durable)
-        log.list()
+        SegmentLog(staging, config.name).list()
         self._open_destination()
         self._before = read_source_before(config)
-        source = prepare_source(config, store, log.end(), self._take_tables)
+        self._assemble(None)
+        self._sampler.start()
+        self._launch()
+        self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
+        self._thread.start()
+
+    def _assemble(self, lost: SlotLost | None) -> None:
+        """Verify the source, and make the capture and the supervisor; see `prepare_source` for ``lost``."""
+        config, store = self.config, self._store
+        assert self._staging is not None
+        log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
+        source = prepare_source(config, store, record, log, self._take_tables, lost)
+        kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
         log.collect_garbage()
         manifests = () if source.resync else log.list()
         if source.resync:
@@ -267,20 +280,23 @@ class Pipeline:
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
         log.ledger = kept.load(manifests, known)
         self._tell_destination(source.tables)
-        self._worker = self._capture_worker(log)
-        self._capture = CaptureThread(
-            self._worker, lambda: self.config.retries, lambda error: self._inbox.put(Fatal(error))
-        )
-        self._supervisor = self._make_supervisor(self._capture, self._worker, log)
-        self._supervisor.adopt(source.found, tuple(manifests), resync=source.resync)
+        inbox = self._inbox = _without_reports_of_tables(self._inbox)
+        if lost is not None:
+            self._stopping = threading.Event()
+        self._worker = self._capture_worker(log, record)
+        capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
+        supervisor = self._make_supervisor(capture, self._worker, log, record)
+        supervisor.adopt(source.found, tuple(manifests), resync=source.resync, verified_to=source.verified_to)
+        self._capture, self._supervisor = capture, supervisor
+
+    def _launch(self) -> None:
+        assert self._capture is not None
+        assert self._supervisor is not None
         self._state = PipelineState.RUNNING
-        self._sampler.start()
         self._capture.start()
         with self._stop_lock:
-            if self._stopping.is_set():
+            if self._stop_asked.is_set():
                 self._supervisor.stop()
-        self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
-        self._thread.start()
 
     def _take_back(self, error: BaseException) -> None:
         """Undo what a failed start made at the source, unless another process has taken the pipeline over."""
@@ -321,7 +337,9 @@ class Pipeline:
             if before is not None:
                 self._told[table.name] = before.settings(table.name)
 
-    def _make_supervisor(self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog) -> Supervisor:
+    def _make_supervisor(
+        self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
+    ) -> Supervisor:
         config, live, store, destination, inbox = self.config, self._live, self._store, self._destination, self._inbox
         spark, policy = self._spark, config.on_unrepresentable
         assert spark is not None
@@ -340,7 +358,7 @@ class Pipeline:
             resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
             discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
-            retention=Retention(roster, log, store, worker.applied, self._ledger.keep),
+            retention=Retention(roster, log, record, worker.applied, self._ledger.keep),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
             publish=self._publish,
@@ -353,14 +371,14 @@ class Pipeline:
             batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
         )
 
-    def _capture_worker(self, log: SegmentLog) -> CaptureWorker:
-        config, inbox = self.config, self._inbox
+    def _capture_worker(self, log: SegmentLog, record: SourceRecord) -> CaptureWorker:
+        config, inbox, stopping = self.config, self._inbox, self._stopping
 
         def failed(table: TableId, error: LevadaError) -> None:
             recorded = threading.Event()
             inbox.put(TableFailed(table, error, recorded))
             while not recorded.wait(_POLL_S):
-                if self._stopping.is_set():
+                if stopping.is_set():
                     raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
 
         def verify() -> None:
@@ -378,10 +396,10 @@ class Pipeline:
             if self._looks is not None:
                 self._looks.soon()
 
-        def remember(lsn: Lsn) -> None:
+        def remember(lsn: Lsn, witness: Witness | None) -> None:
             # First the ledger: past this position no segment shows it.
             self._ledger.keep(log.ledger)
-            self._store.upsert_replication_progress(SLOT_WORKER, lsn)
+            record.remember(lsn, witness)
 
         resolver = TableResolver(
             config.source,
@@ -400,6 +418,7 @@ class Pipeline:
             config.publication.name,
             batch_bytes=config.batch_bytes,
             fill_s=config.batch_fill_s,
+            failover=config.slot.failover,
             heartbeat_s=config.heartbeat_s,
         )
         return CaptureWorker(
@@ -409,7 +428,9 @@ class Pipeline:
             epoch=self._epoch,
             landed=lambda manifest: inbox.put(Landed(manifest)),
             verify=verify,
+            known=record.knowledge(log),
             remember=remember,
+            verified=record.verified,
         )
 
     def _discover(self, config: PipelineConfig) -> SourceTables:
@@ -433,17 +454,54 @@ class Pipeline:
             self._ended.set()
 
     def _run(self) -> None:
-        assert self._supervisor is not None
-        assert self._capture is not None
-        self._supervisor.run()
-        self._state = PipelineState.STOPPING
-        self._stopping.set()
-        self._capture.stop()
-        self._supervisor.drain()
-        self._error = self._supervisor.roster.fatal
+        while True:
+            assert self._supervisor is not None
+            self._run_supervisor(self._supervisor)
+            self._error = self._supervisor.roster.fatal
+            if not self._begin_again():
+                break
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
         self._publish(self._supervisor)
+
+    def _run_supervisor(self, supervisor: Supervisor) -> None:
+        assert self._capture is not None
+        supervisor.run()
+        self._state = PipelineState.STOPPING
+        self._stopping.set()
+        self._capture.stop()
+        supervisor.drain()
+
+    def _begin_again(self) -> bool:
+        """Start with a new slot and a copy of every table, where the slot was lost and the policy says so.
+
+        Return False if the pipeline ends instead, with ``_error``.
+        """
+        lost, attempt = self._error, 0
+        if not isinstance(lost, SlotLost) or not self.config.slot.resync_when_lost:
+            return False
+        _log.warning("every table is copied again: %s", lost.message)
+        self._state = PipelineState.STARTING
+        self._progress = replace(self._progress, state=self._state, error=fatal_progress(lost))
+        while not self._stop_asked.is_set():
+            try:
+                self._assemble(lost)
+            except Exception as error:
+                self._error = as_levada_error(error)
+                if not mends_itself(self._error):
+                    _log.error("the tables cannot be copied again: %s", self._error)
+                    return False
+            else:
+                break
+            attempt += 1
+            delay = self.config.retries.delay(attempt)
+            _log.warning("the tables cannot be copied again yet, next try in %.0f s: %s", delay, self._error)
+            self._stop_asked.wait(delay)
+        if self._stop_asked.is_set():
+            return False
+        self._error = None
+        self._launch()
+        return True
 
     def _close(self) -> None:
         self._sampler.stop()
@@ -467,6 +525,16 @@ class Pipeline:
             durable=self._staging.durable,
         )
         self._progress = replace(progress, verified_lsn=supervisor.roster.storage.verified_lsn)
+
+
+def _without_reports_of_tables(inbox: queue.SimpleQueue[Report]) -> queue.SimpleQueue[Report]:
+    """Return an inbox with the configurations that are left in this one, without what earlier jobs reported."""
+    fresh: queue.SimpleQueue[Report] = queue.SimpleQueue()
+    while not inbox.empty():
+        report = inbox.get()
+        if isinstance(report, Reconfigured):
+            fresh.put(report)
+    return fresh
 
 
 def reached(progress: Progress, target: Lsn) -> bool:

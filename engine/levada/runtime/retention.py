@@ -10,11 +10,10 @@ from typing import Final
 from levada.errors import LevadaError
 from levada.runtime.retries import mends_itself
 from levada.runtime.roster import Roster
-from levada.runtime.source import SLOT_WORKER
+from levada.runtime.source_record import SourceRecord
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
-from levada.stores.interface import PipelineStore
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -32,17 +31,16 @@ class Retention:
         self,
         roster: Roster,
         log: SegmentLog,
-        store: PipelineStore,
+        record: SourceRecord,
         release: Callable[[Lsn], None],
         keep_ledger: Callable[[Ledger], None] = lambda ledger: None,
     ) -> None:
         self._roster = roster
         self._log = log
-        self._store = store
+        self._record = record
         self._release = release
         self._keep_ledger = keep_ledger
         self._next = 0.0
-        self._remembered = Lsn(0)
         self._gone: deque[Manifest] = deque()
         """Those that nobody needs and that are not removed yet."""
 
@@ -57,13 +55,14 @@ class Retention:
         self._next = now + _EVERY_S
         self._gone += self._roster.backlog.take_removable()
         everywhere = self._roster.backlog.everywhere(self._roster.staged_lsn)
-        staged = max((m.end_lsn for m in self._gone), default=Lsn(0))
-        position = staged if self._log.staging.durable else everywhere
-        if self._gone and self._log.staging.durable and staged > self._roster.backlog.end:
-            # No manifest has the ledger any more once these are removed.
-            self._keep_ledger(self._roster.backlog.ledger)
-        if position > self._remembered:
-            self._remembered = self._store.upsert_replication_progress(SLOT_WORKER, position)
+        if not self._log.staging.durable:
+            self._record.remember(everywhere, None)
+        elif self._gone:
+            newest = max(self._gone, key=lambda m: m.end_lsn)
+            if newest.end_lsn > self._roster.backlog.end:
+                # No manifest has the ledger any more once these are removed.
+                self._keep_ledger(self._roster.backlog.ledger)
+            self._record.remember(newest.end_lsn, newest.last)
         try:
             self._remove_segments()
         except LevadaError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
-from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.errors import LevadaError, NeedsOperator, Permanent, SlotLost
 from levada.runtime.controls import Asked, MadeAs, asked, made, made_otherwise
 from levada.runtime.copying import can_replace
 from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry_is_due
@@ -68,11 +68,23 @@ class Roster:
         self._unidentified: set[QualifiedTable] = set()
         self.storage = StorageJournal(store, self.void)
         self._places_changed = False
+        self._doubted: dict[TableId, Lsn] = {}
+        """Tables whose destination is yet to be compared with the position that the source was verified to."""
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
-    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
-        """Take up the tables where the store and the destination say they are, and the segments that are staged."""
+    def adopt(
+        self,
+        source: SourceTables,
+        manifests: tuple[Manifest, ...],
+        *,
+        resync: bool,
+        verified_to: Lsn | None = None,
+    ) -> None:
+        """Take up the tables where the store and the destination say they are, and the segments that are staged.
+
+        A table whose destination is beyond ``verified_to`` is not from the history that the source has now.
+        """
         for manifest in manifests:
             self.land(manifest)
         phases = self._store.get_table_replication_states()
@@ -80,6 +92,7 @@ class Roster:
         for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
             _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
             self._forget(gone)
+        self._doubted = {} if verified_to is None else dict.fromkeys(phases, verified_to)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for table in source.published:
@@ -272,6 +285,7 @@ class Roster:
     def _hold(self, record: TableRecord) -> None:
         """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
         if is_void(record.phase) or isinstance(record.phase, Init):
+            self._doubted.pop(record.id, None)
             self.backlog.track(record.id, self.staged_lsn, holds=False)
         elif self._destination.capabilities.watermark:
             # Asked by a job: one that does not answer must not keep the stream from being staged.
@@ -283,6 +297,9 @@ class Roster:
     def locate(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
         self.backlog.track(record.id, position)
+        verified_to = self._doubted.pop(record.id, None)
+        if position is not None and verified_to is not None and position > verified_to:
+            self.void(record, _from_another_history(record, position, verified_to))
         self._require_complete(record)
         if position is None and not isinstance(record.phase, Errored):
             self.park(
@@ -500,6 +517,15 @@ class Roster:
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
         self._hold(record)
+
+
+def _from_another_history(record: TableRecord, position: Lsn, verified_to: Lsn) -> SlotLost:
+    return SlotLost(
+        "source_changed",
+        f"the destination has changes of table {record.name} up to {position}, but the source was restarted since, and"
+        f" is known to have the same history only up to {verified_to}",
+        hint=f"levada resync MANIFEST {record.name}",
+    )
 
 
 def _is_abandoning(record: TableRecord) -> bool:

@@ -7,30 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 
-from levada.errors import NeedsOperator, SlotLost
+from levada.capture.history import plan_session
+from levada.capture.session import CaptureSettings
+from levada.capture.worker import verify_history
+from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import PublishedTable, list_tables, published_tables
 from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import PublicationState, read_publication_state
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
 from levada.postgres.publications import CoverageReport, ensure_coverage, leave_out_unidentified
+from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.lost_state import require_state
 from levada.runtime.published import keep_publication, unreadable_slot
+from levada.runtime.source_record import SourceRecord
+from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
 from levada.values import Lsn, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
-SLOT_WORKER: Final = "slot"
-"""The worker whose progress in the store no acknowledgement passes, but for what a staged segment shows."""
+_SLOT_WAIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,14 @@ class SourceTables:
 class SourceState:
     """The source as it was found, or made, at the start.
 
-    ``resync``: the slot was lost, and every table is copied again.
+    ``resync``: every table begins with a copy, and no staged segment is needed. ``verified_to``: the position up to
+    which the source has the history that the tables were made from, None if that cannot have changed. A table whose
+    destination is beyond may be from another history.
     """
 
     found: SourceTables
     resync: bool
+    verified_to: Lsn | None = None
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -71,15 +81,17 @@ def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
 def prepare_source(
     config: PipelineConfig,
     store: PipelineStore,
-    staged: Lsn,
+    record: SourceRecord,
+    log: SegmentLog,
     found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
+    lost: SlotLost | None = None,
 ) -> SourceState:
     """Check the source, and make the publication and the slot where they are missing.
 
-    ``staged`` is the end of the newest segment; ``found`` is handed the tables before the slot is looked at.
-    Raise NeedsOperator ``preflight_failed`` with every problem at once; SlotLost when the slot is gone, or was moved by
-    somebody else, while tables depend on it and the policy is to hold. NeedsOperator ``store_empty`` when the store has
-    lost the pipeline's state and the policy is to hold.
+    ``found`` receives the tables before the slot is verified. ``lost`` is the error that ended a running pipeline whose
+    policy is to copy every table again. Raise NeedsOperator ``preflight_failed`` with all problems. Raise SlotLost when
+    the slot or the history of the source is lost while tables depend on it and the policy is to hold. Raise
+    NeedsOperator ``store_empty`` when the store has lost the pipeline's state and the policy is to hold.
     """
     problems = check_source(config)
     for problem in problems:
@@ -88,14 +100,15 @@ def prepare_source(
     refuse(problems)
     with config.source.connect(application="start") as connection:
         slot = inspect_slot(connection, config.slot.name)
-        require_state(config, store, slot, staged, worker=SLOT_WORKER)
+        require_state(config, store, slot, log.end(), recorded=record.known)
         tables = discover(config, connection, store.get_table_replication_states())
         _require_tables(config, tables)
         found(tables.published)
         install_ddl_trigger(connection)
-        resync = _ensure_slot(config, connection, store, staged, unreadable_slot(connection, store, tables.publication))
+        lost = lost or unreadable_slot(connection, store, tables.publication)
+        resync, verified_to = _ensure_slot(config, connection, store, record, log, lost)
         keep_publication(store, tables.publication)
-        return SourceState(tables, resync)
+        return SourceState(tables, resync, verified_to)
 
 
 def discover(config: PipelineConfig, connection: psycopg.Connection[Any], known: Collection[TableId]) -> SourceTables:
@@ -154,38 +167,72 @@ def _ensure_slot(
     config: PipelineConfig,
     connection: psycopg.Connection[Any],
     store: PipelineStore,
-    staged: Lsn,
-    unreadable: SlotLost | None,
-) -> bool:
-    """Make the slot if it is not there; return whether what was copied before it is void."""
-    begun = sum(not isinstance(phase, Init) for phase in store.get_table_replication_states().values())
-    status = inspect_slot(connection, config.slot.name)
-    known = store.get_replication_progress(SLOT_WORKER)
-    if status is not None and unreadable is not None:
-        trouble = f"cannot be read: {unreadable.message}"
-    elif status is not None and not status.lost:
-        validate_slot(status, config.source.database)
-        confirmed = status.confirmed_flush_lsn or Lsn(0)
-        if not begun or known is None or confirmed <= max(known, staged):
-            return False
-        trouble = f"is at {confirmed}, though it was never told more than {max(known, staged)}: somebody moved it"
-    else:
-        trouble = "is missing" if status is None else "is invalidated"
-    if begun and not config.slot.resync_when_lost:
+    record: SourceRecord,
+    log: SegmentLog,
+    lost: SlotLost | None,
+) -> tuple[bool, Lsn | None]:
+    """Verify the server and the slot, or begin with both where no table depends on them.
+
+    Return whether every table begins with a copy, and the position that the server was verified to, see `SourceState`.
+    """
+    begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
+    if begun and lost is None:
+        try:
+            return False, _verify(config, record, log)
+        except SlotLost as error:
+            lost = error
+    if begun and lost is not None and not config.slot.resync_when_lost:
         raise SlotLost(
-            "slot_lost",
-            f"slot {config.slot.name} {trouble}; {begun} tables depend on it, and changes are gone",
-            hint="copy them again: levada resync MANIFEST --all (or set spec.source.slot.onLost: Resync)",
+            lost.code,
+            f"{lost.message}; {len(begun)} tables depend on it",
+            hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
         )
+    # First: a process that ends between the two must not find tables that trust the new slot.
+    store.update_table_replication_states(begun)
+    status = inspect_slot(connection, config.slot.name)
     if status is not None:
         with contextlib.suppress(SlotLost):
             validate_slot(status, config.source.database)
+    if lost is None and status is not None and not status.lost:
+        position = status.confirmed_flush_lsn or Lsn(0)
+    else:
         drop_slot(connection, config.slot.name)
-    lsn = create_slot(connection, config.slot.name, failover=config.slot.failover)
-    store.delete_replication_progress(SLOT_WORKER)
-    store.upsert_replication_progress(SLOT_WORKER, lsn)
-    _log.info("created slot %s at %s", config.slot.name, lsn)
-    return bool(begun)
+        position = create_slot(connection, config.slot.name, failover=config.slot.failover)
+        _log.info("created slot %s at %s", config.slot.name, position)
+    record.begin(read_server(config.source, config.slot.name).identity, position)
+    return True, None
+
+
+def _verify(config: PipelineConfig, record: SourceRecord, log: SegmentLog) -> Lsn | None:
+    """Raise SlotLost unless the source is the one, and in the history, that the tables were copied from.
+
+    Return the position up to which its WAL is known to be the same. None: the server was not restarted, so all is.
+    """
+    if not record.known:
+        raise SlotLost("slot_lost", f"the store has no record of slot {config.slot.name}", hint=RESYNC_ALL)
+    known = record.knowledge(log)
+    server = read_server(config.source, config.slot.name)
+    plan = plan_session(known, server, config.slot.name, config.source.database)
+    if plan.verify_from is not None:
+        settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
+        _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
+    same = server.identity == record.identity
+    record.verified(server.identity)
+    return None if same else plan.start
+
+
+def _wait_for_slot(verify: Callable[[], None]) -> None:
+    """Verify, again while another process has the slot: that of an engine that was killed ends within a minute."""
+    deadline, delay_s = time.monotonic() + _SLOT_WAIT_S, 1.0
+    while True:
+        try:
+            return verify()
+        except Transient as error:
+            if error.code != "slot_active" or time.monotonic() > deadline:
+                raise
+            _log.warning("%s; tried again in %.0f s", error.message, delay_s)
+        time.sleep(delay_s)
+        delay_s *= 2
 
 
 def _preflight_request(config: PipelineConfig) -> PreflightRequest:

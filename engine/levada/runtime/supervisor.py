@@ -47,6 +47,7 @@ from levada.runtime.roster import Roster
 if TYPE_CHECKING:
     from levada.runtime.source import SourceTables
     from levada.segments.manifest import Manifest
+    from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
 
@@ -95,9 +96,16 @@ class Supervisor:
         self._next_actions = 0.0
         self._copy_after_session = 0
 
-    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+    def adopt(
+        self,
+        source: SourceTables,
+        manifests: tuple[Manifest, ...],
+        *,
+        resync: bool,
+        verified_to: Lsn | None = None,
+    ) -> None:
         """Before the thread runs: take up what the store, the destination and the staging have."""
-        self.roster.adopt(source, manifests, resync=resync)
+        self.roster.adopt(source, manifests, resync=resync, verified_to=verified_to)
         self._discovery.later(time.monotonic())
 
     def run(self) -> None:

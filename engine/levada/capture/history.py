@@ -1,0 +1,159 @@
+"""Whether the server still has the history that was staged from it. `plan_session` is pure.
+
+The engine trusts a server's LSNs only after three questions. Is it the same server? Is the slot where the engine left
+it? Does the WAL that the slot sends again hold the transactions that the engine has staged? A crash of the server puts
+the slot back to an older position, because a logical slot saves it lazily. So does a restored volume, after which the
+WAL holds other transactions at the same LSNs. The `Witness` tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from levada.errors import SlotLost, Transient
+from levada.pgoutput.decoder import TransactionScan
+from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.server import ServerIdentity, ServerState
+from levada.postgres.slots import SlotStatus, validate_slot
+from levada.postgres.stream import ReplicationStream
+from levada.values import Lsn, Witness
+
+_SLICE_MESSAGES: Final = 50_000
+_SLICE_BYTES: Final = 8 << 20
+_POLL_S: Final = 0.25
+_NOWHERE: Final = Lsn(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The engine's knowledge of its source before a session of the stream.
+
+    Every change that commits below ``staged`` is staged or applied, and ``witness`` is the last transaction there. It
+    is None if there was none since the position ``since``. ``acknowledged`` is the highest position that the slot may
+    have from the engine. ``identity`` is the server that was verified last, None before the first session.
+    """
+
+    staged: Lsn = _NOWHERE
+    witness: Witness | None = None
+    acknowledged: Lsn = _NOWHERE
+    since: Lsn = _NOWHERE
+    identity: ServerIdentity | None = None
+
+    @property
+    def highest(self) -> Lsn:
+        """Return the highest position that the engine has seen of the server."""
+        return max(self.staged, self.acknowledged)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """A session that may begin. ``verify_from`` is set if WAL from there to ``start`` must be compared first."""
+
+    start: Lsn
+    verify_from: Lsn | None
+
+
+def plan_session(known: Known, server: ServerState, slot: str, database: str) -> SessionPlan:
+    """Return where to stream from.
+
+    Raise SlotLost ``source_changed`` for another server, or one whose data is from another history. Raise SlotLost
+    ``slot_missing`` or ``slot_lost`` for a slot that no longer has all changes. Raise NeedsOperator ``slot_foreign``,
+    and Transient ``source_behind`` for a standby that has not replayed its WAL yet.
+    """
+    _require_same_server(known, server)
+    status = server.slot
+    if status is None:
+        raise SlotLost("slot_missing", f"there is no replication slot {slot}", hint=RESYNC_ALL)
+    try:
+        validate_slot(status, database)
+    except SlotLost as error:
+        raise SlotLost(error.code, error.message, hint=RESYNC_ALL) from error
+    _require_wal(known, server)
+    confirmed = status.confirmed_flush_lsn or Lsn(0)
+    require_own_position(known, status)
+    verify_from = confirmed if confirmed < known.staged else None
+    return SessionPlan(max(confirmed, known.staged), verify_from)
+
+
+def require_own_position(known: Known, status: SlotStatus) -> None:
+    """Raise SlotLost ``slot_lost`` if the slot is further than the engine has acknowledged."""
+    confirmed = status.confirmed_flush_lsn or Lsn(0)
+    if known.highest and confirmed > known.highest:
+        raise SlotLost(
+            "slot_lost",
+            f"slot {status.name} is at {confirmed}, but Levada has acknowledged no more than {known.highest}:"
+            " another consumer advanced it or made it again, and the changes between are lost",
+            hint=RESYNC_ALL,
+        )
+
+
+def require_witness(known: Known, verify_from: Lsn, found: Witness | None) -> None:
+    """Raise SlotLost ``source_changed`` unless ``found`` is the transaction that was staged last.
+
+    ``found`` is the last transaction that the server sends again between ``verify_from`` and what is staged.
+    """
+    witness = known.witness
+    expected = witness if witness is not None and witness.commit_lsn >= verify_from else None
+    if witness is None and found is not None and found.commit_lsn < known.since:
+        # Sent to an earlier engine, of which nothing depends any more.
+        return
+    if found != expected:
+        raise _changed(
+            f"between {verify_from} and {known.staged} its WAL ends with {found or 'no transaction'},"
+            f" but {expected or 'no transaction'} was read from it before"
+        )
+
+
+def last_transaction(stream: ReplicationStream, until: Lsn, stopped: Callable[[], bool]) -> Witness | None:
+    """Return the last transaction of the stream that commits below ``until``; acknowledge nothing."""
+    scan = TransactionScan()
+    last: Witness | None = None
+    while True:
+        messages = stream.receive(_SLICE_MESSAGES, _SLICE_BYTES, _POLL_S)
+        found, beyond = scan.last_below(messages, until)
+        last = found or last
+        idle = stream.idle_wal_end
+        if beyond or (idle is not None and idle >= until and not scan.in_transaction):
+            return last
+        if stopped():
+            raise Transient("stopping", "the pipeline stops before the source was verified")
+
+
+def _require_same_server(known: Known, server: ServerState) -> None:
+    before, now = known.identity, server.identity
+    if before is None:
+        return
+    if before.system_id != now.system_id:
+        raise _changed(f"its system identifier is {now.system_id}, that of the tables' source is {before.system_id}")
+    if before.database_oid != now.database_oid:
+        raise _changed(f"its database has the OID {now.database_oid}, the tables' database had {before.database_oid}")
+    if now.timeline < before.timeline:
+        raise _changed(f"it is on timeline {now.timeline}, and was on timeline {before.timeline} before")
+    if now.timeline > before.timeline:
+        switch = server.switches.get(before.timeline)
+        if switch is None:
+            raise _changed(f"its timeline {now.timeline} does not descend from timeline {before.timeline}")
+        if switch < known.highest:
+            raise _changed(
+                f"timeline {before.timeline} ended at {switch}, but WAL up to {known.highest} was read from it:"
+                " the failover lost transactions that the tables have"
+            )
+
+
+def _require_wal(known: Known, server: ServerState) -> None:
+    if server.wal_end >= known.highest:
+        return
+    text = f"its WAL ends at {server.wal_end}, but WAL up to {known.highest} was read from it before"
+    if server.in_recovery:
+        raise Transient("source_behind", f"the source is a standby that replays its WAL: {text}")
+    raise _changed(text)
+
+
+def _changed(text: str) -> SlotLost:
+    return SlotLost(
+        "source_changed",
+        f"the source is another server, or was restored to an earlier state: {text}",
+        hint=RESYNC_ALL,
+    )

@@ -1,0 +1,81 @@
+"""The engine's record of its source in the store: the server that was verified, and how far its WAL was taken."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Final
+
+from levada.capture.history import Known
+from levada.postgres.server import ServerIdentity
+from levada.segments.log import SegmentLog
+from levada.stores.interface import PipelineStore
+from levada.values import Lsn, Witness
+
+_SUBJECT: Final = "source"
+
+
+class SourceRecord:
+    """The source's fingerprint. Usable from any thread.
+
+    ``position`` is the highest position that the slot has got without a staged segment as evidence. With durable
+    staging ``witness`` is the last transaction below it, None if there was none since ``since``.
+    """
+
+    def __init__(self, store: PipelineStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        text = store.get_fingerprint(_SUBJECT)
+        raw = json.loads(text) if text else {}
+        self.known = bool(raw)
+        """Whether the store has a record."""
+        self.identity = ServerIdentity.from_json(raw.get("server"))
+        self.position = Lsn.parse(raw.get("position", "0/0"))
+        self.since = Lsn.parse(raw.get("since", "0/0"))
+        self.witness = Witness.from_json(raw.get("witness"))
+
+    def begin(self, identity: ServerIdentity, position: Lsn) -> None:
+        """Replace the record, where no table depends on earlier WAL."""
+        with self._lock:
+            self.identity, self.position, self.since, self.witness = identity, position, position, None
+            self._keep()
+
+    def verified(self, identity: ServerIdentity) -> None:
+        """Keep the server that has just been verified."""
+        with self._lock:
+            if identity != self.identity:
+                self.identity = identity
+                self._keep()
+
+    def remember(self, position: Lsn, witness: Witness | None) -> None:
+        """Keep a position before the slot gets it, or before its last segment is removed; a lower one is ignored."""
+        with self._lock:
+            if position > self.position:
+                self.position, self.witness = position, witness
+                self._keep()
+
+    def knowledge(self, log: SegmentLog) -> Known:
+        """Return the knowledge that a start has: the record, and the segments.
+
+        Where staging is scratch and lost, nothing is staged, and what is sent again is staged again.
+        """
+        manifests = log.list()
+        end = manifests[-1].end_lsn if manifests else Lsn(0)
+        acknowledged = max(self.position, end)
+        if log.staging.durable and self.position >= end:
+            return Known(self.position, self.witness, acknowledged, self.since, self.identity)
+        witness = manifests[-1].last if manifests else None
+        return Known(end, witness, acknowledged, self.since, self.identity)
+
+    def _keep(self) -> None:
+        self._store.store_fingerprint(
+            _SUBJECT,
+            json.dumps(
+                {
+                    "server": None if self.identity is None else self.identity.to_json(),
+                    "position": str(self.position),
+                    "since": str(self.since),
+                    "witness": None if self.witness is None else self.witness.to_json(),
+                }
+            ),
+        )

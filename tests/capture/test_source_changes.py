@@ -1,0 +1,176 @@
+"""What happens to the slot and the server between two sessions of a running capture, on real servers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.capture.conftest import PUBLICATION, Capture
+from tests.conftest import Database
+
+from levada.errors import SlotLost
+from levada.local.postgres import temporary_postgres
+from levada.postgres.slots import inspect_slot
+
+CONSUME = (
+    "SELECT count(*) FROM pg_logical_slot_get_binary_changes("
+    "%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)"
+)
+
+
+@pytest.fixture(params=[16, 18])
+def own(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A database on a server of the test's own, which may be stopped, killed and put back."""
+    with temporary_postgres(version=request.param) as server:
+        yield Database(server, "postgres")
+
+
+def started(own: Database, folder: Path) -> Capture:
+    """Return a capture of a table that has a row staged."""
+    own.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture = Capture(own, folder / "staging")
+    capture.prepare()
+    return capture
+
+
+def refused(capture: Capture) -> SlotLost:
+    """Run the worker until it ends by itself, and return what it raised."""
+    with capture.running():
+        capture.until(lambda: not capture.alive)
+    assert isinstance(capture.error, SlotLost)
+    return capture.error
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Replace a folder by a copy of another, owners included."""
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+
+
+def test_another_consumer_between_two_sessions(capture: Capture, db: Database) -> None:
+    """Changes that another consumer took from the slot are missed, not passed over."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    db.execute("INSERT INTO a VALUES (2)")
+    capture.until(lambda: db.query(CONSUME, capture.slot, PUBLICATION)[0][0] > 0)
+    assert refused(capture).code == "slot_lost"
+    assert capture.column("a", "id") == [1]
+
+
+def test_another_consumer_advances_the_slot_by_nothing(capture: Capture, db: Database) -> None:
+    """A slot that another consumer moved no further than the engine had staged has lost nothing."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    db.query("SELECT pg_replication_slot_advance(%s, %s)", capture.slot, str(capture.worker.position.staged_lsn))
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (2)")
+        capture.catch_up()
+    assert capture.column("a", "id") == [1, 2]
+
+
+def test_a_slot_that_was_made_again(capture: Capture, db: Database) -> None:
+    """A slot that was dropped and made again under its name is not the slot that was read before."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    db.query("SELECT pg_drop_replication_slot(%s)", capture.slot)
+    assert refused(capture).code == "slot_missing"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", capture.slot)
+    assert refused(capture).code == "slot_lost"
+
+
+def test_a_failover_slot(capture: Capture, db: Database) -> None:
+    """A slot that exists becomes a failover slot where that is asked for."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    capture.new_worker(failover=True)
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    assert db.query("SELECT failover FROM pg_replication_slots WHERE slot_name = %s", capture.slot) == [(True,)]
+
+
+def test_an_invalidated_slot(own: Database, tmp_path: Path) -> None:
+    """A slot whose WAL was removed is lost, whatever the server's version says at START_REPLICATION."""
+    capture = started(own, tmp_path)
+    with capture.running():
+        own.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    own.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+    for _ in range(3):
+        own.execute("INSERT INTO a SELECT i, 0 FROM generate_series(2, 5) i", "DELETE FROM a WHERE id > 1")
+        own.query("SELECT pg_switch_wal()")
+    own.execute("CHECKPOINT")
+    with own.connect() as connection:
+        status = inspect_slot(connection, capture.slot)
+    assert status is not None
+    assert status.lost
+    assert refused(capture).code == "slot_lost"
+
+
+def test_a_crash_of_the_server(own: Database, tmp_path: Path) -> None:
+    """A crash puts the slot back; what is sent again is not staged again, and nothing is missed."""
+    capture = started(own, tmp_path)
+    with capture.running():
+        for i in range(1, 6):
+            own.execute(f"INSERT INTO a VALUES ({i})")  # type: ignore[arg-type]  # digits
+            capture.catch_up()
+        own.server.stop("immediate")
+        capture.until(lambda: not capture.alive)
+    own.server.start()
+    assert capture.confirmed() < capture.worker.position.staged_lsn
+    own.execute("INSERT INTO a VALUES (6)")
+    with capture.running():
+        capture.catch_up()
+    assert capture.error is None
+    assert capture.column("a", "id") == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("written", [0, 1, 400])
+def test_a_restored_server(own: Database, tmp_path: Path, written: int) -> None:
+    """A server that was put back to an earlier state is refused, however far its new WAL reaches."""
+    capture = started(own, tmp_path)
+    with capture.running():
+        own.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    own.server.stop()
+    saved = own.server.data.parent / "saved"
+    copy_folder(own.server.data, saved)
+    own.server.start()
+    with capture.running():
+        for i in range(2, 50):
+            own.execute(f"INSERT INTO a VALUES ({i})")  # type: ignore[arg-type]  # digits
+        capture.catch_up()
+    own.server.stop()
+    copy_folder(saved, own.server.data)
+    own.server.start()
+    for i in range(written):
+        own.execute(f"INSERT INTO a VALUES ({1000 + i})")  # type: ignore[arg-type]  # digits
+    [(head,)] = own.query("SELECT pg_current_wal_insert_lsn()::text")
+    assert refused(capture).code == "source_changed"
+    assert capture.column("a", "id") == list(range(1, 50)), head
+
+
+def test_another_server(own: Database, tmp_path: Path) -> None:
+    """Another server behind the same address is refused, though it has a slot and a publication of these names."""
+    capture = started(own, tmp_path)
+    with capture.running():
+        own.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+    own.server.stop()
+    shutil.rmtree(own.server.data)
+    own.server.start()
+    own.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    assert refused(capture).code == "source_changed"

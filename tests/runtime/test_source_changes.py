@@ -1,0 +1,150 @@
+"""A running pipeline whose slot is lost: it ends with the way to recover, or copies all again, by policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from tests.conftest import Database
+from tests.runtime.test_changes import TIMEOUT_S, Rig, table
+
+from levada.errors import SlotLost, Transient
+from levada.postgres.stream import ReplicationStream
+from levada.runtime.progress import ErrorProgress, Progress
+from levada.runtime.retries import RetryLimits
+from levada.stores.interface import TableAction
+from levada.values import Lsn, TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+    """A pipeline over two tables, not started yet."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text, secret text)",
+        "CREATE TABLE items (id int PRIMARY KEY)",
+        "INSERT INTO orders SELECT i FROM generate_series(1, 10) i",
+    )
+    made = Rig(db, tmp_path, spark)
+    made.config = replace(made.config, retries=RetryLimits(delay_s=1.0, max_delay_s=1.0))
+    yield made
+    made.stop()
+
+
+def lose_slot(db: Database) -> None:
+    """Drop the slot under the engine that streams from it."""
+    while True:
+        try:
+            db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+            db.query(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                " WHERE database = current_database() AND NOT temporary"
+            )
+        except psycopg.errors.ObjectInUse:
+            continue
+        return
+
+
+def test_a_slot_lost_while_running_is_made_again(rig: Rig, db: Database) -> None:
+    """Under Resync the running pipeline makes a new slot, copies every table again, and goes on."""
+    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.start()
+    rig.wait_caught_up()
+    lose_slot(db)
+    db.execute("INSERT INTO orders VALUES (11)")
+    rig.wait(lambda p: p.ready and all(rig.destination.copies_of(t) == 2 for t in ("orders", "items")))
+    assert [rows for name, _, _, rows in rig.destination.copies if name == "orders"] == [10, 11]
+    db.execute("INSERT INTO orders VALUES (12)")
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows.get("orders") == 1
+
+
+def test_a_slot_lost_while_running_ends_the_pipeline(rig: Rig, db: Database) -> None:
+    """Under Hold the pipeline ends, and does not start again until a copy of every table was requested."""
+    rig.start()
+    rig.wait_caught_up()
+    lose_slot(db)
+    assert rig.running is not None
+    with pytest.raises(SlotLost) as ended:
+        rig.running.wait(TIMEOUT_S)
+    assert (ended.value.code, ended.value.hint) == ("slot_missing", "levada resync MANIFEST --all")
+    with pytest.raises(SlotLost) as refused:
+        rig.start()
+    assert "levada resync MANIFEST --all" in refused.value.hint
+    store = rig.store()
+    store.load_table_replication_states()
+    for known in store.get_table_replication_states():
+        store.request_table_action(known, TableAction.RESYNC)
+    rig.start()
+    rig.wait_caught_up()
+    assert rig.destination.copies_of("orders") == 2
+
+
+def take_slot(db: Database) -> ReplicationStream:
+    """Take the slot away from the engine that streams from it."""
+    name = f"levada_{db.name}"
+    while True:
+        db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+        try:
+            return ReplicationStream(db.connection, slot=name, publication=name)
+        except Transient:
+            continue
+
+
+def test_an_attempt_is_reported_once(rig: Rig, db: Database) -> None:
+    """While another process has the slot, a failed attempt is one error, with the PID, its number and its next retry.
+
+    The number is the first again once a session has begun.
+    """
+    rig.config = replace(rig.config, retries=RetryLimits(delay_s=0.5, max_delay_s=600.0))
+    rig.start()
+    rig.wait_caught_up()
+    seen: dict[int, set[ErrorProgress]] = {}
+
+    def look(progress: Progress) -> bool:
+        error = progress.capture.error
+        if error is not None:
+            seen.setdefault(error.attempts, set()).add(error)
+        return error is not None and error.attempts == 3
+
+    with take_slot(db):
+        rig.wait(look)
+    errors = [error for attempt in (2, 3) for error in seen[attempt]]
+    assert [(e.code, e.attempts) for e in errors] == [("slot_active", 2), ("slot_active", 3)]
+    assert all("PID" in e.reason and e.next_retry is not None for e in errors)
+    db.execute("INSERT INTO items VALUES (1)")
+    rig.wait_caught_up()
+    db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+    again = rig.wait(lambda p: p.capture.error is not None)
+    assert again.capture.error is not None
+    assert again.capture.error.attempts == 1
+
+
+def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
+    """After a restart of the server, a table whose destination has more than the source is known to have is parked."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    store = rig.store()
+    store.load_fingerprints()
+    kept = json.loads(store.get_fingerprint("source") or "")
+    store.join(store.next_epoch())
+    store.store_fingerprint("source", json.dumps({**kept, "server": [*kept["server"][:3], "an earlier start"]}))
+    marks = rig.destination.marks
+    [(orders,)] = db.query("SELECT 'orders'::regclass::oid")
+    marks[TableId(orders)] = replace(marks[TableId(orders)], lsn=Lsn(marks[TableId(orders)].lsn + (1 << 30)))
+    rig.start()
+    seen = rig.wait(lambda p: table(p, "orders").error is not None)
+    error = table(seen, "orders").error
+    assert error is not None
+    assert (error.code, error.retry_policy) == ("source_changed", "NoRetry")
+    assert error.solution == "levada resync MANIFEST public.orders"
+    db.execute("INSERT INTO items VALUES (1)")
+    rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
