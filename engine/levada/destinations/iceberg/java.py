@@ -161,7 +161,9 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
         return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")
-    if any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
+    # The connection of a catalog may end with an EOFException as well.
+    cut = "EOFException" in names and "Failed to open file" in message
+    if cut or any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
         hint = "copy the table again: levada resync MANIFEST TABLE"
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(words in message for words in _CLOCK_WENT_BACK):
