@@ -108,7 +108,9 @@ def test_columns_change_between_and_within_transactions(engine: Engine, db: Data
         "ALTER TABLE t RENAME COLUMN b TO bb; UPDATE t SET bb = 'renamed' WHERE id = 7",
         "ALTER TABLE t DROP COLUMN a; UPDATE t SET e = 'x' WHERE id < 10",
         "ALTER TABLE t ALTER c TYPE numeric(12,2); INSERT INTO t (id, c) VALUES (1003, 1234567890.12)",
-        "ALTER TABLE t ALTER d TYPE float8; INSERT INTO t (id, d) VALUES (1004, 0.1)",
+        # By itself: with another statement in the same query it counts as a rewrite of unknown values.
+        "ALTER TABLE t ALTER d TYPE float8",
+        "INSERT INTO t (id, d) VALUES (1004, 0.1)",
         "BEGIN; INSERT INTO t (id) VALUES (1005); ALTER TABLE t ADD COLUMN g date; INSERT INTO t (id, g) VALUES (1006,"
         " '2026-01-02'); ALTER TABLE t RENAME COLUMN g TO gg; UPDATE t SET gg = '2026-02-03' WHERE id = 1005; COMMIT",
         "ALTER TABLE t ADD COLUMN unused int",

@@ -25,7 +25,7 @@ from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_t
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
-from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ def _ambiguous(table: QualifiedTable) -> NeedsOperator:
     return NeedsOperator(
         "schema_change_ambiguous",
         f"{table}: its columns were changed several times at once, and the stream does not tell which column is which",
-        hint=f"copy the table again: levada resync MANIFEST {table}; with the privilege to create the event trigger "
+        hint=f"copy the table again: {resync_command(table)}; with the privilege to create the event trigger "
         "of levada's, the source tells each change",
     )
 

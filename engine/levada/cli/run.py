@@ -15,6 +15,7 @@ from levada.cli.check import refused, show_problems
 from levada.cli.engine import announced
 from levada.cli.exits import Exit
 from levada.cli.figures import duration
+from levada.cli.hints import runnable
 from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
@@ -282,10 +283,10 @@ def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:
         case Exit.OK if options.until_caught_up:
             return f"{progress.pipeline}: caught up, {len(progress.tables)} tables"
         case Exit.TABLE_ERRORED:
-            errored = ", ".join(str(t.table) for t in progress.tables if parked(t))
-            return (
-                f"{progress.pipeline}: caught up but for {errored}; mend the cause, then: levada retry MANIFEST TABLE"
-            )
+            errored = [t.table for t in progress.tables if parked(t)]
+            command = runnable("levada retry MANIFEST " + " ".join(t.argument for t in errored))
+            names = ", ".join(map(str, errored))
+            return f"{progress.pipeline}: caught up but for {names}. Resolve the cause, then: {command}"
         case Exit.TIMED_OUT:
             return f"{progress.pipeline}: not caught up after {duration(options.timeout_s)}, stopped"
     return f"{progress.pipeline}: stopped"

@@ -62,10 +62,12 @@ DECLARE
     description jsonb;
     statements jsonb;
 BEGIN
-    -- Only what consists of statements that say all that they do is worth a look at its text.
-    SELECT pg_catalog.jsonb_agg(pg_catalog.btrim(s)) INTO statements
-    FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') s
-    WHERE pg_catalog.current_query() !~* {opaque} AND pg_catalog.btrim(s, E' \t\r\n') ~* {plain};
+    -- A query's text counts only if every statement in it says all that it does. Another statement, such as an INSERT
+    -- with a trigger, could have altered the table by itself.
+    SELECT pg_catalog.jsonb_agg(s) FILTER (WHERE s ~* {plain}) INTO statements
+    FROM (SELECT pg_catalog.btrim(x, E' \t\r\n')
+        FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
+    HAVING pg_catalog.current_query() !~* {opaque} AND pg_catalog.bool_and(s = '' OR s ~* {harmless});
     FOR description IN {altered} {description}
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
           AND c.oid IN (SELECT relid FROM concerned) AND c.oid IN (SELECT relid FROM published)
@@ -233,6 +235,7 @@ def _statements() -> tuple[sql.Composed, ...]:
         separator=sql.Literal(SEPARATOR_PREFIX),
         opaque=sql.Literal(_OPAQUE),
         plain=sql.Literal(rf"^(?:{PLAIN_RETYPE})$"),
+        harmless=sql.Literal(rf"^(?:{PLAIN_RETYPE}|begin|start transaction|commit|end)$"),
     ).as_string(None)
     return (
         _CREATE_EMIT.format(emit=EMIT, body=sql.Literal(emit_body)),

@@ -23,7 +23,7 @@ from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import add_statement, create_statement
-from levada.values import QualifiedTable, TableId
+from levada.values import QualifiedTable, TableId, resync_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
     name = state.names.get(table)
     if name is None:
         return None
-    resync = f"levada resync MANIFEST {name}"
+    resync = resync_command(name)
     if state.left(table):
         return _left(name, state, resync, unlogged=table in state.unlogged)
     if kept is None:

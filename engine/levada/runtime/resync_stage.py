@@ -34,7 +34,7 @@ from levada.runtime.resync import (
     is_outdated,
     resyncs_to_start,
 )
-from levada.runtime.retries import park
+from levada.runtime.retries import named, park
 from levada.runtime.roster import Roster
 from levada.runtime.tables import TableRecord, error_progress
 from levada.schema import ReplicatedTableSchema
@@ -251,7 +251,7 @@ class ResyncStage:
             self._roster.fatal = error
             return
         resync.attempts += 1
-        parked = park(error, resync.attempts, self._live.now.retries, datetime.now(UTC))
+        parked = named(park(error, resync.attempts, self._live.now.retries, datetime.now(UTC)), record.name)
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
 from levada.postgres.failures import LOGIN_FAILURES
 from levada.stores.phases import Errored, RetryPolicy
+from levada.values import QualifiedTable
 
 _DENIED: Final = frozenset({"destination_denied", "staging_denied"})
 
@@ -60,7 +61,7 @@ def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime,
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
     if policy is RetryPolicy.MANUAL_RETRY and not solution:
-        solution = "mend the cause, then: levada retry MANIFEST TABLE"
+        solution = "resolve the cause, then: levada retry MANIFEST TABLE"
     return Errored(
         code=known.code,
         reason=known.message,
@@ -69,3 +70,8 @@ def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime,
         attempts=attempt,
         next_retry=due,
     )
+
+
+def named(parked: Errored, table: QualifiedTable) -> Errored:
+    """Return the phase with the table's name in the command of its solution, whose author may not have known it."""
+    return replace(parked, solution=parked.solution.replace("MANIFEST TABLE", f"MANIFEST {table.argument}"))

@@ -26,7 +26,7 @@ from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
 
 if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
@@ -165,7 +165,7 @@ class StorageJournal:
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
     """Return the error of a table whose rows at the destination are no longer those of the source."""
-    hint = f"levada resync MANIFEST {table}"
+    hint = resync_command(table)
     if found.code == "partition_changed":
         return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
     if found.code == "type_changed":

@@ -24,7 +24,7 @@ from levada.runtime.phases import at_restart, check_transition
 from levada.runtime.placement import MISPLACED, find_misplaced, target_name
 from levada.runtime.published import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
 from levada.runtime.resync import Resync, may_serve
-from levada.runtime.retries import park
+from levada.runtime.retries import named, park
 from levada.runtime.rewrites import StorageJournal
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
@@ -33,7 +33,7 @@ from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore, TableAction, TableControls
 from levada.stores.phases import Errored, Init, TableReplicationPhase
 from levada.stores.storage import resync_worker, table_worker
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, QualifiedTable, TableId, resync_command
 
 if TYPE_CHECKING:
     from levada.runtime.source import SourceTables
@@ -274,7 +274,7 @@ class Roster:
                 NeedsOperator(
                     "segment_missing",
                     f"staging: the segment that ends at {missing} has changes of {record.name}, and is lost or damaged",
-                    hint=f"levada resync MANIFEST {record.name}",
+                    hint=resync_command(record.name),
                 ),
             )
 
@@ -307,7 +307,7 @@ class Roster:
                 NeedsOperator(
                     "destination_table_missing",
                     f"the destination no longer has what was applied of table {record.name}",
-                    hint=f"copy it again: levada resync MANIFEST {record.name}",
+                    hint=f"copy it again: {resync_command(record.name)}",
                 ),
             )
 
@@ -356,9 +356,7 @@ class Roster:
             self.void(record, error)
             return
         record.attempts += 1
-        parked = park(error, record.attempts, self._live.now.retries, datetime.now(UTC))
-        solution = parked.solution.replace("MANIFEST TABLE", f"MANIFEST {record.name}")
-        parked = replace(parked, solution=solution)
+        parked = named(park(error, record.attempts, self._live.now.retries, datetime.now(UTC)), record.name)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
             "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
@@ -370,7 +368,7 @@ class Roster:
         if is_void(record.phase):
             return
         self.abandon_resync(record)
-        parked = park(error, 1, self._live.now.retries, datetime.now(UTC), void=True)
+        parked = named(park(error, 1, self._live.now.retries, datetime.now(UTC), void=True), record.name)
         _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
         self.enter(record, parked)
         self.backlog.track(record.id, self.staged_lsn, holds=False)

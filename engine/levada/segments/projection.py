@@ -22,7 +22,7 @@ from levada.schema.changes import (
     UNREPRESENTABLE,
     change_schema,
 )
-from levada.values import Lsn, OnUnrepresentable
+from levada.values import Lsn, OnUnrepresentable, resync_command
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
 
@@ -221,7 +221,7 @@ def _untold(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
         "schema_change_unsupported",
         f"{table.name}: column {column.name} was added with a default that PostgreSQL computed row by row, "
         "and it does not tell the values of the rows that were there",
-        hint=f"copy the table again (levada resync {table.name}, or resyncNonce of its TableSync)",
+        hint=f"copy the table again: {resync_command(table.name)} (or another resyncNonce of its TableSync)",
     )
 
 
@@ -230,7 +230,7 @@ def _unsupported(table: ReplicatedTableSchema, before: Column, after: Column) ->
         "schema_change_unsupported",
         f"{table.name}: column {after.name} changed from {before.type_name} to {after.type_name}, "
         "and PostgreSQL does not tell the new values of the rows that were there",
-        hint=f"copy the table again (levada resync {table.name}, or resyncNonce of its TableSync)",
+        hint=f"copy the table again: {resync_command(table.name)} (or another resyncNonce of its TableSync)",
     )
 
 

@@ -20,7 +20,7 @@ from levada.segments.checksums import DamageError, open_verified
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures
-from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId
+from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class StagedTable(TableEvents):
     def _reading(self, file: SegmentFile) -> Iterator[None]:
         """Raise what a table that misses changes is parked with, if the file is not there or not what was written."""
         changes = f"{file.path} with {file.rows} changes of {self.schema.name}"
-        hint = f"levada resync MANIFEST {self.schema.name}"
+        hint = resync_command(self.schema.name)
         try:
             with failures(f"read {file.path}"):
                 yield

@@ -248,7 +248,7 @@ def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema
             raise NeedsOperator(
                 "value_out_of_range",
                 f"{table}: a value of column {wanted.name} does not fit {wanted.type}",
-                hint=f"copy the table again: levada resync MANIFEST {table}",
+                hint="copy the table again: levada resync MANIFEST TABLE",
             ) from None
     return pa.Table.from_arrays(typed, schema=target)
 

@@ -10,9 +10,11 @@ from levada.destinations.iceberg.lineage import Lineage, Verdict
 from levada.destinations.iceberg.metadata import Property, TableMetadata
 from levada.errors import DestinationChanged
 from levada.schema import ReplicatedTableSchema
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, resync_command
 
 FORMAT_VERSION: Final = 2
+_ANY_TABLE: Final = "levada resync MANIFEST TABLE"
+"""The engine puts the name of the table that it parks for TABLE."""
 
 
 def check_writable(name: TableName, metadata: TableMetadata) -> None:
@@ -87,15 +89,12 @@ def rolled_back(name: TableName, metadata: TableMetadata) -> DestinationChanged:
 
 def missing(name: TableName, schema: ReplicatedTableSchema | None) -> DestinationChanged:
     """Return the error for a table that was dropped or renamed in the catalog."""
-    source = "TABLE" if schema is None else str(schema.name)
-    return DestinationChanged(
-        "destination_table_missing", f"{name} is no longer in the catalog", hint=f"levada resync MANIFEST {source}"
-    )
+    hint = _ANY_TABLE if schema is None else resync_command(schema.name)
+    return DestinationChanged("destination_table_missing", f"{name} is no longer in the catalog", hint=hint)
 
 
 def _hint(metadata: TableMetadata) -> str:
     try:
-        source = str(QualifiedTable(*json.loads(metadata.properties[Property.SOURCE.value])))
+        return resync_command(QualifiedTable(*json.loads(metadata.properties[Property.SOURCE.value])))
     except (KeyError, ValueError, TypeError):
-        source = "TABLE"
-    return f"levada resync MANIFEST {source}"
+        return _ANY_TABLE

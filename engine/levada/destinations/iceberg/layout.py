@@ -18,6 +18,7 @@ from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.errors import NeedsOperator
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.values import resync_command
 
 IcebergType = str | dict[str, Any]
 """A type as Iceberg's specification writes it in JSON (appendix C)."""
@@ -222,7 +223,7 @@ def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
 
 def resync_hint(schema: ReplicatedTableSchema) -> str:
     """Return the line that copies the table again."""
-    return f"copy the table again: levada resync MANIFEST {schema.name}"
+    return f"copy the table again: {resync_command(schema.name)}"
 
 
 def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
