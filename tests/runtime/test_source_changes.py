@@ -141,7 +141,7 @@ def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
     [(orders,)] = db.query("SELECT 'orders'::regclass::oid")
     marks[TableId(orders)] = replace(marks[TableId(orders)], lsn=Lsn(marks[TableId(orders)].lsn + (1 << 30)))
     rig.start()
-    seen = rig.wait(lambda p: table(p, "orders").error is not None)
+    seen = rig.wait(lambda p: bool(p.tables) and table(p, "orders").error is not None)
     error = table(seen, "orders").error
     assert error is not None
     assert (error.code, error.retry_policy) == ("source_changed", "NoRetry")
