@@ -12,17 +12,22 @@ from levada.errors import NeedsOperator
 from levada.runtime.asked_before import take_requested_resyncs
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.source import prepare_source
+from levada.runtime.source_record import SourceRecord
+from levada.runtime.staging_area import open_staging
+from levada.segments.log import SegmentLog
 from levada.stores import MemoryStore, PipelineStore, PostgresStore
 from levada.stores.interface import TableAction
 from levada.values import Lsn, TableId
 
 
-def start(config: PipelineConfig, store: PipelineStore, staged: int = 0) -> None:
+def start(config: PipelineConfig, store: PipelineStore) -> None:
     """Begin as a pipeline does, up to the slot."""
     store.next_epoch()
     store.load_table_replication_states()
+    store.load_fingerprints()
     take_requested_resyncs(store)
-    prepare_source(config, store, Lsn(staged))
+    log = SegmentLog(open_staging(config.staging), config.name)
+    prepare_source(config, store, SourceRecord(store), log)
 
 
 def test_lost_store_holds_the_start(db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -56,6 +61,7 @@ def test_staged_changes_are_evidence_too(db: Database, tmp_path: Path) -> None:
         "shop", db.connection, SlotConfig(f"levada_{db.name}"), PublicationConfig("levada_shop"),
         StagingConfig(str(tmp_path)), tmp_path, selects=lambda table: table.schema == "public",
     )  # fmt: skip
+    SegmentLog(open_staging(config.staging), "shop").writer(1, Lsn(50)).commit(Lsn(100))
     with pytest.raises(NeedsOperator) as raised:
-        start(config, PostgresStore(db.connection, "shop"), 100)
+        start(config, PostgresStore(db.connection, "shop"))
     assert raised.value.code == "store_empty"

@@ -111,7 +111,7 @@ def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.Mon
         monkeypatch.setattr(levada.runtime.source, "install_ddl_trigger", lambda connection: False)
     rig.start()
     rig.wait_caught_up()
-    expected = dict.fromkeys([*retyped(), "k", "generated"], "table_rewritten")
+    expected = dict.fromkeys([*retyped(), "k", "mixed", "generated"], "table_rewritten")
     expected |= {"labels": "type_changed", "composite": "type_changed"}
     expected |= dict.fromkeys(_PARTITIONS, "partition_changed")
     if not announced:

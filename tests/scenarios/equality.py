@@ -30,7 +30,7 @@ def left_by_copies(warehouse: Path, namespace: str, name: str) -> set[str]:
     """Return the files that copies wrote to a table's folder and no snapshot of the table names."""
     folder = warehouse / namespace / name
     named = {urlsplit(path).path for path in _open(folder).inspect.all_files()["file_path"].to_pylist()}
-    return {str(file) for file in (folder / "data").glob("*/*.parquet")} - named
+    return {str(file) for file in (folder / "data").glob("*/*/*.parquet")} - named
 
 
 def _open(folder: Path) -> StaticTable:

@@ -73,7 +73,21 @@ def test_a_plain_widening_is_safe(old: int, new: int, safe: bool) -> None:
     for announced in (True, False):
         told = Witness(announced=announced, plain=frozenset({2}))
         assert changed(before, column=column, leaf=leaf, witness=told) == ("" if safe else "table_rewritten")
-        assert changed(before, column=column, leaf=leaf, witness=replace(told, plain=frozenset({1})))
+        other = changed(before, column=column, leaf=leaf, witness=replace(told, plain=frozenset({1})))
+        assert other == ("" if announced and old == new else "table_rewritten")
+
+
+def test_a_plain_statement_rewrites_no_other_column() -> None:
+    """PostgreSQL writes the row of a column that was added with a default anew when a rewrite fills its value in."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 3: ColumnStorage(700, -1, 10, False)})
+    now = replace(
+        before,
+        columns={**before.columns, 2: replace(before.columns[2], xmin=20), 3: ColumnStorage(701, -1, 20, False)},
+        leaves={TABLE: LeafStorage(999, 20, False, False)},
+    )
+    names = {**NAMES, 3: "d"}
+    assert find_change(TABLE, names, before, now, Witness(announced=True, plain=frozenset({3}))) is None
+    assert find_change(TABLE, names, before, now, Witness(announced=True)) is not None
 
 
 def test_an_announced_statement_is_judged_by_its_own_file() -> None:
