@@ -48,16 +48,21 @@ def test_each_snapshot_carries_its_watermark(lake: Lake) -> None:
     assert second.summary["added-data-files"] == second.summary["added-delete-files"] == "1"
 
 
-def test_a_batch_without_changes_is_no_commit(hadoop: Lake) -> None:
-    """Nothing to say is not said: the table keeps its snapshot, and its watermark."""
-    destination = hadoop.destination()
+@pytest.mark.parametrize("mode", list(TableMode))
+def test_a_batch_without_changes_moves_the_watermark_alone(hadoop: Lake, mode: TableMode) -> None:
+    """Its segments are removed, so the next process must not miss them. The table keeps its snapshot."""
+    settings = {ORDERS.name: TableSettings(mode=mode)}
+    destination = hadoop.destination(tables=settings)
     stream = copy(hadoop, destination)
     apply(hadoop, destination, stream)
     assert len(hadoop.iceberg().metadata.snapshots) == 1
-    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
+    destination = hadoop.destination(tables=settings)
+    assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
     stream.insert(id=4, item="d", note=None)
     apply(hadoop, destination, stream)
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
+    assert [r["id"] for r in hadoop.rows()] == [1, 2, 3, 4]
 
 
 def test_a_drop_that_did_not_end_is_ended(hadoop: Lake) -> None:

@@ -7,7 +7,9 @@ from tests.conftest import Database
 
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import list_tables, published_tables, read_table_schema, read_type_infos
+from levada.postgres.storage import look_at_storage
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
+from levada.schema.storage import LeafStorage
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
 
@@ -196,3 +198,46 @@ def test_missing_table_is_told(db: Database) -> None:
     with db.connection.connect() as c, pytest.raises(NeedsOperator) as raised:
         read_table_schema(c, TableId(4_000_000_000))
     assert raised.value.code == "table_missing"
+
+
+def leaf(db: Database, root: str, name: str) -> LeafStorage:
+    """Return a partition's storage, as a look at its root has it."""
+    with db.connection.connect() as c:
+        look = look_at_storage(c, [table_id(db, root)])
+    return look.tables[table_id(db, root)].leaves[table_id(db, name)]
+
+
+def test_partitions_below_an_attached_one_may_have_had_rows(db: Database) -> None:
+    """A partition is born into the root only if each level between the two was."""
+    db.execute(
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r_1 PARTITION OF r FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+        "CREATE TABLE r_1_1 PARTITION OF r_1 FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO r VALUES (1)",
+        "CREATE TABLE aside (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE aside_1 PARTITION OF aside FOR VALUES FROM (10) TO (15)",
+        "CREATE TABLE aside_2 PARTITION OF aside FOR VALUES FROM (15) TO (20)",
+        "INSERT INTO aside VALUES (11)",
+        "ALTER TABLE r ATTACH PARTITION aside FOR VALUES FROM (10) TO (20)",
+    )
+    assert leaf(db, "r", "r_1_1").born
+    attached = [leaf(db, "r", name) for name in ("aside_1", "aside_2")]
+    assert [(one.born, one.empty) for one in attached] == [(False, False), (False, True)]
+
+
+def test_a_look_does_not_wait_for_a_locked_table(db: Database) -> None:
+    """VACUUM FULL of a large table, or any role with a table of its own, would keep all tables from being looked at."""
+    db.execute(
+        "CREATE TABLE t (id int)",
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r_1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r_2 (id int)",
+        "ALTER TABLE r ATTACH PARTITION r_2 FOR VALUES FROM (10) TO (20)",
+    )
+    with db.connect() as holder, holder.transaction(), db.connection.connect() as c:
+        holder.execute("LOCK TABLE t, r_1, r_2")
+        c.execute("SET lock_timeout = '3s'")
+        look = look_at_storage(c, [table_id(db, "t"), table_id(db, "r")])
+    assert look.tables.keys() == {table_id(db, "t"), table_id(db, "r")}
+    assert not look.tables[table_id(db, "r")].leaves[table_id(db, "r_2")].empty
+    assert leaf(db, "r", "r_2").empty

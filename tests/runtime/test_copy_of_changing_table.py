@@ -101,6 +101,39 @@ def test_changes_without_a_conflicting_lock_are_found(
 
 
 @pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (101) TO (201)"],
+        [
+            "CREATE TABLE orders_2 (LIKE orders INCLUDING ALL)",
+            "ALTER TABLE orders ATTACH PARTITION orders_2 FOR VALUES FROM (101) TO (201)",
+        ],
+    ],
+)
+def test_new_partitions_do_not_end_a_copy(rig: Rig, db: Database, statements: list[LiteralString]) -> None:
+    """A copy that lasts longer than it is until the next partition must end all the same. Its rows are streamed."""
+    begun: list[str] = []
+
+    def grow() -> None:
+        db.execute(*statements)
+
+    work = once(grow)
+
+    def hook(name: str) -> None:
+        begun.append(name)
+        work(name)
+
+    rig.destination.before_copy = hook
+    rig.start()
+    rig.wait_caught_up()
+    assert begun == ["orders"]
+    db.execute("INSERT INTO orders VALUES (150)")
+    found = rig.wait_caught_up()
+    assert [t.error for t in found.tables] == [None]
+    assert (rows_copied(rig), rig.destination.applied_rows["orders"]) == ([100], 1)
+
+
+@pytest.mark.parametrize(
     ("statement", "rows"),
     [
         ("TRUNCATE orders", 0),

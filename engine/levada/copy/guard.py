@@ -112,7 +112,7 @@ class TableGuard:
         same = (
             _shape(now) == _shape(self._description)
             and now.storage.has_rows_of(self._description.storage)
-            and {row[0] for row in names} == now.storage.leaves.keys()
+            and {row[0] for row in names} == self._description.storage.leaves.keys()
             and {(leaf.id, leaf.name) for leaf in self._published.leaves}
             == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
         )

@@ -54,23 +54,30 @@ WITH RECURSIVE used(oid) AS (
 
 # A partition that CREATE TABLE ... PARTITION OF made is inherited by the very next command ID or the one after it, in
 # the transaction that made its columns. Between a CREATE TABLE and an ATTACH PARTITION there are more, so rows may have
-# been inserted that were not streamed as the root's. The row of tableoid (attnum -6) is never updated.
+# been inserted that were not streamed as the root's. The row of tableoid (attnum -6) is never updated. Each level up to
+# the root must be made in this way: a partition of a table that was attached later had a life before that.
+# pg_relation_size waits for a relation that another session has locked, so it is asked where it matters alone.
+_NO_BLOCK: Final[LiteralString] = "coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true)"
+
 _STORAGE: Final[LiteralString] = (
     """
 jsonb_build_object(
     'leaves', (
         WITH RECURSIVE tree(oid, born) AS (
-            SELECT c.oid, false
+            SELECT c.oid, true
             UNION ALL
-            SELECT i.inhrelid, i.xmin = b.xmin AND i.cmin::text::bigint - b.cmin::text::bigint BETWEEN 0 AND 3
+            SELECT i.inhrelid, tree.born AND i.xmin = b.xmin
+                AND i.cmin::text::bigint - b.cmin::text::bigint BETWEEN 0 AND 3
             FROM tree
             JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
             JOIN pg_catalog.pg_attribute b ON b.attrelid = i.inhrelid AND b.attnum = -6
             WHERE c.relkind = 'p'
         )
         SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
-            l.relfilenode::bigint, l.xmin::text::bigint, coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true),
-            tree.born)), '{}')
+            l.relfilenode::bigint, l.xmin::text::bigint,
+            CASE WHEN tree.born THEN false ELSE """
+    + _NO_BLOCK
+    + """ END, tree.born)), '{}')
         FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid WHERE l.relkind = 'r'
     ),
     'columns', (
@@ -152,6 +159,9 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 
 STORAGE_QUERY: Final = sql.SQL(_STORAGE)
 """The storage of relation ``c`` as one JSON object, see `levada.schema.storage`."""
+
+STORAGE_WITHOUT_SIZES: Final = sql.SQL(_STORAGE.replace(_NO_BLOCK, "false"))
+"""The same without waiting for a lock. No attached partition counts as empty."""
 
 DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
 """The description of ``c``, as one JSON object; the caller adds the WHERE clause."""

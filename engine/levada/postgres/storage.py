@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.postgres.description import STORAGE_QUERY
+from levada.postgres.description import STORAGE_QUERY, STORAGE_WITHOUT_SIZES
 from levada.postgres.failures import source_errors
 from levada.schema.storage import TableStorage
 from levada.values import Lsn, TableId
@@ -42,10 +42,14 @@ class StorageLook:
 
 @source_errors("looking for rewritten tables")
 def look_at_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> StorageLook:
-    """Return the storage of those of the tables that exist."""
+    """Return the storage of those of the tables that exist. Wait a second at most for relations that are locked."""
     start = _position(conn)
-    query = sql.SQL("SELECT c.oid, {}, pg_current_snapshot()::text FROM pg_class c WHERE c.oid = ANY(%s::oid[])")
-    rows = conn.execute(query.format(STORAGE_QUERY), [[int(t) for t in tables]]).fetchall()
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            rows = _read(conn, STORAGE_QUERY, tables)
+    except psycopg.errors.LockNotAvailable:
+        rows = _read(conn, STORAGE_WITHOUT_SIZES, tables)
     end = _position(conn)
     _, next_xid, running = (rows[0][2] if rows else "0:0:").split(":")
     return StorageLook(
@@ -55,6 +59,11 @@ def look_at_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) 
         frozenset(int(xid) % 2**32 for xid in running.split(",") if xid),
         {TableId(oid): TableStorage.from_json(storage) for oid, storage, _ in rows},
     )
+
+
+def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:
+    query = sql.SQL("SELECT c.oid, {}, pg_current_snapshot()::text FROM pg_class c WHERE c.oid = ANY(%s::oid[])")
+    return conn.execute(query.format(storage), [[int(t) for t in tables]]).fetchall()
 
 
 def _position(conn: psycopg.Connection[Any]) -> Lsn:

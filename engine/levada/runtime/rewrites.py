@@ -75,7 +75,8 @@ class StorageJournal:
         self._void = void
         self._held: dict[TableId, list[TableAltered]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
-        self._look: StorageLook | None = None
+        self._looks: list[StorageLook] = []
+        """The oldest one that was not judged yet, and the newest."""
         self.verified_lsn = Lsn(0)
         """Where the WAL was before the last look that was judged."""
 
@@ -114,15 +115,15 @@ class StorageJournal:
             self._judge_announcement(record, report)
 
     def seen(self, look: StorageLook) -> None:
-        """Take a look, to be judged by `judge`."""
-        self._look = look
+        """Take a look, to be judged by `judge`. One that waits stays, as what is staged may always trail the newest."""
+        self._looks = [*self._looks[:1], look]
 
     def judge(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
-        """Judge the last look once everything below ``staged`` includes all that it shows."""
-        look = self._look
-        if look is None or staged < look.end:
-            return
-        self._look = None
+        """Judge each look once everything below ``staged`` includes all that it shows."""
+        while self._looks and staged >= self._looks[0].end:
+            self._judge_look(self._looks.pop(0), tables)
+
+    def _judge_look(self, look: StorageLook, tables: Iterable[TableRecord]) -> None:
         self.verified_lsn = max(self.verified_lsn, look.start)
         for record in tables:
             storage, known = look.tables.get(record.id), self._baseline(record.id)
@@ -133,8 +134,10 @@ class StorageJournal:
                 continue
             if look.start < known.lsn or (known.xid and not look.shows(known.xid)):
                 continue
-            witness = Witness(truncates=self._truncates.pop(record.id, frozenset()))
-            self._judge(record, known, Baseline(look.start, 0, storage), witness)
+            truncates = self._truncates.pop(record.id, frozenset())
+            self._judge(record, known, Baseline(look.start, 0, storage), Witness(truncates=truncates))
+            if later := frozenset(xid for xid in truncates if not look.shows(xid)):
+                self._truncates[record.id] = later
 
     def _judge_announcement(self, record: TableRecord, report: TableAltered) -> None:
         known = self._baseline(record.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from levada.values import TableId
@@ -19,7 +19,8 @@ class LeafStorage:
     """The file of one relation that holds rows.
 
     ``filenode`` changes with each rewrite and TRUNCATE, ``xmin`` with each version of the relation's row in pg_class.
-    ``empty`` is True if the file had no block. ``born`` is True for a partition that was created as one, not attached.
+    ``born`` is True unless the relation, or a table between it and the root, was attached as a partition. ``empty`` is
+    True if the file of an attached one had no block.
     """
 
     filenode: int
@@ -61,12 +62,16 @@ class TableStorage:
     columns: Mapping[int, ColumnStorage]
     types: Mapping[int, TypeStorage]
 
-    def has_rows_of(self, other: TableStorage) -> bool:
-        """Return True if the files, the columns and the definitions of the types are the same.
+    def has_rows_of(self, earlier: TableStorage) -> bool:
+        """Return True if the files, the columns and the definitions of the types are those of an earlier look.
 
-        Privileges and statistics make new versions of catalog rows, so those are not compared.
+        A new partition that had no rows before it was one changes nothing, as all its rows are streamed. Privileges and
+        statistics make new versions of catalog rows, so those are not compared.
         """
-        return _identity(self) == _identity(other)
+        kept = {
+            oid: leaf for oid, leaf in self.leaves.items() if oid in earlier.leaves or not (leaf.born or leaf.empty)
+        }
+        return _identity(replace(self, leaves=kept)) == _identity(earlier)
 
     def to_text(self) -> str:
         """Return the storage as JSON, in the form that `from_json` reads."""

@@ -159,7 +159,7 @@ class IcebergDestination(Destination):
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one commit with ``mark``; tables without any are left as they are."""
+        """Apply each table's changes in one commit with ``mark``, which a table without any records as well."""
         for table_id in events.tables:
             changes = events.changes(table_id)
             state = self._state(changes.schema)
@@ -411,6 +411,8 @@ class IcebergDestination(Destination):
             batch.run(events, after)
         if not batch.changes and len(events.versions) == 1:
             index.discard()
+            # The segments go: without the mark a restart would miss them.
+            table.record_mark(mark)
             return
         try:
             snapshot = table.write(batch.files, batch.deletes, mark=mark, replacing=batch.truncated)
@@ -427,6 +429,7 @@ class IcebergDestination(Destination):
         storage = table.storage()
         files = write_changelog(storage, layout, events.schema, events, after)
         if not files and len(events.versions) == 1:
+            table.record_mark(mark)
             return
         try:
             table.write(files, mark=mark)

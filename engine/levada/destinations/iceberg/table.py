@@ -102,6 +102,11 @@ class IcebergTable:
         if recorded is not None and current is not None and recorded.snapshot_id != current:
             self.set_properties(self._record(recorded.mark, current, self.metadata.schema_id))
 
+    def record_mark(self, mark: Watermark) -> None:
+        """Record that the table has everything up to ``mark`` as it is, without a snapshot."""
+        if (current := self.metadata.snapshot_id) is not None:
+            self.set_properties(self._record(mark, current, self.metadata.schema_id))
+
     def _record(self, mark: Watermark | None, snapshot_id: int, schema_id: int) -> dict[str, str | None]:
         if mark is None:
             return {}

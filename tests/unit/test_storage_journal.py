@@ -1,0 +1,79 @@
+"""Looks at the catalog are judged in the order of the stream, whichever of the two is ahead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from levada.errors import LevadaError
+from levada.pgoutput.changes import Truncate
+from levada.postgres.storage import StorageLook
+from levada.runtime.rewrites import StorageJournal
+from levada.runtime.tables import TableRecord
+from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
+from levada.stores import MemoryStore
+from levada.stores.phases import Ready
+from levada.values import Lsn, QualifiedTable, TableId
+
+TABLE = TableId(100)
+
+
+def storage(xid: int, filenode: int = 500) -> TableStorage:
+    """Return the storage of a partitioned table, both leaves of which were written by a transaction."""
+    leaves = {TableId(n): LeafStorage(filenode + n, xid, False, True) for n in (201, 202)}
+    return TableStorage(leaves, {1: ColumnStorage(23, -1, 10, False)}, {})
+
+
+def look(at: int, next_xid: int, seen: TableStorage) -> StorageLook:
+    """Return a look at a position of the WAL."""
+    return StorageLook(Lsn(at), Lsn(at + 1), next_xid, frozenset(), {TABLE: seen})
+
+
+class Journal:
+    """A journal of one table that is copied, and the errors that the table was parked with."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        store = MemoryStore("p")
+        store.next_epoch()
+        self.journal = StorageJournal(store, self._void)
+        self.record = TableRecord(TABLE, QualifiedTable("public", "t"), Ready())
+        self.journal.copied(TABLE, Lsn(10), storage(10))
+
+    def _void(self, record: TableRecord, error: LevadaError) -> None:
+        self.errors.append(error.code)
+
+    def truncated(self, xid: int) -> None:
+        """Stage a TRUNCATE of the table."""
+        truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid)
+        manifest: Any = SimpleNamespace(truncates=(truncate,))
+        self.journal.landed(manifest)
+
+    def judge(self, staged: int) -> None:
+        self.journal.judge([self.record], Lsn(staged))
+
+
+def test_a_truncate_is_known_until_a_look_shows_it() -> None:
+    """A look from before the TRUNCATE may be judged after it was staged."""
+    made = Journal()
+    made.journal.seen(look(20, 20, storage(10)))
+    made.truncated(20)
+    made.judge(30)
+    made.journal.seen(look(40, 30, storage(20, 900)))
+    made.judge(50)
+    assert made.errors == []
+    # It explains nothing that comes after it.
+    made.journal.seen(look(60, 40, storage(30, 1300)))
+    made.judge(70)
+    assert made.errors == ["partition_changed"]
+
+
+def test_looks_are_judged_however_far_the_stream_trails() -> None:
+    """While each look is newer than what is staged, the oldest one waits, and no later one takes its place."""
+    made = Journal()
+    for at in (20, 40, 60):
+        made.journal.seen(look(at, at, storage(15, 900)))
+        made.judge(at - 10)
+        if at == 40:
+            assert made.errors == ["partition_changed"]
+    assert made.journal.verified_lsn == 40
