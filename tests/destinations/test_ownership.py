@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Database
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
@@ -30,9 +31,13 @@ class Source:
 
     identity: str = "7301/5"
     tables: tuple[ReplicatedTableSchema, ...] = (ORDERS, TWIN, RECREATED)
+    former: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.identity
+
+    def is_former(self, identity: str) -> bool:
+        return identity in self.former
 
     def has_table(self, table: TableId) -> bool:
         return any(schema.id == table for schema in self.tables)
@@ -217,3 +222,52 @@ def test_an_owner_goes_on(lake: Lake) -> None:
     assert len(items(lake)) == 2
     lake.destination(source=Source()).drop_table_for_copy(ORDERS)
     assert lake.destination(source=Source()).applied(ORDERS.id) is None
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["a new process", "the same process"])
+def test_tables_of_a_former_source_make_room(hadoop: Lake, fresh: bool) -> None:
+    """A pipeline whose source is another server now copies every table again, whatever OIDs they have there."""
+    source = Source()
+    destination = hadoop.destination(source=source)
+    copy(hadoop, destination)
+    if fresh:
+        destination = hadoop.destination(source=Source("7302/5", former=("7301/5",)))
+    else:
+        source.identity, source.former = "7302/5", ("7301/5",)
+    for schema in (ORDERS, RECREATED):
+        destination.check_place(schema, TableSettings())
+        assert not destination.copy_replacement(schema, MemoryRows(schema), hadoop.mark(1000))
+    destination.drop_table_for_copy(ORDERS)
+    copy(hadoop, destination, n=1)
+    assert len(items(hadoop)) == 1
+    assert hadoop.destination(source=Source("7302/5")).applied(ORDERS.id) == hadoop.mark(1000)
+
+
+def test_a_table_whose_place_was_taken_moves_away(hadoop: Lake) -> None:
+    """Another pipeline has the table's place by now: destinationTable gives it another one, without a restart."""
+    other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))
+    moved: dict[QualifiedTable, TableSettings] = {}
+    destination = hadoop.destination(tables=moved)
+    copy(hadoop, destination)
+    hadoop.destination(work="x").drop_table_for_copy(ORDERS)
+    copy(other, other.destination())
+    moved[NAME] = TableSettings(destination_table="moved")
+    destination.drop_table_for_copy(ORDERS)
+    copy(hadoop, destination, n=1)
+    assert len(hadoop.rows("moved")) == 1
+    assert len(items(other)) == 3
+
+
+def test_a_table_that_cannot_be_read_now_is_not_missing(jdbc: Lake, db: Database) -> None:
+    """The search for the pipeline's tables could not read one: that error, until it can be read again."""
+    copy(jdbc, jdbc.destination())
+    swap = "UPDATE iceberg_tables SET metadata_location = replace(metadata_location, %s, %s)"
+    with db.connect() as connection:
+        connection.execute(swap, ["file:", "nowhere:"])
+    destination = jdbc.destination()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.applied(ORDERS.id)
+    assert caught.value.code == "destination_rejected"
+    with db.connect() as connection:
+        connection.execute(swap, ["nowhere:", "file:"])
+    assert destination.applied(ORDERS.id) == jdbc.mark(1000)

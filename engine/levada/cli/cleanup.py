@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -18,11 +19,16 @@ from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, pipelines
 from levada.runtime.config import PipelineConfig
+from levada.runtime.controls import made
 from levada.runtime.manifest import build, open_store, pipeline_config
+from levada.runtime.source_record import SourceRecord
 from levada.runtime.staging_area import open_staging
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains
+
+_PLACELESS: Final = frozenset({"destination_name_unusable", "table_not_ours"})
+"""Codes of tables that never had a place at the destination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +99,38 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     store = open_store(manifests, config)
     try:
         store.load_table_schemas()
+        store.load_table_controls()
+        store.load_fingerprints()
         newest = {schema.id: schema for schema in store.get_table_schemas()}
+        copied_as = {id_: made(store.get_table_controls(id_)) for id_ in newest}
+        former = SourceRecord(store).former
     finally:
         store.close()
     if not newest:
         return "destination: no table is known"
     with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
+        parts.source.renew(former)
         parts.destination.startup()
         try:
-            kept = [error for schema in newest.values() if (error := _drop_table(parts.destination, schema))]
+            kept = []
+            for schema in newest.values():
+                if (before := copied_as[schema.id]) is not None:
+                    # A table that was renamed at the source is where its copy was made.
+                    parts.told[schema.name] = before.settings(schema.name)
+                if (error := _drop_table(parts.destination, schema)) is not None:
+                    kept.append(error)
         finally:
             parts.destination.shutdown()
     return "; ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
 
 
-def _drop_table(destination: Destination, schema: ReplicatedTableSchema) -> DestinationChanged | None:
-    """Drop the table; return the error if the one in its place is another's, which stays."""
+def _drop_table(destination: Destination, schema: ReplicatedTableSchema) -> NeedsOperator | None:
+    """Drop the table; return the error if it stays, because the one in its place is another's, or it has no place."""
     try:
         destination.drop_table_for_copy(schema)
-    except DestinationChanged as error:
+    except NeedsOperator as error:
+        if not isinstance(error, DestinationChanged) and error.code not in _PLACELESS:
+            raise
         return error
     return None
 

@@ -125,7 +125,12 @@ class _Run:
             lambda: build(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory),
         ) as parts:
             pipeline = self._pipeline = Pipeline(
-                parts.config, store=parts.store, destination=parts.destination, told=parts.told, spark=parts.spark
+                parts.config,
+                store=parts.store,
+                destination=parts.destination,
+                told=parts.told,
+                spark=parts.spark,
+                source=parts.source,
             )
             try:
                 self._wait_for("preparing the source", pipeline.start, patience_s=_START_PATIENCE_S)

@@ -83,6 +83,10 @@ class Source(Protocol):
         """Return the source's identity, which no other database has."""
         ...
 
+    def is_former(self, identity: str) -> bool:
+        """Return True if the pipeline had the source of this identity before this one."""
+        ...
+
     def has_table(self, table: TableId) -> bool:
         """Return True if the source has a table with this OID, under any name."""
         ...

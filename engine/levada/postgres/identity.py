@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -20,6 +21,7 @@ class SourceIdentity:
     """Reads the identity when it is first needed. Usable from any thread."""
 
     connection: PostgresConnection
+    _former: frozenset[str] = frozenset()
     _read: str = ""
     _reading: Lock = field(default_factory=Lock)
 
@@ -32,6 +34,15 @@ class SourceIdentity:
                 assert found is not None
                 self._read = "/".join(found)
             return self._read
+
+    def renew(self, former: Collection[str]) -> None:
+        """Read the identity again when it is next needed. ``former`` are the identities of earlier sources."""
+        with self._reading:
+            self._read, self._former = "", frozenset(former)
+
+    def is_former(self, identity: str) -> bool:
+        """Return True if the pipeline had the source with this identity before the present one."""
+        return identity in self._former
 
     def has_table(self, table: TableId) -> bool:
         """Return True if the database has a table with this OID, under any name."""

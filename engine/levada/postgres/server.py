@@ -34,6 +34,11 @@ class ServerIdentity:
     database_oid: int
     started_at: str
 
+    @property
+    def source(self) -> str:
+        """The part that tables at a destination are marked with, see `levada.postgres.identity`."""
+        return f"{self.system_id}/{self.database_oid}"
+
     def to_json(self) -> list[Any]:
         """Return the identity for a JSON document."""
         return [self.system_id, self.timeline, self.database_oid, self.started_at]

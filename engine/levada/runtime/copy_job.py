@@ -18,6 +18,7 @@ from levada.runtime.copy_orders import Answer, read_answer
 from levada.runtime.copying import Copied, TableCopy
 from levada.runtime.live import LiveConfig
 from levada.runtime.retries import as_levada_error
+from levada.runtime.source_record import SourceRecord
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.snapshot import SnapshotRows
+    from levada.postgres.identity import SourceIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +44,14 @@ class CopyJob:
         told: MutableMapping[QualifiedTable, TableSettings],
         spark: SparkSession,
         cancelled: threading.Event,
+        source: SourceIdentity | None = None,
     ) -> None:
         self._config = config
         self._store = store
         self._destination = destination
         self._told = told
         self._spark = spark
+        self._source = source
         self._cancelled = cancelled
         self._rows: SnapshotRows | None = None
 
@@ -85,6 +89,8 @@ class CopyJob:
         self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
+        if self._source is not None:
+            self._source.renew(SourceRecord(self._store).former)
         noted = made(self._store.get_table_controls(table))
         config = self._config
         if noted is not None:

@@ -66,6 +66,8 @@ class Assembled:
     told: dict[QualifiedTable, TableSettings]
     """What the destination was told of tables; see `Pipeline`."""
     spark: SparkSession
+    source: SourceIdentity
+    """What the destination reads of the source; see `Pipeline`."""
 
     def close(self) -> None:
         """Close what `build` opened; not an error if closed already."""
@@ -97,12 +99,19 @@ def build(
     destination_class(manifests)
     store = open_store(manifests, config, memory)
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
-    destination, told = make_destination(manifests, config, secrets, spark, config.work_dir / "destination")
-    return Assembled(config, store, destination, told, spark)
+    source = SourceIdentity(config.source)
+    work = config.work_dir / "destination"
+    destination, told = make_destination(manifests, config, secrets, spark, work, source)
+    return Assembled(config, store, destination, told, spark, source)
 
 
 def make_destination(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None, spark: SparkSession, work_dir: Path
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    spark: SparkSession,
+    work_dir: Path,
+    source: SourceIdentity | None = None,
 ) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
     """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
 
@@ -118,7 +127,7 @@ def make_destination(
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
-        source=SourceIdentity(config.source),
+        source=source or SourceIdentity(config.source),
     )
     private_folder(work_dir)
     return destination_class(manifests).from_config(settings, context), told

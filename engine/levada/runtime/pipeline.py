@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.ddl import DdlMessage
+    from levada.postgres.identity import SourceIdentity
     from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 _log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ class Pipeline:
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
     as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``told`` is what the
-    destination reads of each table's settings; it is changed when a table is copied under others.
+    destination reads of each table's settings; it is changed when a table is copied under others. ``source`` is what it
+    reads of the source, and is read again when that may be another one.
     """
 
     def __init__(
@@ -84,12 +86,14 @@ class Pipeline:
         destination: Destination,
         told: MutableMapping[QualifiedTable, TableSettings] | None = None,
         spark: SparkSession | None = None,
+        source: SourceIdentity | None = None,
     ) -> None:
         self._live = LiveConfig(config)
         self._store = store
         self._destination = destination
         self._told = {} if told is None else told
         self._spark = spark
+        self._source = source
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
@@ -270,6 +274,8 @@ class Pipeline:
         assert self._staging is not None
         log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
         source = prepare_source(config, store, record, log, self._take_tables, lost)
+        if self._source is not None:
+            self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
         log.collect_garbage()
         manifests = () if source.resync else log.list()

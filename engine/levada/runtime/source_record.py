@@ -33,10 +33,14 @@ class SourceRecord:
         self.position = Lsn.parse(raw.get("position", "0/0"))
         self.since = Lsn.parse(raw.get("since", "0/0"))
         self.witness = Witness.from_json(raw.get("witness"))
+        self.former = frozenset[str](raw.get("former", ()))
+        """The identities of earlier sources, all of whose tables are copied again from the present one."""
 
     def begin(self, identity: ServerIdentity, position: Lsn) -> None:
         """Replace the record, where no table depends on earlier WAL."""
         with self._lock:
+            before = set() if self.identity is None else {self.identity.source}
+            self.former = (self.former | before) - {identity.source}
             self.identity, self.position, self.since, self.witness = identity, position, position, None
             self._keep()
 
@@ -76,6 +80,7 @@ class SourceRecord:
                     "position": str(self.position),
                     "since": str(self.since),
                     "witness": None if self.witness is None else self.witness.to_json(),
+                    "former": sorted(self.former),
                 }
             ),
         )

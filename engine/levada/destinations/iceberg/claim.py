@@ -29,9 +29,12 @@ class Claim:
 
     @classmethod
     def of(cls, table: IcebergTable) -> Claim | None:
-        """Return the claim on the table, None if nobody makes a copy of it."""
-        kept = table.metadata.properties.get(Property.CLAIM)
-        return None if kept is None else cls(**json.loads(kept))
+        """Return the claim on the table. None: no copy of it is made, or the property cannot be read."""
+        try:
+            kept = json.loads(table.metadata.properties.get(Property.CLAIM, ""))
+            return cls(int(kept["epoch"]), str(kept["folder"]))
+        except (ValueError, TypeError, KeyError):
+            return None
 
     @classmethod
     def take(cls, table: IcebergTable, mark: Watermark) -> Claim:

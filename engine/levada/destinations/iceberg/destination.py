@@ -50,6 +50,8 @@ from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
+_ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
+"""The codes of a table that another owner or another source table has."""
 _RELOAD_S: Final = 600
 """A catalog may lend credentials with a table that it loads; they are asked for anew before they end."""
 
@@ -78,6 +80,8 @@ class IcebergDestination(Destination):
         self._lock = threading.Lock()
         self._states: dict[TableId, TableState] = {}
         self._searched = False
+        self._unread: list[LevadaError] = []
+        """The errors of tables that the search could not read."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
@@ -126,10 +130,19 @@ class IcebergDestination(Destination):
         with state.lock:
             place = self._place(schema)
             self._tables.check_free(place, schema)
-            for name in dict.fromkeys((state.name, place)):
-                self._tables.drop(name, schema)
+            if state.name != place:
+                self._drop_former(state.name, schema)
+            self._tables.drop(place, schema)
             state.forget()
             state.name = place
+
+    def _drop_former(self, name: TableName, schema: ReplicatedTableSchema) -> None:
+        try:
+            self._tables.drop(name, schema)
+        except DestinationChanged as error:
+            if error.code not in _ANOTHERS:
+                raise
+            _log.warning("%s is left alone: %s", name, error.message)
 
     def truncate_table(self, schema: ReplicatedTableSchema) -> None:
         """Remove every row; what the table is marked with stays."""
@@ -170,7 +183,13 @@ class IcebergDestination(Destination):
     def applied(self, table: TableId) -> Watermark | None:
         """Return the mark of Levada's last commit; raise DestinationChanged if that is not what the table holds."""
         state = self._find(table)
+        if state is None and self._unread:
+            self._searched = False
+            state = self._find(table)
         if state is None:
+            if self._unread:
+                # One of these may be the table.
+                raise self._unread[0]
             return None
         with state.lock:
             opened = self._open(state)
@@ -207,7 +226,7 @@ class IcebergDestination(Destination):
         """Write the rows to data files that no commit names; False if there is no table of ours that serves."""
         state = self._state(schema)
         with state.lock:
-            table = self._open_undamaged(state)
+            table = self._open_replaceable(state, schema)
             if table is None or not self._serves(state, table, schema):
                 return False
             table.check_epoch(mark)
@@ -312,7 +331,8 @@ class IcebergDestination(Destination):
         """Return what is kept of the table; the catalog is searched once, what is made later is known."""
         with self._lock:
             if table not in self._states and not self._searched:
-                for found, name, opened in self._tables.ours():
+                self._unread = []
+                for found, name, opened in self._tables.ours(self._unread):
                     state = self._states.setdefault(found, self._new_state(found, name))
                     if state.table is None or (opened is not None and is_newer(opened, state.table)):
                         state.name, state.table, state.loaded_at = name, opened, time.monotonic()
@@ -336,12 +356,17 @@ class IcebergDestination(Destination):
             state.table, state.loaded_at = self._tables.load(state.name, state.id), now
         return state.table
 
-    def _open_undamaged(self, state: TableState) -> IcebergTable | None:
-        """Return the table as `_open` does, None also if its metadata cannot be read."""
+    def _open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
+        """Return the table as `_open` does, None also if it can only be replaced as a whole.
+
+        Its metadata cannot be read, or it is a former source table's.
+        """
         try:
             return self._open(state)
         except DestinationChanged as error:
-            if error.code != "table_damaged":
+            if error.code in _ANOTHERS:
+                self._tables.check_free(state.name, schema)
+            elif error.code != "table_damaged":
                 raise
             return None
 

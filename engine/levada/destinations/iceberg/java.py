@@ -37,8 +37,12 @@ _REJECTED: Final = (
     "UnsupportedOperationException",
     "CherrypickAncestorCommitException",
     "UnprocessableEntityException",
+    "UnsupportedFileSystemException",
 )
 
+
+_NOT_THERE: Final = ("NoSuchTableException", "NoSuchIcebergTableException", "NoSuchNamespaceException")
+"""The second is Hive's, for a table of another format."""
 
 FILE_VANISHED: Final = "file_vanished"
 """The code of a conflict with what removed a file before the commit that was to name it."""
@@ -157,7 +161,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return CommitUnknown("commit_unknown", message)
     if "CommitFailedException" in names:
         return CommitConflict("commit_conflict", message)
-    if names and names[0] in ("NoSuchTableException", "NoSuchNamespaceException"):
+    if names and names[0] in _NOT_THERE:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
         return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")

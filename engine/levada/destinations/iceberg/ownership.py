@@ -58,15 +58,33 @@ class Owner:
                 f" or drop {name} in the catalog and retry: levada retry MANIFEST TABLE",
             )
 
+    def require_replaceable(
+        self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema
+    ) -> None:
+        """Raise DestinationChanged as `require` does, unless a copy of the source table may take the table's place."""
+        if not self.may_replace(name, properties, schema):
+            self.require(name, properties, schema.id)
+
     def may_replace(self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema) -> bool:
-        """Return True if the table was made for a former source table of the same name, which no longer exists."""
+        """Return True if the table was made for a former source table.
+
+        That is one of the same name, which no longer exists, or any of a source that the pipeline had before.
+        """
         former, source = table_id_of(properties), self.context.source
+        if self._is_of_former_source(properties):
+            _log.warning("%s is a table of the former source of pipeline %s", name, self.context.pipeline)
+            return True
         if source is None or former in (None, schema.id) or source_of(properties) != schema.name:
             return False
         if not self.owns(properties) or source.has_table(former):
             return False
         _log.warning("%s is the table of a former %s (OID %d), which was dropped", name, schema.name, former)
         return True
+
+    def _is_of_former_source(self, properties: Mapping[str, str]) -> bool:
+        source, made_for = self.context.source, properties.get(Property.SOURCE_ID)
+        ours = properties.get(Property.PIPELINE) == self.context.pipeline
+        return ours and source is not None and bool(made_for) and source.is_former(str(made_for))
 
     @property
     def _source_id(self) -> str:

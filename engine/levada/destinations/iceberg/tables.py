@@ -96,11 +96,12 @@ class Tables:
         return table
 
     def _load_any(self, name: TableName) -> IcebergTable | None:
-        with java_errors(f"load {name}"):
-            identifier = self._identifier(name)
-            if not self.open().tableExists(identifier):
-                return None
-            return IcebergTable(self.jvm, name, self.open().loadTable(identifier))
+        # To ask first whether it exists would read its metadata twice.
+        try:
+            with java_errors(f"load {name}"):
+                return IcebergTable(self.jvm, name, self.open().loadTable(self._identifier(name)))
+        except Missing:
+            return None
 
     def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Make the table, and its namespace if it is not there."""
@@ -135,8 +136,8 @@ class Tables:
         kept = self._properties(name)
         if kept is None:
             self._check_nesting(name)
-        elif not self.owner.may_replace(name, kept, schema):
-            self.owner.require(name, kept, schema.id)
+        else:
+            self.owner.require_replaceable(name, kept, schema)
 
     def _properties(self, name: TableName) -> Mapping[str, str] | None:
         """Return the properties of the table in a place, as far as they can be read, None if there is no table."""
@@ -182,7 +183,7 @@ class Tables:
         except DestinationChanged as error:
             if error.code != "table_damaged":
                 raise
-            self._drop_damaged(name, error)
+            self._drop_damaged(name, schema, error)
             return
         if table is not None:
             claim = Claim.of(table)
@@ -210,19 +211,20 @@ class Tables:
             except LevadaError as error:
                 _log.warning("%s stays behind as garbage: %s", own, error.message)
 
-    def _drop_damaged(self, name: TableName, error: DestinationChanged) -> None:
+    def _drop_damaged(self, name: TableName, schema: ReplicatedTableSchema, error: DestinationChanged) -> None:
         """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours.
 
         Only a Hadoop catalog has one folder for each table. Elsewhere the data files stay as garbage: the metadata that
         was found may be that of a table that was renamed.
         """
         kept = self._last_metadata(name)
-        if kept is None or not self.owner.owns(kept.properties):
+        if kept is None:
             raise NeedsOperator(
                 "table_damaged",
                 f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
                 hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
             )
+        self.owner.require_replaceable(name, kept.properties, schema)
         _log.warning("%s is dropped without its newest metadata: %s", name, error.message)
         with java_errors(f"drop {name}"):
             if self._config.properties["type"] == "hadoop":
@@ -287,11 +289,11 @@ class Tables:
         """Return the place as other layers compare it."""
         return self._config.target(source, settings)
 
-    def ours(self) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
+    def ours(self, unread: list[LevadaError]) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
         """Yield this pipeline's tables, wherever they are in the namespaces that the configuration makes.
 
         The table itself is None where its newest metadata cannot be read. A table that another tool copied, with its
-        properties, to another name is left out.
+        properties, to another name is left out. ``unread`` receives the errors of tables whose owner cannot be read.
         """
         for namespace in self._namespaces():
             with java_errors(f"list the tables of {'.'.join(namespace)}"):
@@ -306,6 +308,8 @@ class Tables:
                     _log.warning("%s cannot be loaded: %s", name, error.message)
                     if error.code == "table_damaged":
                         metadata = self._last_metadata(name)
+                    elif not isinstance(error, Missing):
+                        unread.append(error)
                 if metadata is None:
                     continue
                 kept = metadata.properties
