@@ -85,3 +85,4 @@ class StaleEpoch(Permanent):
             f"this process has epoch {mine}, but epoch {current} owns the pipeline",
             hint="another driver was started for this pipeline; stop one of the two",
         )
+        self.current = current

@@ -13,12 +13,12 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import TIMEOUT_S, Rig, table
 
-from levada.errors import SlotLost, Transient
+from levada.errors import SlotLost, StaleEpoch, Transient
 from levada.postgres.stream import ReplicationStream
 from levada.runtime.progress import ErrorProgress, Progress
 from levada.runtime.retries import RetryLimits
 from levada.stores.interface import TableAction
-from levada.values import Lsn, TableId
+from levada.values import Durability, Lsn, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,3 +148,21 @@ def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
     assert error.solution == "levada resync MANIFEST public.orders"
     db.execute("INSERT INTO items VALUES (1)")
     rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
+
+
+def test_a_store_that_is_older_than_the_destination(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store was put back, and the destination has a later epoch: the next start goes on."""
+    rig.start()
+    rig.wait_caught_up()
+
+    def refuse(*args: object) -> Durability:
+        raise StaleEpoch(1, 9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.destination, "write_events", refuse)
+        db.execute("INSERT INTO items VALUES (1)")
+        assert rig.running is not None
+        with pytest.raises(StaleEpoch):
+            rig.running.wait(90)
+    rig.stop()
+    assert rig.store().next_epoch() == 10

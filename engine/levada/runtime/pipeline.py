@@ -29,6 +29,7 @@ from levada.runtime.copying import TableCopy
 from levada.runtime.discovery import Discovery
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
+from levada.runtime.overtaking import overtake
 from levada.runtime.placement import refuse_collisions
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.published import read_gaps
@@ -466,6 +467,8 @@ class Pipeline:
             self._error = self._supervisor.roster.fatal
             if not self._begin_again():
                 break
+        if isinstance(self._error, StaleEpoch):
+            overtake(self._store, self._error)
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
         self._publish(self._supervisor)
