@@ -126,7 +126,7 @@ class TableMetadata:
         data = json.loads(text)
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
-        layout = Layout.of(schema["fields"], json.loads(properties.get(Property.COLUMNS.value, "{}")))
+        layout = Layout.of(schema["fields"], _columns(properties.get(Property.COLUMNS.value)))
         snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
             data["table-uuid"],
@@ -175,6 +175,21 @@ def stamp(mark: Watermark) -> dict[str, str]:
     return {PIPELINE: mark.pipeline, EPOCH: str(mark.epoch), LSN: str(mark.lsn)}
 
 
+def _columns(text: str | None) -> dict[str, int]:
+    """Read the property; empty if there is none that can be read, because anyone may write a property."""
+    try:
+        return {str(int(attnum)): int(id_) for attnum, id_ in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _mark(summary: Mapping[str, str]) -> Watermark | None:
+    try:
+        return Watermark(summary[PIPELINE], int(summary[EPOCH]), Lsn.parse(summary[LSN]))
+    except (KeyError, ValueError):
+        return None
+
+
 def _history(snapshots: Mapping[int, Snapshot], current: int | None) -> tuple[Snapshot, ...]:
     history = []
     found = None if current is None else snapshots.get(current)
@@ -186,14 +201,16 @@ def _history(snapshots: Mapping[int, Snapshot], current: int | None) -> tuple[Sn
 
 def _snapshot(data: Mapping[str, Any]) -> Snapshot:
     summary = data.get("summary", {})
-    mark = None
-    if LSN in summary:
-        mark = Watermark(summary[PIPELINE], int(summary[EPOCH]), Lsn.parse(summary[LSN]))
     parent = data.get("parent-snapshot-id")
     totals = (
         int(summary.get(f"total-{name}", 0))
         for name in ("data-files", "delete-files", "records", "position-deletes", "files-size")
     )
     return Snapshot(
-        data["snapshot-id"], summary.get("operation", ""), data["timestamp-ms"], mark, TableFacts(*totals), parent
+        data["snapshot-id"],
+        summary.get("operation", ""),
+        data["timestamp-ms"],
+        _mark(summary),
+        TableFacts(*totals),
+        parent,
     )

@@ -38,6 +38,12 @@ class Owner:
         wanted = {Property.PIPELINE: self.context.pipeline, Property.SOURCE_ID: self._source_id}
         return all(properties.get(key) == value for key, value in wanted.items())
 
+    def owned(self, properties: Mapping[str, str]) -> bool:
+        """Return True if the table is this pipeline's over a source that it had before."""
+        source, made_for = self.context.source, properties.get(Property.SOURCE_ID)
+        ours = properties.get(Property.PIPELINE) == self.context.pipeline
+        return ours and source is not None and bool(made_for) and source.is_former(str(made_for))
+
     def require(self, name: TableName, properties: Mapping[str, str], table: TableId) -> None:
         """Raise DestinationChanged unless the table with these properties is this owner's, for that source table.
 
@@ -71,7 +77,7 @@ class Owner:
         That is one of the same name, which no longer exists, or any of a source that the pipeline had before.
         """
         former, source = table_id_of(properties), self.context.source
-        if self._is_of_former_source(properties):
+        if self.owned(properties):
             _log.warning("%s is a table of the former source of pipeline %s", name, self.context.pipeline)
             return True
         if source is None or former in (None, schema.id) or source_of(properties) != schema.name:
@@ -80,11 +86,6 @@ class Owner:
             return False
         _log.warning("%s is the table of a former %s (OID %d), which was dropped", name, schema.name, former)
         return True
-
-    def _is_of_former_source(self, properties: Mapping[str, str]) -> bool:
-        source, made_for = self.context.source, properties.get(Property.SOURCE_ID)
-        ours = properties.get(Property.PIPELINE) == self.context.pipeline
-        return ours and source is not None and bool(made_for) and source.is_former(str(made_for))
 
     @property
     def _source_id(self) -> str:

@@ -144,10 +144,9 @@ class Tables:
         try:
             table = self._load_any(name)
         except DestinationChanged as error:
-            kept = self._last_metadata(name) if error.code == "table_damaged" else None
-            if kept is None:
+            if error.code != "table_damaged":
                 raise
-            return kept.properties
+            return self._own_metadata(name, error).properties
         return None if table is None else table.metadata.properties
 
     def _check_nesting(self, name: TableName) -> None:
@@ -217,13 +216,7 @@ class Tables:
         Only a Hadoop catalog has one folder for each table. Elsewhere the data files stay as garbage: the metadata that
         was found may be that of a table that was renamed.
         """
-        kept = self._last_metadata(name)
-        if kept is None:
-            raise NeedsOperator(
-                "table_damaged",
-                f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
-                hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
-            )
+        kept = self._own_metadata(name, error)
         self.owner.require_replaceable(name, kept.properties, schema)
         _log.warning("%s is dropped without its newest metadata: %s", name, error.message)
         with java_errors(f"drop {name}"):
@@ -233,6 +226,17 @@ class Tables:
             else:
                 self.open().dropTable(self._identifier(name), False)
                 _log.warning("%s: its files stay behind as garbage in %s", name, self._folder(name))
+
+    def _own_metadata(self, name: TableName, error: DestinationChanged) -> TableMetadata:
+        """Return the newest metadata of a damaged table that can be read; raise if that does not show it to be ours."""
+        kept = self._last_metadata(name)
+        if kept is None or not (self.owner.owns(kept.properties) or self.owner.owned(kept.properties)):
+            raise DestinationChanged(
+                "table_damaged",
+                f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
+                hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
+            )
+        return kept
 
     def _last_metadata(self, name: TableName) -> TableMetadata | None:
         """Return the newest metadata of the table that can be read, wherever the catalog points to."""
