@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.runtime.pipeline import Pipeline
@@ -74,6 +76,27 @@ def test_a_failed_start_takes_back_what_it_made(rig: Rig, db: Database) -> None:
     rig.store = lambda: MemoryStore("shop", rig.storage)
     rig.start()
     rig.wait_caught_up()
+
+
+def test_a_start_makes_room_in_a_full_staging_area(rig: Rig, db: Database, tmp_path: Path) -> None:
+    """A restart finds staging full of what it may remove or apply. Refusing it would leave staging full for good."""
+    staging = tmp_path / "staging"
+    with small_file_system(staging, "4m"):
+        rig.start()
+        rig.wait_caught_up()
+        rig.stop()
+        (staging / "shop").mkdir(exist_ok=True)
+        filler = fill(staging / "shop", leaving=0)
+        rig.start()
+        assert not filler.exists(), "no segment names it"
+        db.execute("INSERT INTO orders VALUES (1)")
+        rig.wait_caught_up()
+        rig.stop()
+        shutil.rmtree(staging / "shop")
+        fill(staging, leaving=0)
+        with pytest.raises(Transient) as full:
+            rig.start()
+        assert full.value.code == "staging_full"
 
 
 class Faulty(MemoryStore):

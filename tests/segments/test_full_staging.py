@@ -12,6 +12,7 @@ from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import Transient
 from levada.pgoutput.changes import TableChanges
+from levada.runtime.staging_area import start_makes_room
 from levada.segments import Manifest, SegmentLog, Staging
 from levada.values import Lsn
 
@@ -57,3 +58,17 @@ def test_a_read_only_file_system_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(Transient) as refused:
             stage(log, changes(TABLE, [insert(8, 0, id=1)]))
         assert refused.value.code == "staging_read_only"
+
+
+def test_a_start_that_makes_room_is_not_refused(tmp_path: Path) -> None:
+    """Full of files of the pipeline it is emptied by a start. Full of others' files it stays full."""
+    folder = tmp_path / "staging"
+    with small_file_system(folder, "2m"):
+        staging = Staging.open(str(folder))
+        (folder / "shop").mkdir()
+        fill(folder / "shop", leaving=0)
+        with pytest.raises(Transient) as full:
+            staging.probe()
+        assert start_makes_room(full.value, staging, "shop")
+        assert not start_makes_room(full.value, staging, "other")
+        assert not start_makes_room(Transient("staging_unavailable", "away"), staging, "shop")

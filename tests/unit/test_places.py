@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from levada.destinations.collisions import Place, Target, find_collisions, find_later
+from levada.destinations.collisions import Place, Target, find_later
 from levada.destinations.iceberg.catalog import CatalogConfig
 from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator
@@ -44,16 +44,19 @@ def config(**tables: TableConfig) -> PipelineConfig:
     return result
 
 
+def new(*tables: QualifiedTable) -> dict[TableId, tuple[QualifiedTable, MadeAs | None]]:
+    """Tables that were never copied, the first with the lowest OID."""
+    return {TableId(i): (table, None) for i, table in enumerate(tables, start=1)}
+
+
 def test_tables_of_one_name_collide() -> None:
     """Two schemas in one namespace, and a destinationTable that is another table's name: both are named."""
-    lake, moved = catalog(), {QualifiedTable("b", "x"): TableSettings(destination_table="t")}
-    tables = [QualifiedTable("a", "t"), QualifiedTable("a", "u"), QualifiedTable("b", "x")]
-    (found,) = find_collisions(tables, lambda t: lake.target(t, moved.get(t, TableSettings())))
-    assert (found.target, found.tables) == ("lake.t", (tables[0], tables[2]))
-    assert found.error().code == "destination_collision"
-    assert "a.t and b.x" in found.error().message
-    apart = catalog(namespace="{schema}")
-    assert find_collisions(tables, lambda t: apart.target(t, moved.get(t, TableSettings()))) == ()
+    tables = new(QualifiedTable("a", "orders"), QualifiedTable("a", "u"), BILLS)
+    moved = config(bills=TableConfig(destination_table="orders"))
+    ((error, refused),) = place_problems(moved, catalog().target, tables)
+    assert (error.code, refused) == ("destination_collision", True)
+    assert "a.orders and public.bills have the same table at the destination: lake.orders" in error.message
+    assert not list(place_problems(moved, catalog(namespace="{schema}").target, tables))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +64,21 @@ def test_tables_of_one_name_collide() -> None:
 )
 def test_names_that_differ_in_case_collide_where_that_is_folded(kind: str, collide: bool) -> None:
     """A catalog that may take two names for one table gets one of them."""
-    lake = catalog(kind)
-    tables = [QualifiedTable("public", "Orders"), ORDERS]
-    assert bool(find_collisions(tables, lambda t: lake.target(t, TableSettings()))) is collide
+    tables = new(QualifiedTable("public", "Orders"), ORDERS)
+    assert bool(list(place_problems(config(), catalog(kind).target, tables))) is collide
+
+
+def test_new_tables_of_one_name_stop_no_pipeline_with_copied_tables() -> None:
+    """They were created at the source since. A manifest that moves copied tables to one place is refused as before."""
+    one, other = QualifiedTable("a", "t"), QualifiedTable("b", "t")
+    copied = {TableId(9): (ORDERS, MadeAs.of(config(), ORDERS))}
+    ((error, refused),) = place_problems(config(), catalog().target, {**copied, **new(one, other)})
+    assert (error.code, refused) == ("destination_collision", False)
+    misplaced = find_misplaced(config(), catalog().target, {**copied, **new(one, other)})
+    assert misplaced.keys() == {2}, "the second one is parked"
+    moved = config(bills=TableConfig(destination_table="x"), orders=TableConfig(destination_table="x"))
+    both = copied | {TableId(10): (BILLS, MadeAs.of(config(), BILLS))}
+    assert [refused for _, refused in place_problems(moved, catalog().target, both)] == [True]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "a/b", "a\\b", "a#b?c%d", "a\nb\t", " a ", "a.b", "metadata"])
@@ -152,6 +167,6 @@ def test_a_new_table_under_the_old_name_is_misplaced() -> None:
 
 def test_a_check_lists_all_that_is_wrong_with_names() -> None:
     """A collision keeps a pipeline from starting; a name that cannot be used keeps only its table out."""
-    tables = [QualifiedTable("a", "t"), QualifiedTable("b", "t"), QualifiedTable("a", "größe")]
+    tables = new(QualifiedTable("a", "t"), QualifiedTable("b", "t"), QualifiedTable("a", "größe"))
     found = [(error.code, refused) for error, refused in place_problems(config(), catalog("Hive").target, tables)]
     assert found == [("destination_name_unusable", False), ("destination_collision", True)]

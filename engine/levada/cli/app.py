@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from typer.core import TyperGroup
 
 from levada import __version__
 from levada.cli.exits import Exit
-from levada.cli.output import Output, show_error, write_json
+from levada.cli.output import Output, reader_has_left, show_any_text, show_error, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest
 
@@ -27,9 +28,12 @@ class Commands(TyperGroup):
         """Run the command; turn an error into its text and exit code, a returned `Exit` into the exit code."""
         try:
             end = super().invoke(ctx)
+            sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and reader_has_left():
+                raise typer.Exit(Exit.FAILED) from None
             show_error(error, debug=bool(ctx.params.get("debug")))
             raise typer.Exit(Exit.USAGE if isinstance(error, InvalidManifest) else Exit.FAILED) from None
         if isinstance(end, Exit) and end is not Exit.OK:
@@ -100,6 +104,7 @@ def levada(
     """Postgres tables, kept up to date in a lakehouse."""
     from levada.runtime.logging import configure
 
+    show_any_text()
     # Answers of short commands are not to be mixed with log lines; a running engine tells what it does.
     configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand != "run")
 
@@ -118,6 +123,8 @@ def run(
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds for --until.")] = None,
 ) -> Exit:
     """Run a pipeline until it is stopped, or has reached a goal."""
+    if timeout is not None and not timeout >= 0:
+        raise typer.BadParameter("is a number of seconds, 0 or more", param_hint="--timeout")
     if timeout is not None and until is None:
         raise typer.BadParameter("is for --until", param_hint="--timeout")
     # Before the imports, which take a second: a signal in that time is a clean stop too.

@@ -41,7 +41,7 @@ class Step:
 
 def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
     """List what is to be removed, ask unless ``confirmed``, and remove it."""
-    if running_progress(work_dir) is not None:
+    if running_progress(work_dir, manifests.pipeline.metadata.name) is not None:
         raise NeedsOperator(
             "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
         )

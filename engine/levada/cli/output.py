@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import select
 import sys
 import traceback
 from collections.abc import Iterator
@@ -55,6 +58,23 @@ def working(what: str) -> Iterator[None]:
 def write_json(value: Any) -> None:
     """Write one JSON document to standard output."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def show_any_text() -> None:
+    """Escape the characters that the encoding of standard output or error does not have, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def reader_has_left() -> bool:
+    """Return True if nothing reads standard output any more, as in ``| head -1``. What remains is then dropped."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(events & select.POLLERR for _, events in poll.poll(0)):
+        return False
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it is open until the process ends
+    return True
 
 
 def show_error(error: BaseException, *, debug: bool) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.cli.check import refused, show_problems
-from levada.cli.engine import announced
+from levada.cli.engine import announced, work_dir_unusable
 from levada.cli.exits import Exit
 from levada.cli.figures import duration
 from levada.cli.hints import runnable
@@ -275,11 +275,7 @@ def make_folder(work_dir: Path) -> None:
     try:
         private_folder(work_dir)
     except OSError as error:
-        raise NeedsOperator(
-            "work_dir_unusable",
-            f"the work folder {work_dir} cannot be made: {error.strerror}",
-            hint="name another folder with --work-dir DIR",
-        ) from None
+        raise work_dir_unusable(work_dir, f"made: {error.strerror}") from None
 
 
 def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:

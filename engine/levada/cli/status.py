@@ -36,7 +36,7 @@ from levada.values import QualifiedTable, SnapshotId, TableId
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
-    document: Document | None = running_progress(work_dir)
+    document: Document | None = running_progress(work_dir, manifests.pipeline.metadata.name)
     if document is None:
         document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
     if output is Output.JSON:

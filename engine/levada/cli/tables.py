@@ -61,7 +61,7 @@ def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> li
         raise NeedsOperator(
             "unknown_table",
             f"not a table of this pipeline: {', '.join(unknown)}",
-            hint=f"its tables are: {', '.join(map(str, sorted(known))) or 'none'}",
+            hint=f"its tables are: {' '.join(t.argument for t in sorted(known)) or 'none'}",
         )
     return tables
 

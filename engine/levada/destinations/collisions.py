@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from levada.errors import NeedsOperator
@@ -43,18 +43,6 @@ class Place:
     table: QualifiedTable
     wanted: Target
     held: Target | None = None
-
-
-def find_collisions(
-    tables: Iterable[QualifiedTable], target_of: Callable[[QualifiedTable], Target | None]
-) -> tuple[Collision, ...]:
-    """Return each target that several tables have; ``target_of`` returns None where a table's is unknown."""
-    known: dict[str, tuple[str, list[QualifiedTable]]] = {}
-    for table in sorted(tables):
-        target = target_of(table)
-        if target is not None:
-            known.setdefault(target.identity, (target.name, []))[1].append(table)
-    return tuple(Collision(name, tuple(found)) for name, found in known.values() if len(found) > 1)
 
 
 def find_later(places: Iterable[Place]) -> dict[TableId, Place]:

@@ -134,6 +134,20 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
     return tuple(QualifiedTable(schema, name) for schema, name in rows)
 
 
+@source_errors("reading the OIDs of tables")
+def read_table_ids(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, TableId]:
+    """Return the OIDs of those of the tables that exist."""
+    rows = conn.execute(
+        """
+        SELECT n.nspname, c.relname, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN unnest(%s::text[], %s::text[]) AS wanted (schema, name) ON n.nspname = schema AND c.relname = name""",
+        [[t.schema for t in tables], [t.name for t in tables]],
+    ).fetchall()
+    return {QualifiedTable(schema, name): TableId(oid) for schema, name, oid in rows}
+
+
 def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
     """Return what the catalog says of the table; raise NeedsOperator ``table_missing``."""
     query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")

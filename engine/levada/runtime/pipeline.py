@@ -44,7 +44,7 @@ from levada.runtime.source import SourceTables, discover, prepare_source
 from levada.runtime.source_before import SourceBefore, read_source_before, take_back
 from levada.runtime.source_record import SourceRecord
 from levada.runtime.spark import check_jvm, spark_session
-from levada.runtime.staging_area import open_staging
+from levada.runtime.staging_area import open_staging, start_makes_room
 from levada.runtime.stored_ledger import StoredLedger
 from levada.runtime.supervisor import Supervisor
 from levada.segments.ledger import Ledger
@@ -252,7 +252,7 @@ class Pipeline:
         # Before the epoch: a process that cannot run must not end the one that does.
         self._spark = self._spark or spark_session(f"levada {config.name}")
         staging = self._staging = open_staging(config.staging)
-        staging.probe()
+        self._probe(staging)
         self._epoch = store.next_epoch()
         store.load_table_schemas()
         store.load_table_replication_states()
@@ -268,6 +268,15 @@ class Pipeline:
         self._launch()
         self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
         self._thread.start()
+
+    def _probe(self, staging: Staging) -> None:
+        """Raise if the staging area cannot be used, unless this start makes room in it."""
+        try:
+            staging.probe()
+        except Transient as error:
+            if not start_makes_room(error, staging, self.config.name):
+                raise
+            _log.warning("capture waits until staged segments are applied: %s", error)
 
     def _assemble(self, lost: SlotLost | None) -> None:
         """Verify the source, and make the capture and the supervisor; see `prepare_source` for ``lost``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from levada.destinations.collisions import Collision, Place, Target, find_collisions, find_later
+from levada.destinations.collisions import Collision, Place, Target, find_later
 from levada.destinations.interface import TableSettings
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
@@ -36,32 +36,31 @@ def find_misplaced(
 def refuse_collisions(
     config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
 ) -> None:
-    """Raise NeedsOperator ``destination_collision`` if two tables want a place that neither has.
-
-    Where one has it already, it goes on, and the other one is parked.
-    """
+    """Raise NeedsOperator ``destination_collision`` for tables of one place that keep the pipeline from starting."""
     known = {t.id: (t.name, made(store.get_table_controls(t.id))) for t in tables}
-    places, _ = _places(config, target, known)
-    named = {p.id: p for p in places}
-    for table, owner in find_later(places).items():
-        if owner.held is None or owner.held.identity != named[table].wanted.identity:
-            raise Collision(owner.wanted.name, (owner.table, named[table].table)).error()
+    for error, refused in place_problems(config, target, known):
+        if refused:
+            raise error
 
 
 def place_problems(
-    config: PipelineConfig, target: TargetOf, tables: Iterable[QualifiedTable]
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
 ) -> Iterator[tuple[NeedsOperator, bool]]:
-    """Yield what is wrong with the names that tables would have, and whether that keeps a pipeline from starting."""
-    usable = []
-    for table in tables:
-        try:
-            target(table, MadeAs.of(config, table).settings(table))
-        except NeedsOperator as error:
-            yield error, False
-        else:
-            usable.append(table)
-    for collision in find_collisions(usable, lambda t: target(t, MadeAs.of(config, t).settings(t))):
-        yield collision.error(), True
+    """Yield the tables without a place of their own, and True for those that keep the pipeline from starting.
+
+    A table whose place another one holds is parked, and so is a new table of a pipeline with copied tables: what is
+    created at the source stops no other table. A manifest that gives one place to several tables is refused.
+    """
+    places, unusable = _places(config, target, tables)
+    yield from ((error, False) for error in unusable.values())
+    by_id, begun = {p.id: p for p in places}, any(before is not None for _, before in tables.values())
+    for table, owner in find_later(places).items():
+        wanted, both_new = by_id[table].wanted, owner.held is None and by_id[table].held is None
+        held = owner.held is not None and owner.held.identity == wanted.identity
+        yield (
+            Collision(owner.wanted.name, (owner.table, by_id[table].table)).error(),
+            not held and not (begun and both_new),
+        )
 
 
 def _places(

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
-from levada.errors import LevadaError, NeedsOperator
-from levada.postgres.catalog import list_tables
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import read_table_ids
 from levada.postgres.preflight import Problem, Severity
 from levada.runtime.config import PipelineConfig
+from levada.runtime.controls import MadeAs, made
 from levada.runtime.manifest import make_destination, open_store, pipeline_config
 from levada.runtime.placement import place_problems
 from levada.runtime.retries import mends_itself
-from levada.runtime.source import check_source
+from levada.runtime.source import check_source, covered_tables
 from levada.runtime.spark import borrowed_session
-from levada.runtime.staging_area import open_staging
+from levada.runtime.staging_area import open_staging, start_makes_room
 from levada.spec import Manifests
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
+from levada.values import TableId
 
 
 def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> tuple[Problem, ...]:
@@ -39,20 +43,29 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     except LevadaError as error:
         return (_problem(error),)
     problems = [*_raised(lambda: _check_folder(work_dir)), *check_source(config)]
-    begun = False
+    stored = _Stored()
     try:
-        begun = _has_copies(manifests, config)
+        stored = _read_store(manifests, config)
     except LevadaError as error:
         problems.append(_problem(error))
-    problems += _raised(lambda: open_staging(config.staging).probe())
-    problems += _destination_problems(manifests, secrets, config, begun=begun)
+    problems += _staging_problems(config)
+    problems += _destination_problems(manifests, secrets, config, stored)
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the store keeps: whether a table was copied, and what each was copied as, where that can be read."""
+
+    begun: bool = False
+    copied_as: Mapping[TableId, MadeAs] = field(default_factory=dict)
 
 
 def _check_folder(work_dir: Path) -> None:
     """Raise NeedsOperator ``work_dir_unusable`` unless the folder is writable, or can be created."""
-    existing = next(p for p in (work_dir, *work_dir.parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    # Not Path.exists, which raises for a folder that may not be entered.
+    existing = next(p for p in (work_dir, *work_dir.parents) if os.path.lexists(p))
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
         raise NeedsOperator(
             "work_dir_unusable",
             f"the work folder {work_dir} cannot be written",
@@ -60,41 +73,71 @@ def _check_folder(work_dir: Path) -> None:
         )
 
 
-def _has_copies(manifests: Manifests, config: PipelineConfig) -> bool:
-    """Return True if the store holds a table that was copied; raise what keeps the store from being used."""
-    store = manifests.pipeline.spec.store
-    if store.postgres is not None:
-        return check_postgres_store(config.source, config.name, store.postgres.schema_name)
-    opened = open_store(manifests, config)
+def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
+    """Read what the store keeps of the pipeline's tables; raise what keeps the store from being used."""
+    spec = manifests.pipeline.spec.store
+    if spec.postgres is not None:
+        found = check_postgres_store(config.source, config.name, spec.postgres.schema_name)
+        if not found.current:
+            # To open it would create or migrate it.
+            return _Stored(found.has_copies)
+    store = open_store(manifests, config)
     try:
-        opened.load_table_replication_states()
-        return any(not isinstance(p, Init | DataSync) for p in opened.get_table_replication_states().values())
+        store.load_table_replication_states()
+        store.load_table_controls()
+        states = store.get_table_replication_states()
+        begun = any(not isinstance(p, Init | DataSync) for p in states.values())
+        return _Stored(begun, {t: before for t in states if (before := made(store.get_table_controls(t))) is not None})
     finally:
-        opened.close()
+        store.close()
+
+
+def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
+    try:
+        staging = open_staging(config.staging)
+        try:
+            staging.probe()
+        except Transient as error:
+            yield _problem(error, _warning_if(start_makes_room(error, staging, config.name)))
+    except LevadaError as error:
+        yield _problem(error)
 
 
 def _destination_problems(
-    manifests: Manifests, secrets: Path | None, config: PipelineConfig, *, begun: bool
+    manifests: Manifests, secrets: Path | None, config: PipelineConfig, stored: _Stored
 ) -> Iterator[Problem]:
+    begun = stored.begun
     try:
         with _opened(manifests, secrets, config) as destination:
-            for error, refused in _place_problems(config, destination):
-                yield _problem(error, Severity.ERROR if refused else Severity.WARNING)
-            destination.startup()
-            destination.check()
+            for error, refused in _place_problems(config, destination, stored):
+                unknown = begun and not stored.copied_as
+                yield _problem(error, _warning_if(unknown or not refused))
+            try:
+                perform(destination.startup)
+            except LevadaError as error:
+                yield _problem(error, _warning_if(begun and mends_itself(error)))
+                return
+            # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
+            yield from _raised(lambda: perform(destination.check), _warning_if(begun))
     except LevadaError as error:
-        waits = begun and mends_itself(error)
-        yield _problem(error, Severity.WARNING if waits else Severity.ERROR)
+        yield _problem(error)
 
 
-def _place_problems(config: PipelineConfig, destination: Destination) -> tuple[tuple[NeedsOperator, bool], ...]:
+def _warning_if(harmless: bool) -> Severity:
+    return Severity.WARNING if harmless else Severity.ERROR
+
+
+def _place_problems(
+    config: PipelineConfig, destination: Destination, stored: _Stored
+) -> tuple[tuple[NeedsOperator, bool], ...]:
     try:
         with config.source.connect(application="check") as connection:
-            selected = sorted(table for table in list_tables(connection) if config.selects(table))
+            ids = read_table_ids(connection, covered_tables(config, connection))
     except LevadaError:
         # The check of the source has reported it.
         return ()
-    return tuple(place_problems(config, destination.target, selected))
+    known = {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
+    return tuple(place_problems(config, destination.target, known))
 
 
 @contextmanager
@@ -110,11 +153,11 @@ def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) 
             destination.shutdown()
 
 
-def _raised(check: Callable[[], object]) -> Iterator[Problem]:
+def _raised(check: Callable[[], object], severity: Severity = Severity.ERROR) -> Iterator[Problem]:
     try:
         check()
     except LevadaError as error:
-        yield _problem(error)
+        yield _problem(error, severity)
 
 
 def _problem(error: LevadaError, severity: Severity = Severity.ERROR) -> Problem:

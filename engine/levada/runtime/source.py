@@ -130,6 +130,14 @@ def discover(config: PipelineConfig, connection: psycopg.Connection[Any], known:
     return SourceTables(published, state, unidentified, incomplete)
 
 
+def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
+    """Return the tables that a start would replicate; change nothing."""
+    if not config.publication.managed:
+        return {t.name for t in _published(config, connection)}
+    selected = {t for t in list_tables(connection) if config.selects(t)}
+    return leave_out_unidentified(connection, config.publication.name, selected)[0]
+
+
 def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
     try:
         tables = published_tables(connection, config.publication.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from levada.destinations.iceberg.catalog import read_credentials
+from levada.errors import LevadaError
 from levada.runtime.config import StagingConfig
 from levada.segments.staging import Staging
 
@@ -19,3 +20,12 @@ def open_staging(config: StagingConfig) -> Staging:
         properties |= read_credentials(config.credentials)
     store = {key: value for key, value in properties.items() if key.startswith(_STORE_PROPERTIES)}
     return Staging.open(config.uri, durable=config.durable, properties=store)
+
+
+def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> bool:
+    """Return True if the staging area is full, and holds files of the pipeline.
+
+    A start removes those that no segment names, and frees the others as it applies them. Refusing that start would
+    keep the staging area full.
+    """
+    return error.code == "staging_full" and bool(staging.list(pipeline))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -10,7 +11,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.stores.migrations import store_version
+from levada.stores.migrations import MIGRATIONS, store_version
 
 _RIGHTS: Final = """
 SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
@@ -22,8 +23,16 @@ FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
 """
 
 
-def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> bool:
-    """Return True if the store holds a table of the pipeline that was copied.
+@dataclass(frozen=True, slots=True)
+class FoundStore:
+    """The store as it is. ``current``: it can be opened without a change. ``has_copies``: of tables of the pipeline."""
+
+    current: bool
+    has_copies: bool
+
+
+def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> FoundStore:
+    """Return what the store holds.
 
     Raise NeedsOperator ``store_privilege_missing`` if the role may neither use the schema nor create it, and
     ``store_newer`` if a later release of Levada has migrated it.
@@ -53,12 +62,11 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
                 schema,
                 role,
             )
-        return exists and _has_copies(conn, pipeline, schema)
+        version = store_version(conn, schema) if exists else 0
+        return FoundStore(version == len(MIGRATIONS), version > 0 and _has_copies(conn, pipeline, schema))
 
 
 def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bool:
-    if not store_version(conn, schema):
-        return False
     query = sql.SQL(
         "SELECT FROM {} WHERE pipeline = %s AND is_current AND phase->>'phase' NOT IN ('Init', 'DataSync') LIMIT 1"
     ).format(sql.Identifier(schema, "table_phases"))

@@ -1,0 +1,87 @@
+"""Arguments, folders and terminals that are not as they should be: no end is an ``internal_error``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from levada.cli.engine import announced, running_progress
+from levada.errors import NeedsOperator
+
+
+def run_levada(*args: object) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, with its output in a pipe that nothing reads."""
+    command = [sys.executable, "-m", "levada", *map(str, args)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    return subprocess.CompletedProcess(command, process.wait(60), "", errors)
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """Answer any request with these bytes, on a port that the block is told."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", [["schema"], ["version"], ["--help"]])
+def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
+    """As with ``| head -1``: nothing is printed for it."""
+    done = run_levada(*command)
+    assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1"])
+def test_a_time_limit_is_a_number(tmp_path: Path, seconds: str) -> None:
+    """Python takes ``nan`` for a number. As a limit it would never be over."""
+    manifest = tmp_path / "pipeline.yaml"
+    manifest.touch()
+    done = run_levada("run", manifest, "--until", "caught-up", "--timeout", seconds)
+    assert done.returncode == 2
+    assert "--timeout" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["a file", "a folder with a folder", "too long"])
+def test_no_engine_runs_in_a_folder_that_is_none(tmp_path: Path, kind: str) -> None:
+    """The status is then that of the store."""
+    folder = tmp_path / ("x" * 300 if kind == "too long" else "work")
+    if kind == "a file":
+        folder.touch()
+    elif kind == "a folder with a folder":
+        (folder / "engine.json").mkdir(parents=True)
+    assert running_progress(folder) is None
+    with pytest.raises(NeedsOperator) as unusable, announced(folder, "http://127.0.0.1:1"):
+        pass
+    assert unusable.value.code == "work_dir_unusable"
+
+
+def test_a_stale_address_is_no_engine(tmp_path: Path) -> None:
+    """An engine that was killed leaves its address, and another server may have taken the port since."""
+    header = b"HTTP/1.0 200 OK\r\n\r\n"
+    other = json.dumps({"pipeline": "other"}).encode()
+    for body in (b"SSH-2.0\r\n", header + b"[]", header + b"{}", header + other):
+        with answering(body) as address, announced(tmp_path, address):
+            assert running_progress(tmp_path, "shop") is None, body
+    with answering(header + other) as address, announced(tmp_path, address):
+        assert running_progress(tmp_path, "other") == {"pipeline": "other"}
