@@ -238,6 +238,13 @@ def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> No
     assert "public.items public.orders" in unknown.stderr
 
 
+def test_a_request_before_the_first_run_leads_to_a_run(manifest: Path) -> None:
+    """The publication is the pipeline's own to create: no hint has the user publish all tables."""
+    result = on(manifest, "resync", "orders")
+    assert (result.exit_code, "[publication_missing]" in result.stderr) == (1, True)
+    assert f"hint: levada run {manifest} --secrets" in result.stderr
+
+
 def test_requests_to_a_memory_store_say_that_they_cannot_arrive(manifest: Path, db: Database) -> None:
     """What is in another process's memory is out of reach."""
     manifest.write_text(yaml.safe_dump(manifest_of(db, store={"memory": {}})))

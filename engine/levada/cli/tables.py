@@ -47,9 +47,15 @@ def resync(manifests: Manifests, secrets: Path | None, names: Sequence[str] | No
 
 
 def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
-    """Return the pipeline's tables with their ids, from the source's catalog."""
-    with config.source.connect(application="tables") as connection:
-        published = published_tables(connection, config.publication.name)
+    """Return the pipeline's tables with their ids, from the source's catalog; raise ``publication_missing``."""
+    try:
+        with config.source.connect(application="tables") as connection:
+            published = published_tables(connection, config.publication.name)
+    except NeedsOperator as error:
+        if error.code != "publication_missing" or not config.publication.managed:
+            raise
+        # A statement that publishes all tables would break the UPDATEs of those without a replica identity.
+        raise NeedsOperator(error.code, f"{error.message}; a start creates it", hint="levada run MANIFEST") from None
     return {t.name: t.id for t in published if config.selects(t.name)}
 
 

@@ -120,7 +120,7 @@ def _destination_problems(
             # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
             yield from _raised(lambda: perform(destination.check), _warning_if(begun))
     except LevadaError as error:
-        yield _problem(error)
+        yield _problem(error, _warning_if(begun and mends_itself(error)))
 
 
 def _warning_if(harmless: bool) -> Severity:
