@@ -95,6 +95,8 @@ def test_a_table_that_comes_later_waits_for_a_name_of_its_own(engine: Engine, db
     engine.write_manifest()
     engine.wait_for(lambda p: collides(p, "s2.t") and is_ready(p, "s1.t"))
     engine.stop()
+    # The operator checks before each start.
+    assert "destination_collision" in engine.levada("check", *engine.options()).stderr
     engine.start()
     db.execute("INSERT INTO s1.t VALUES (10)")
     engine.wait_for(lambda p: collides(p, "s2.t") and is_ready(p, "s1.t") and ids(engine, "t", "lake") == [1, 10])
