@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Database
 
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, SlotLost
 from levada.runtime.asked_before import take_requested_resyncs
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.source import prepare_source
@@ -17,7 +17,17 @@ from levada.runtime.staging_area import open_staging
 from levada.segments.log import SegmentLog
 from levada.stores import MemoryStore, PipelineStore, PostgresStore
 from levada.stores.interface import TableAction
+from levada.stores.phases import Errored, Init, Ready, RetryPolicy
 from levada.values import Lsn, TableId
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def killed(*_: object) -> None:
+    """End here, as by kill -9."""
+    raise Killed
 
 
 def start(config: PipelineConfig, store: PipelineStore) -> None:
@@ -30,14 +40,18 @@ def start(config: PipelineConfig, store: PipelineStore) -> None:
     prepare_source(config, store, SourceRecord(store), log)
 
 
-def test_lost_store_holds_the_start(db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is copied over what the lake has before a resync is requested, or the policy says so."""
+@pytest.fixture
+def config(db: Database, tmp_path: Path) -> PipelineConfig:
+    """A pipeline over a database with one table."""
     db.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    slot = SlotConfig(f"levada_{db.name}")
-    config = PipelineConfig(
-        "shop", db.connection, slot, PublicationConfig("levada_shop"), StagingConfig(str(tmp_path)), tmp_path,
-        selects=lambda table: table.schema == "public",
+    return PipelineConfig(
+        "shop", db.connection, SlotConfig(f"levada_{db.name}"), PublicationConfig("levada_shop"),
+        StagingConfig(f"file://{tmp_path / 'staging'}"), tmp_path, selects=lambda table: table.schema == "public",
     )  # fmt: skip
+
+
+def test_lost_store_holds_the_start(db: Database, config: PipelineConfig, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is copied over what the lake has before a resync is requested, or the policy says so."""
     start(config, PostgresStore(db.connection, "shop"))
     start(config, PostgresStore(db.connection, "shop"))
     db.execute("DROP SCHEMA levada CASCADE")
@@ -47,21 +61,63 @@ def test_lost_store_holds_the_start(db: Database, tmp_path: Path, caplog: pytest
         assert raised.value.code == "store_empty"
         assert "levada resync MANIFEST --all" in raised.value.hint
     start(config, MemoryStore("shop"))
-    start(replace(config, slot=replace(slot, resync_when_lost=True)), PostgresStore(db.connection, "shop"))
+    start(replace(config, slot=replace(config.slot, resync_when_lost=True)), PostgresStore(db.connection, "shop"))
     assert "state was lost" in caplog.text
     [(oid,)] = db.query("SELECT 't'::regclass::oid")
     PostgresStore(db.connection, "shop").request_table_action(TableId(oid), TableAction.RESYNC)
     start(config, PostgresStore(db.connection, "shop"))
 
 
-def test_staged_changes_are_evidence_too(db: Database, tmp_path: Path) -> None:
+def test_staged_changes_are_evidence_too(db: Database, config: PipelineConfig) -> None:
     """Where the slot is gone as well, the staging area shows that the pipeline has run."""
-    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    config = PipelineConfig(
-        "shop", db.connection, SlotConfig(f"levada_{db.name}"), PublicationConfig("levada_shop"),
-        StagingConfig(str(tmp_path)), tmp_path, selects=lambda table: table.schema == "public",
-    )  # fmt: skip
     SegmentLog(open_staging(config.staging), "shop").writer(1, Lsn(50)).commit(Lsn(100))
     with pytest.raises(NeedsOperator) as raised:
         start(config, PostgresStore(db.connection, "shop"))
     assert raised.value.code == "store_empty"
+
+
+def test_an_engine_killed_as_it_makes_its_slot_starts_again(db: Database, config: PipelineConfig) -> None:
+    """The slot of a first start that came no further is no sign of a lost store.
+
+    The server ends the statement that makes the slot after its client is gone.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SourceRecord, "begin", killed)
+        with pytest.raises(Killed):
+            start(config, PostgresStore(db.connection, "shop"))
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", config.slot.name) == [(1,)]
+    start(config, PostgresStore(db.connection, "shop"))
+
+
+def test_a_lost_slot_holds_only_for_tables_that_a_resync_can_name(db: Database, config: PipelineConfig) -> None:
+    """A table that is not published any more, or dropped, does not keep the start from a resync of all the others.
+
+    One that was parked for good stays parked.
+    """
+    db.execute("CREATE TABLE parked (id int PRIMARY KEY)", "CREATE TABLE left_out (id int PRIMARY KEY)")
+    config = replace(config, selects=lambda table: table.name in ("t", "parked"))
+    start(config, PostgresStore(db.connection, "shop"))
+    ids = {name: TableId(oid) for name, oid in db.query(
+        "SELECT relname, oid::bigint FROM pg_class WHERE relname IN ('t', 'parked', 'left_out')"
+    )}  # fmt: skip
+    void = Errored(
+        code="segment_missing", reason="a segment is lost", solution="resync", retry_policy=RetryPolicy.NO_RETRY,
+        attempts=1, next_retry=None,
+    )  # fmt: skip
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    dropped = TableId(4_000_000_000)
+    store.update_table_replication_states(
+        {ids["t"]: Ready(), ids["left_out"]: Ready(), dropped: Ready(), ids["parked"]: void}
+    )
+    db.query("SELECT pg_drop_replication_slot(%s)", config.slot.name)
+    with pytest.raises(SlotLost) as raised:
+        start(config, PostgresStore(db.connection, "shop"))
+    assert (raised.value.code, "; 1 tables depend" in raised.value.message) == ("slot_missing", True)
+    PostgresStore(db.connection, "shop").request_table_action(ids["t"], TableAction.RESYNC)
+    start(config, PostgresStore(db.connection, "shop"))
+    store = PostgresStore(db.connection, "shop")
+    store.load_table_replication_states()
+    phases = dict(store.get_table_replication_states())
+    assert phases.pop(ids["parked"]) == void
+    assert set(map(type, phases.values())) == {Init}

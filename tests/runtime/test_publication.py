@@ -15,7 +15,11 @@ from tests.runtime.test_changes import Only, wait_for
 
 from levada.errors import Transient
 from levada.runtime.deciding import is_void
+from levada.runtime.retries import RetryLimits
+from levada.schema import ReplicatedTableSchema
+from levada.stores.interface import TableAction
 from levada.stores.phases import Errored
+from levada.values import TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +74,26 @@ def test_a_table_without_identity_is_left_out(rig: Published, db: Database, capl
     assert "identity_missing" in caplog.text
     db.execute("ALTER TABLE scratch ADD PRIMARY KEY (id)")
     rig.wait(lambda p: p.ready and rig.destination.copies_of("scratch") == 1)
+
+
+def test_a_copy_after_the_loss_is_retried(rig: Published, db: Database) -> None:
+    """A requested copy that fails once is made again by itself: the gap before it does not park the table again."""
+    rig.config = replace(rig.config, retries=RetryLimits(delay_s=3.0))
+    rig.start()
+    rig.wait_caught_up()
+    rig.sql("ALTER PUBLICATION {p} DROP TABLE orders", "ALTER PUBLICATION {p} ADD TABLE orders")
+    rig.code("orders", "publication_membership_changed")
+
+    drop = rig.destination.drop_table_for_copy
+
+    def fail(schema: ReplicatedTableSchema) -> None:
+        rig.destination.drop_table_for_copy = drop  # type: ignore[method-assign]  # as before
+        raise Transient("destination_unavailable", "the destination does not answer")
+
+    rig.destination.drop_table_for_copy = fail  # type: ignore[method-assign]  # it fails once
+    [(orders,)] = db.query("SELECT 'orders'::regclass::oid")
+    rig.store().request_table_action(TableId(orders), TableAction.RESYNC)
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
 
 
 def test_an_error_after_the_loss_leaves_the_table_parked(rig: Published, db: Database) -> None:

@@ -1,9 +1,9 @@
 """Detection of a store that has lost the state of its pipeline.
 
 An empty store looks like a first start, which copies every table and replaces what the lake has. But a pipeline
-records in its store that it made its slot, and stages nothing before that. So a slot or staged segments of a pipeline
-of which the store knows nothing mean that the state was lost: a schema was dropped, ConfigMaps were deleted, or the
-manifest names another store.
+records in its store that it makes its slot before it does, and stages nothing before that. So a slot or staged segments
+of a pipeline of which the store knows nothing mean that the state was lost: a schema was dropped, ConfigMaps were
+deleted, or the manifest names another store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def require_state(
 ) -> None:
     """Raise NeedsOperator ``store_empty`` if the store has lost the pipeline's state and the policy is to hold.
 
-    ``staged`` is the end of the newest segment. ``recorded``: the store has the record that is made with the slot. A
+    ``staged`` is the end of the newest segment. ``recorded``: the store has the record that is made before the slot. A
     requested resync leaves its mark in the store, so that the next start goes on.
     """
     if isinstance(store, MemoryStore) or store.get_table_replication_states():

@@ -62,14 +62,21 @@ def keep_copied(store: PipelineStore, table: TableId) -> None:
 
 
 def forget_copied(store: PipelineStore, table: TableId) -> None:
-    """Forget what a copy of the table noted."""
-    store.delete_fingerprint(_copy_of(table))
+    """Forget how the table was published at its copies, where its next state begins with a new copy."""
+    for subject in (table_worker(table), _copy_of(table)):
+        if store.get_fingerprint(subject) is not None:
+            store.delete_fingerprint(subject)
 
 
 def keep_publication(store: PipelineStore, state: PublicationState) -> None:
     """Keep the publication that the slot can be read with."""
     if state.identity is not None and store.get_fingerprint(_PUBLICATION) != str(state.identity.oid):
         store.store_fingerprint(_PUBLICATION, str(state.identity.oid))
+
+
+def intends_slot(store: PipelineStore) -> bool:
+    """Return True if a start of this pipeline came as far as its slot, see `unreadable_slot`."""
+    return store.get_fingerprint(_PUBLICATION) is not None
 
 
 def unreadable_slot(

@@ -83,7 +83,8 @@ class Roster:
     ) -> None:
         """Take up the tables where the store and the destination say they are, and the segments that are staged.
 
-        A table whose destination is beyond ``verified_to`` is not from the history that the source has now.
+        A table whose destination is beyond ``verified_to`` is not from the history that the source has now. With
+        ``resync`` every table begins with a copy, except those that were parked for good before.
         """
         for manifest in manifests:
             self.land(manifest)
@@ -97,7 +98,8 @@ class Roster:
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for table in source.published:
             stored = phases.get(table.id)
-            self._add(table.id, table.name, Init() if resync else at_restart(stored), stored)
+            begins = resync and not (stored is not None and is_void(stored))
+            self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
         self._park_gaps(source)
 
     def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
@@ -284,6 +286,9 @@ class Roster:
 
     def _hold(self, record: TableRecord) -> None:
         """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
+        if isinstance(record.phase, Init):
+            # What was known of earlier copies must not count against the next one when it fails.
+            forget_copied(self._store, record.id)
         if is_void(record.phase) or isinstance(record.phase, Init):
             self._doubted.pop(record.id, None)
             self.backlog.track(record.id, self.staged_lsn, holds=False)

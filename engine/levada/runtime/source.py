@@ -27,8 +27,10 @@ from levada.postgres.publications import CoverageReport, ensure_coverage, leave_
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
+from levada.runtime.deciding import is_void
 from levada.runtime.lost_state import require_state
-from levada.runtime.published import keep_publication, unreadable_slot
+from levada.runtime.phases import at_restart
+from levada.runtime.published import intends_slot, keep_publication, unreadable_slot
 from levada.runtime.source_record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
@@ -100,13 +102,14 @@ def prepare_source(
     refuse(problems)
     with config.source.connect(application="start") as connection:
         slot = inspect_slot(connection, config.slot.name)
-        require_state(config, store, slot, log.end(), recorded=record.known)
+        require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
         tables = discover(config, connection, store.get_table_replication_states())
         _require_tables(config, tables)
         found(tables.published)
         install_ddl_trigger(connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
-        resync, verified_to = _ensure_slot(config, connection, store, record, log, lost)
+        published = frozenset(t.id for t in tables.published)
+        resync, verified_to = _ensure_slot(config, connection, store, record, log, lost, published)
         keep_publication(store, tables.publication)
         return SourceState(tables, resync, verified_to)
 
@@ -178,10 +181,13 @@ def _ensure_slot(
     record: SourceRecord,
     log: SegmentLog,
     lost: SlotLost | None,
+    published: Collection[TableId],
 ) -> tuple[bool, Lsn | None]:
     """Verify the server and the slot, or begin with both where no table depends on them.
 
-    Return whether every table begins with a copy, and the position that the server was verified to, see `SourceState`.
+    A table that is no longer published cannot be copied again, and is parked or forgotten later. One that is parked for
+    good has missed changes already. Neither depends on the slot. Return whether every table begins with a copy, and the
+    position that the server was verified to, see `SourceState`.
     """
     begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
     if begun and lost is None:
@@ -189,12 +195,15 @@ def _ensure_slot(
             return False, _verify(config, record, log)
         except SlotLost as error:
             lost = error
-    if begun and lost is not None and not config.slot.resync_when_lost:
-        raise SlotLost(
-            lost.code,
-            f"{lost.message}; {len(begun)} tables depend on it",
-            hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
-        )
+    if lost is not None and not config.slot.resync_when_lost:
+        phases = store.get_table_replication_states()
+        begun = {t: init for t, init in begun.items() if not is_void(phases[t])}
+        if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
+            raise SlotLost(
+                lost.code,
+                f"{lost.message}; {len(depend)} tables depend on it",
+                hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
+            )
     # First: a process that ends between the two must not find tables that trust the new slot.
     store.update_table_replication_states(begun)
     status = inspect_slot(connection, config.slot.name)
