@@ -31,7 +31,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore, TableAction, TableControls
-from levada.stores.phases import Errored, Init, TableReplicationPhase
+from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, SyncWait, TableReplicationPhase
 from levada.stores.storage import resync_worker, table_worker
 from levada.values import Lsn, QualifiedTable, TableId, resync_command
 
@@ -304,6 +304,11 @@ class Roster:
         self.backlog.track(record.id, position)
         verified_to = self._doubted.pop(record.id, None)
         if position is not None and verified_to is not None and position > verified_to:
+            if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
+                # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
+                _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
+                self.begin_again(record)
+                return
             self.void(record, _from_another_history(record, position, verified_to))
         self._require_complete(record)
         if position is None and not isinstance(record.phase, Errored):
