@@ -208,6 +208,13 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}
 
 
+def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Database) -> None:
+    """A command that only reads makes no store at the source."""
+    result = on(manifest, "status")
+    assert result.exit_code == Exit.OK, result.output
+    assert not db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'")
+
+
 def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path, db: Database) -> None:
     """The work folder tells its address; when it is gone, so is the address."""
     progress = replace(samples.progress(at=datetime.now(UTC)), pipeline=db.name.replace("_", "-"))

@@ -24,7 +24,7 @@ def test_unexpected_errors_keep_their_text_to_themselves(capsys: pytest.CaptureF
     err = capsys.readouterr().err
     assert "hunter2" not in err
     assert "unexpected ValueError [internal_error]" in err
-    assert "--debug" in err
+    assert "LEVADA_DEBUG=1 levada" in err
 
 
 def test_traceback_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:

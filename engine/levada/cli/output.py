@@ -6,6 +6,7 @@ import io
 import json
 import os
 import select
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -88,7 +89,12 @@ def show_error(error: BaseException, *, debug: bool) -> None:
         show_problem("error", error.code, error.message, error.hint)
     elif not debug:
         name = type(error).__name__
-        show_problem("error", "internal_error", f"unexpected {name}", "run again with: levada --debug …, and report it")
+        show_problem("error", "internal_error", f"unexpected {name}", f"{_again()}, and report it")
+
+
+def _again() -> str:
+    """Return how to run this command again with a traceback."""
+    return "run again with: LEVADA_DEBUG=1 " + shlex.join(["levada", *sys.argv[1:]])
 
 
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:

@@ -20,7 +20,7 @@ from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.cli.waiting import Left, wait_for
-from levada.errors import NeedsOperator, Transient
+from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.private import private_folder
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
@@ -64,8 +64,11 @@ def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit
     if manifests.pipeline.spec.suspend:
         console().print(resting_words(manifests), markup=False)
         return Exit.OK
-    make_folder(options.work_dir)
-    running = _Run(manifests, options, signals)
+    try:
+        make_folder(options.work_dir)
+        running = _Run(manifests, options, signals)
+    except NeedsOperator as error:
+        return refusal(error, options)
     with running.server, announced(options.work_dir, running.server.address):
         _log.info("progress at %s/v1/progress", running.server.address)
         try:
@@ -74,6 +77,18 @@ def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit
             end = Exit.TIMED_OUT if signals.received is None else ended_by(signals.received, options)
             console().print(left_words(end, manifests, options), markup=False)
             return end
+        except NeedsOperator as error:
+            if running.begun:
+                raise
+            return refusal(error, options)
+
+
+def refusal(error: NeedsOperator, options: RunOptions) -> Exit:
+    """Show what kept the pipeline from starting. A wrong manifest has an exit code of its own, so that is raised."""
+    if isinstance(error, InvalidManifest):
+        raise error
+    show_error(error, debug=options.debug)
+    return Exit.PREFLIGHT
 
 
 class _Run:
@@ -92,6 +107,11 @@ class _Run:
             port=options.port,
             progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
         )
+
+    @property
+    def begun(self) -> bool:
+        """Whether a pipeline was made, so that something may have changed."""
+        return self._pipeline is not None or self._renewing
 
     def run(self) -> Exit:
         """Check the source, then run one pipeline after another until the end; raise `Left` before there is one."""

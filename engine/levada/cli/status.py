@@ -31,6 +31,7 @@ from levada.runtime.tables import error_progress
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase
+from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, SnapshotId, TableId
 
 
@@ -90,18 +91,6 @@ def slot_progress(config: PipelineConfig) -> SlotProgress:
 
 def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
     """Return what is kept of a pipeline that does not run here; figures of a running process are unknown."""
-    store = open_store(manifests, config)
-    try:
-        store.load_table_schemas()
-        store.load_table_replication_states()
-        store.load_table_controls()
-        names, targets = table_names(store) | published_names(config), target_names(manifests)
-        tables = [
-            replace(_table(id_, names.get(id_), phase), destination_table=_place(store, id_, names.get(id_), targets))
-            for id_, phase in store.get_table_replication_states().items()
-        ]
-    finally:
-        store.close()
     now = datetime.now(UTC)
     return Progress(
         pipeline=config.name,
@@ -112,8 +101,27 @@ def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
         slot=_reachable_slot(config),
         capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
         staging=StagingProgress(config.staging.durable is not False, 0, 0),
-        tables=tuple(sorted(tables, key=lambda t: t.table)),
+        tables=tuple(sorted(stored_tables(manifests, config), key=lambda t: t.table)),
     )
+
+
+def stored_tables(manifests: Manifests, config: PipelineConfig) -> list[TableProgress]:
+    """Return the tables that the store has; none before the first run, which makes the store."""
+    postgres = manifests.pipeline.spec.store.postgres
+    if postgres is not None and not postgres_store_exists(config.source, postgres.schema_name):
+        return []
+    store = open_store(manifests, config)
+    try:
+        store.load_table_schemas()
+        store.load_table_replication_states()
+        store.load_table_controls()
+        names, targets = table_names(store) | published_names(config), target_names(manifests)
+        return [
+            replace(_table(id_, names.get(id_), phase), destination_table=_place(store, id_, names.get(id_), targets))
+            for id_, phase in store.get_table_replication_states().items()
+        ]
+    finally:
+        store.close()
 
 
 def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:

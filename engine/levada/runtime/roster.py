@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
+_GIVES_WAY: Final = frozenset({"copy_yielded"})
+"""Errors that are no failed attempts: a copy that gives way to statements is retried for as long as they come."""
 
 
 class Roster:
@@ -365,8 +367,9 @@ class Roster:
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
             self.void(record, error)
             return
-        record.attempts += 1
-        parked = named(park(error, record.attempts, self._live.now.retries, datetime.now(UTC)), record.name)
+        if not (isinstance(error, LevadaError) and error.code in _GIVES_WAY):
+            record.attempts += 1
+        parked = named(park(error, max(1, record.attempts), self._live.now.retries, datetime.now(UTC)), record.name)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
             "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error

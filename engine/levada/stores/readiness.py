@@ -66,6 +66,12 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
         return FoundStore(version == len(MIGRATIONS), version > 0 and _has_copies(conn, pipeline, schema))
 
 
+def postgres_store_exists(connection: PostgresConnection, schema: str) -> bool:
+    """Return True if the schema has a store. Unlike opening one, this makes none."""
+    with connection.connect(application="status") as conn, source_errors(f"looking for the store in schema {schema}"):
+        return store_version(conn, schema) > 0
+
+
 def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bool:
     query = sql.SQL(
         "SELECT FROM {} WHERE pipeline = %s AND is_current AND phase->>'phase' NOT IN ('Init', 'DataSync') LIMIT 1"

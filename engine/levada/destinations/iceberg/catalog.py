@@ -150,10 +150,23 @@ class CatalogConfig:
 
 
 def read_credentials(folder: Path) -> dict[str, str]:
-    """Return the files of a mounted Secret: name to content, without the line's end."""
-    return {
-        p.name: p.read_text().rstrip("\r\n") for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."
-    }
+    """Return the files of a mounted Secret: name to content, without the line's end.
+
+    Raise NeedsOperator ``credentials_unreadable`` for a file that cannot be read, or is not text.
+    """
+    files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."]
+    return {p.name: _read_key(p) for p in files}
+
+
+def _read_key(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NeedsOperator(
+            "credentials_unreadable",
+            f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
+            hint=f"write {path} as UTF-8 text, readable by this process",
+        ) from None
 
 
 def _template(text: str) -> tuple[str, ...]:
