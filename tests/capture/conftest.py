@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Database
 
 from levada.capture import CapturePosition, CaptureSettings, CaptureWorker, TableResolver
+from levada.capture.history import Known
 from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
@@ -20,7 +21,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
-from levada.values import Lsn, OnUnrepresentable, TableId
+from levada.values import Lsn, OnUnrepresentable, TableId, Witness
 
 SLOT = "levada_shop"
 PUBLICATION = "levada_shop"
@@ -42,6 +43,7 @@ class Capture:
         self._thread: threading.Thread | None = None
         self.epoch = 0
         self.ddl_messages = ddl_messages
+        self.known = Known()
         self.worker = self.new_worker()
 
     def prepare(self) -> None:
@@ -69,9 +71,20 @@ class Capture:
             **{"fill_s": 0.05, "heartbeat_s": 0.0, "idle_s": 0.0, **settings},
         )
         self.worker = CaptureWorker(
-            told, self.log, resolver, epoch=self.epoch, landed=self.landed.append, verify=verify
+            told,
+            self.log,
+            resolver,
+            epoch=self.epoch,
+            landed=self.landed.append,
+            known=self.known,
+            verify=verify,
+            remember=self.remember,
         )
         return self.worker
+
+    def remember(self, lsn: Lsn, witness: Witness | None) -> None:
+        """Keep, as the store does, a position that the slot gets without a segment."""
+        self.known = Known(staged=lsn, witness=witness, acknowledged=lsn)
 
     @contextmanager
     def running(self) -> Iterator[CaptureWorker]:
