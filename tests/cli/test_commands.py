@@ -208,6 +208,15 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}
 
 
+def test_a_start_that_is_refused_has_the_exit_code_of_a_preflight(manifest: Path, tmp_path: Path) -> None:
+    """Nothing was changed at the source, so a script may correct the cause and run the command again."""
+    blocked = tmp_path / "a-file"
+    blocked.write_text("not a folder")
+    result = on(manifest, "run", "--work-dir", blocked / "work")
+    assert result.exit_code == Exit.PREFLIGHT, result.output
+    assert "[work_dir_unusable]" in result.stderr
+
+
 def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Database) -> None:
     """A command that only reads makes no store at the source."""
     result = on(manifest, "status")
