@@ -188,6 +188,27 @@ def test_preflight_tells_of_the_source() -> None:
     assert status["driver"]["lastTermination"]["code"] == "source_auth_failed"
 
 
+SLOT_ERRORS = {"slot_lost": "Lost", "slot_missing": "Missing", "source_changed": "Lost", "slot_foreign": "Missing"}
+
+
+@pytest.mark.parametrize("code", SLOT_ERRORS)
+def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
+    """The slot is unhealthy, and the source reachable, whether the engine reports it or has ended with it."""
+    error = error_document(code=code)
+    text = f"error: no changes [{code}]\n  hint: levada resync MANIFEST --all"
+    ended = pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message=text))
+    for seen in (
+        running(progress=progress(capture={"connected": False, "error": error})),
+        running(progress=progress(state="Failed", error=error)),
+        running(progress=None, pods=(ended,)),
+    ):
+        found = conditions(seen)
+        assert (found["SlotHealthy"].status, found["SlotHealthy"].reason) == (False, SLOT_ERRORS[code])
+        assert code in found["SlotHealthy"].message
+        assert found["SourceReachable"].status is True
+        assert (found["Ready"].reason, phase(seen)) == ("SlotUnhealthy", "Failed")
+
+
 def test_stuck_pod_is_told() -> None:
     """A pod that is still there a minute after its grace is over waits for somebody."""
     body = {"metadata": {"deletionTimestamp": written(at(-61))}}

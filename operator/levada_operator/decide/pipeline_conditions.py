@@ -23,6 +23,14 @@ _SLOT_REASONS: Final = {
     "lost": (False, "Lost", "the source has removed WAL that the slot needs; every table must be copied again: set"
              " spec.source.slot.onLost: Resync, or drop the slot"),
 }  # fmt: skip
+_SLOT_ERRORS: Final = {
+    "slot_lost": "Lost",
+    "slot_missing": "Missing",
+    # A source that was restored or exchanged has a slot, but not one with the changes that the tables need.
+    "source_changed": "Lost",
+    "slot_foreign": "Missing",
+}
+"""The engine's codes that mean an unhealthy slot, each with its reason. A source that answers so is reachable."""
 
 
 def pipeline_conditions(observed: Observed, acceptance: Acceptance) -> dict[str, Condition]:
@@ -69,6 +77,8 @@ def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
 def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
     """Tell whether the source answers, by the driver's word, else by that of the last Job."""
     of, progress = "SourceReachable", observed.fresh
+    if _slot_error(observed) is not None:
+        return Condition(of, True, "Connected")
     if progress is not None:
         if (error := progress.error or progress.capture_error) and not progress.connected:
             return Condition(of, False, "Refused", _told(error))
@@ -85,12 +95,11 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
 
 
 def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
-    """Tell whether the slot still has what the tables need."""
+    """Return the condition SlotHealthy: whether the slot has the changes that the tables need."""
     of = "SlotHealthy"
-    progress = observed.fresh
-    error = progress and (progress.error or progress.capture_error)
-    if error and error.code in ("slot_lost", "slot_missing"):
-        return Condition(of, False, "Lost" if error.code == "slot_lost" else "Missing", _told(error))
+    if (found := _slot_error(observed)) is not None:
+        code, message = found
+        return Condition(of, False, _SLOT_ERRORS[code], message)
     if sample is None or (sample.report is None and sample.failure):
         return Condition(of, None, "Unknown")
     if sample.report is None or sample.report.sampled_at is None:
@@ -198,6 +207,21 @@ def _streaming(observed: Observed) -> Condition:
             "Ready", False, "InitialCopy", f"{copying} tables to copy, {len(waiting) - copying} to catch up"
         )
     return Condition("Ready", True, "Streaming")
+
+
+def _slot_error(observed: Observed) -> tuple[str, str] | None:
+    """Return the code and the message of an error about the slot, from the running engine or from the pod that ended.
+
+    An engine whose policy is Hold ends with such an error, so that only its pod has it.
+    """
+    progress, pod = observed.fresh, observed.driver
+    if progress is not None:
+        for error in (progress.error, progress.capture_error):
+            if error is not None and error.code in _SLOT_ERRORS:
+                return error.code, _told(error)
+    elif pod is not None and pod.trouble is not None and pod.trouble.code in _SLOT_ERRORS:
+        return pod.trouble.code, f"{pod.trouble.message} [{pod.trouble.code}]"
+    return None
 
 
 def _told(error: ErrorReport) -> str:
