@@ -6,6 +6,7 @@ meet; a schema that a newer Levada has migrated is refused.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -13,6 +14,7 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator
 from levada.postgres.locks import courtesy_lock
+from levada.stores.schema_owner import require_own_schema
 
 MIGRATIONS: Final[tuple[LiteralString, ...]] = (
     """
@@ -102,22 +104,27 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
     """,
 )
 
+TABLES: Final = ("store_migrations", *re.findall(r"create table (\w+)", "".join(MIGRATIONS)))
+"""The names of the store's tables."""
+
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def migrate(connection: _Connection, schema: str) -> None:
-    """Make the schema's tables, or bring them to this version, and let the connection's names mean them.
+    """Create the schema's tables, or bring them to this version, and put the schema on the connection's search path.
 
-    Raise NeedsOperator ``store_newer`` if a newer Levada has been here. A schema that is up to date is only read.
+    A schema that is up to date is only read. Raise NeedsOperator ``store_newer`` if a newer Levada has migrated it, and
+    ``store_schema_foreign`` if another role may own what is in it.
     """
-    connection.execute("SELECT set_config('search_path', quote_ident(%s) || ', pg_temp', false)", [schema])
     if store_version(connection, schema) == len(MIGRATIONS):
+        _search(connection, schema)
         return
     with connection.transaction():
         courtesy_lock(connection, f"levada store {schema}")
         # CREATE SCHEMA IF NOT EXISTS asks for a privilege on the database even where the schema exists.
         if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        _search(connection, schema)
         version = store_version(connection, schema)
         if version == 0:
             connection.execute(
@@ -132,8 +139,12 @@ def migrate(connection: _Connection, schema: str) -> None:
 def store_version(connection: _Connection, schema: str) -> int:
     """Return the number of steps that were applied to the schema, 0 if it has no store.
 
-    Raise NeedsOperator ``store_newer`` if there are more than this release knows.
+    Raise NeedsOperator ``store_newer`` if there are more than this release knows, and ``store_schema_foreign`` if
+    another role may own what is in the schema.
     """
+    # First: to read a view of another role runs its functions.
+    if not require_own_schema(connection, schema, TABLES):
+        return 0
     ledger = connection.execute(
         "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'store_migrations'", [schema]
     ).fetchall()
@@ -148,3 +159,7 @@ def store_version(connection: _Connection, schema: str) -> int:
             hint="run the Levada release that migrated it, or a later one",
         )
     return int(version)
+
+
+def _search(connection: _Connection, schema: str) -> None:
+    connection.execute("SELECT set_config('search_path', quote_ident(%s) || ', pg_temp', false)", [schema])

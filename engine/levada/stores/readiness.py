@@ -11,7 +11,8 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.stores.migrations import MIGRATIONS, store_version
+from levada.stores.migrations import MIGRATIONS, TABLES, store_version
+from levada.stores.schema_owner import require_own_schema
 
 _RIGHTS: Final = """
 SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
@@ -34,10 +35,12 @@ class FoundStore:
 def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> FoundStore:
     """Return what the store holds.
 
-    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use the schema nor create it, and
-    ``store_newer`` if a later release of Levada has migrated it.
+    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use the schema nor create it,
+    ``store_schema_foreign`` if another role may own what is in it, and ``store_newer`` if a later release of Levada has
+    migrated it.
     """
     with connection.connect(application="check") as conn, source_errors(f"checking the store in schema {schema}"):
+        require_own_schema(conn, schema, TABLES)
         row = conn.execute(_RIGHTS, [schema]).fetchone()
         assert row is not None
         role, database, exists, may_create, may_use, may_write = row
