@@ -20,6 +20,7 @@ from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, pipelines
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
+from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import build, open_store, pipeline_config
 from levada.runtime.source_record import SourceRecord
 from levada.runtime.staging_area import open_staging
@@ -110,7 +111,8 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
         return "destination: no table is known"
     with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.source.renew(former)
-        parts.destination.startup()
+        with destination_errors(type(parts.destination), "startup"):
+            parts.destination.startup()
         try:
             kept = []
             for schema in newest.values():

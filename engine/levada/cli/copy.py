@@ -14,6 +14,7 @@ from levada.cli.signals import StopSignals
 from levada.cli.tables import known_tables, resolve
 from levada.errors import NeedsOperator
 from levada.runtime.copy_job import CopyJob, open_order
+from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import build, open_store, pipeline_config
 from levada.spec import Manifests
 from levada.values import QualifiedTable, TableId
@@ -49,7 +50,8 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
         build(manifests, secrets=secrets, work_dir=work_dir) as parts,
         _passed_on(signals, cancelled),
     ):
-        parts.destination.startup()
+        with destination_errors(type(parts.destination), "startup"):
+            parts.destination.startup()
         try:
             job = CopyJob(
                 parts.config, parts.store, parts.destination, parts.told, parts.spark, cancelled, parts.source

@@ -99,6 +99,7 @@ class DestinationContext:
     ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is a session if the
     destination's capabilities ask for one. ``credentials`` is a mounted folder with a file per key, if one is named.
     ``source`` identifies the source, so that a pipeline of the same name over another source is another owner.
+    ``only_checks`` is True in `levada check`: the destination creates nothing, not even when it is opened.
     """
 
     pipeline: str
@@ -109,6 +110,7 @@ class DestinationContext:
     tables: Mapping[QualifiedTable, TableSettings] = field(default_factory=dict)
     on_schema_change: OnSchemaChange = OnSchemaChange.PROPAGATE
     source: Source | None = None
+    only_checks: bool = False
 
     def settings(self, table: QualifiedTable) -> TableSettings:
         """Return what was said of the table, else the pipeline's defaults."""

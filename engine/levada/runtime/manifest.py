@@ -16,6 +16,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
+from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
 from levada.runtime.placement import TargetOf
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session, stop_spark
@@ -36,9 +37,6 @@ from levada.values import QualifiedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DESTINATIONS: Final = "levada.destinations"
-"""The entry-point group in which destinations are found by their name."""
 
 DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
 """The variable that tells that somebody runs `levada copy` for what is ordered: the operator, in its drivers' pods."""
@@ -112,10 +110,12 @@ def make_destination(
     spark: SparkSession,
     work_dir: Path,
     source: SourceIdentity | None = None,
+    *,
+    only_checks: bool = False,
 ) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
     """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
 
-    ``work_dir`` is for the destination's caches. Raise as `build` does.
+    ``work_dir`` is for the destination's caches. ``only_checks`` is for its context. Raise as `build` does.
     """
     _, settings, _ = _named_destination(manifests)
     told = table_settings(config)
@@ -128,9 +128,12 @@ def make_destination(
         tables=told,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
         source=source or SourceIdentity(config.source),
+        only_checks=only_checks,
     )
     private_folder(work_dir)
-    return destination_class(manifests).from_config(settings, context), told
+    kind = destination_class(manifests)
+    with destination_errors(kind, "from_config"):
+        return kind.from_config(settings, context), told
 
 
 def target_names(manifests: Manifests) -> TargetOf:
@@ -256,8 +259,7 @@ def destination_class(manifests: Manifests) -> type[Destination]:
 
 def load_destination(entry_point: EntryPoint) -> type[Destination]:
     """Import what an entry point names; raise NeedsOperator ``destination_broken``."""
-    package = "an unknown package" if entry_point.dist is None else f"package {entry_point.dist.name}"
-    what = f"entry point {entry_point.name} = {entry_point.value} of {package}"
+    what = describe_entry_point(entry_point)
     try:
         loaded: type[Destination] = entry_point.load()
     except Exception as error:

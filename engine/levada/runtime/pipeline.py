@@ -26,6 +26,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
 from levada.runtime.copy_stage import CopyStage
 from levada.runtime.copying import TableCopy
+from levada.runtime.destination_errors import destination_errors
 from levada.runtime.discovery import Discovery
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
@@ -339,7 +340,8 @@ class Pipeline:
     def _open_destination(self) -> None:
         """Start the destination up; if it does not answer, that ends a pipeline only before it has copied anything."""
         try:
-            perform(self._destination.startup)
+            with destination_errors(type(self._destination), "startup"):
+                perform(self._destination.startup)
         except LevadaError as error:
             phases = self._store.get_table_replication_states().values()
             if not mends_itself(error) or all(isinstance(phase, Init | DataSync) for phase in phases):

@@ -20,6 +20,7 @@ from levada.postgres.catalog import read_table_ids
 from levada.postgres.preflight import Problem, Severity
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
+from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import make_destination, open_store, pipeline_config
 from levada.runtime.placement import place_problems
 from levada.runtime.retries import mends_itself
@@ -113,12 +114,14 @@ def _destination_problems(
                 unknown = begun and not stored.copied_as
                 yield _problem(error, _warning_if(unknown or not refused))
             try:
-                perform(destination.startup)
+                with destination_errors(type(destination), "startup"):
+                    perform(destination.startup)
             except LevadaError as error:
                 yield _problem(error, _warning_if(begun and mends_itself(error)))
                 return
             # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
-            yield from _raised(lambda: perform(destination.check), _warning_if(begun))
+            with destination_errors(type(destination), "check"):
+                yield from _raised(lambda: perform(destination.check), _warning_if(begun))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and mends_itself(error)))
 
@@ -146,11 +149,12 @@ def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) 
         tempfile.TemporaryDirectory(prefix="levada-check-") as scratch,
         borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf) as spark,
     ):
-        destination, _ = make_destination(manifests, config, secrets, spark, Path(scratch))
+        destination, _ = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
         try:
             yield destination
         finally:
-            destination.shutdown()
+            with destination_errors(type(destination), "shutdown"):
+                destination.shutdown()
 
 
 def _raised(check: Callable[[], object], severity: Severity = Severity.ERROR) -> Iterator[Problem]:

@@ -87,6 +87,12 @@ class Jvm:
         conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
         return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
 
+    def connect_jdbc(self, uri: str, settings: Mapping[str, str]) -> JavaObject:
+        """Return a ``java.sql.Connection``, to be closed by the caller. ``settings`` are the driver's."""
+        properties = self._java.util.Properties()
+        properties.putAll(self.map(settings))
+        return self._java.sql.DriverManager.getConnection(uri, properties)
+
     def file_io(self, properties: Mapping[str, str]) -> JavaObject:
         """Return the way to files that a catalog with these properties takes."""
         kind = properties.get("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")

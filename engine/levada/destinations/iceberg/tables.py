@@ -14,6 +14,7 @@ from levada.destinations.collisions import Target
 from levada.destinations.iceberg.catalog import CatalogConfig, TableName
 from levada.destinations.iceberg.claim import Claim
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
+from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.layout import Layout, initial_layout, resync_hint
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
 from levada.destinations.iceberg.ownership import Owner, table_id_of
@@ -44,13 +45,16 @@ class Tables:
             spark.conf.set(key, value)
         self._opening = threading.Lock()
         self._opened: JavaObject | None = None
+        # A JDBC catalog creates its tables when it is opened.
+        self._unchanged = context.only_checks and config.properties["type"] == "jdbc"
 
     def open(self) -> JavaObject:
         """Return the catalog; raise Transient ``destination_unavailable`` while it does not answer."""
         with self._opening:
             if self._opened is None:
                 with java_errors("open the catalog"):
-                    self._opened = self.jvm.open_catalog(self._config.name, self._config.properties)
+                    properties = {**self._config.properties, **(UNCHANGED if self._unchanged else {})}
+                    self._opened = self.jvm.open_catalog(self._config.name, properties)
             return self._opened
 
     def close(self) -> None:
@@ -63,7 +67,8 @@ class Tables:
 
     def check(self) -> None:
         """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""
-        self._inside(())
+        if not self._unchanged or has_tables(self.jvm, self._config.properties):
+            self._inside(())
         warehouse = self._config.properties.get("warehouse")
         if self._config.properties["type"] == "hadoop" and warehouse is not None:
             with java_errors(f"write to {warehouse}"):

@@ -1,0 +1,69 @@
+"""A destination of another package that raises exceptions of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.recording import Recording
+from tests.runtime.test_changes import Rig
+from tests.runtime.test_manifest import manifests
+
+from levada.errors import NeedsOperator
+from levada.runtime.manifest import make_destination, pipeline_config
+
+MODULE = """
+from levada.destinations import Destination
+
+class Theirs(Destination):
+    drop_table_for_copy = truncate_table = write_table_rows = write_events = applied = None
+
+    @classmethod
+    def from_config(cls, config, context):
+        raise KeyError("url")
+"""
+
+
+class Failing(Recording):
+    """Cannot be opened."""
+
+    def startup(self) -> None:
+        raise ConnectionResetError("the peer has\nclosed it")
+
+
+def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of `from_config` names the package and the entry point, and keeps its cause."""
+    (tmp_path / "their_destination.py").write_text(MODULE)
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[levada.destinations]\ntheirs = their_destination:Theirs\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "their_destination", raising=False)
+    given = manifests(destination={"custom": {"type": "theirs", "options": {}}})
+    config = pipeline_config(given, work_dir=tmp_path / "work")
+    with pytest.raises(NeedsOperator) as raised:
+        make_destination(given, config, None, cast(Any, None), tmp_path / "work")
+    assert raised.value.code == "destination_failed"
+    assert raised.value.message == (
+        "from_config of entry point theirs = their_destination:Theirs of package their-package raised KeyError: 'url'"
+    )
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_a_start_names_the_class(db: Database, tmp_path: Path) -> None:
+    """An error of `startup` of a library user's own class names that class. Nothing is made at the source."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    rig = Rig(db, tmp_path, cast(Any, object()))
+    rig.destination = Failing()
+    with pytest.raises(NeedsOperator) as raised:
+        rig.start()
+    assert raised.value.code == "destination_failed"
+    assert raised.value.message == (
+        "startup of class tests.runtime.test_destination_errors.Failing raised ConnectionResetError: the peer has"
+    )
+    assert isinstance(raised.value.__cause__, ConnectionResetError)
+    assert db.query("SELECT FROM pg_publication") == []
