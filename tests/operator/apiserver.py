@@ -166,6 +166,8 @@ class StandInApiServer:
             applied = "apply-patch" in request.headers["Content-Type"]
             if there is None and (not applied or subresource):
                 return _failure(404, "not found")
+            if "dryRun" in request.query:
+                return web.json_response(patch)
             if there is None and kind in self.refused:
                 return _failure(403, "being terminated", "NamespaceTerminating")
             if applied and subresource and there is not None:

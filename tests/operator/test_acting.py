@@ -34,7 +34,7 @@ from levada_operator.decide.events import Note
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
 from levada_operator.names import FINALIZER
-from levada_operator.observe.objects import Body, ObjectKey, PipelineKey
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
 SHOP = PipelineKey("data", "shop")
@@ -66,6 +66,9 @@ class Requests:
 
     def apply(self, body: Body) -> dict[str, Any]:
         return self._write("apply", body["kind"], body["metadata"]["name"], body)
+
+    def rehearse(self, body: Body) -> None:
+        self._write("rehearse", body["kind"], body["metadata"]["name"], body)
 
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
         return self._write("status", kind, name, {"kind": kind, "metadata": {"name": name}, "status": status})
@@ -283,6 +286,7 @@ def test_runner_writes_in_order() -> None:
     cluster = Requests()
     asyncio.run(carry_out(cluster, observed()))
     kinds = [(verb, kind) for verb, kind, _ in cluster.writes]
+    assert kinds.pop(0) == ("rehearse", "StatefulSet")
     assert kinds[:5] == [
         ("apply", k) for k in ("ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet")
     ]
@@ -294,10 +298,67 @@ def test_runner_stops_at_a_refusal_and_tells_it() -> None:
     cluster = Requests(NetworkPolicy=RequestFailed(403, "quota"))
     outcome = asyncio.run(carry_out(cluster, observed()))
     assert [r.message for r in outcome.refusals] == ["quota"]
-    assert "StatefulSet" not in {kind for _, kind, _ in cluster.writes}
+    assert ("apply", "StatefulSet", "shop-driver") not in cluster.writes
     assert reconcile(observed(refusals=outcome.refusals)).notes[0].reason == "RefusedByCluster"
-    with pytest.raises(RequestFailed):
-        asyncio.run(carry_out(Requests(Service=RequestFailed(500, "later")), observed()))
+    later = asyncio.run(carry_out(Requests(Service=RequestFailed(500, "later")), observed()))
+    assert (later.refusals, later.failed and later.failed.message) == ((), "later")
+
+
+def test_status_is_written_although_objects_fail() -> None:
+    """An error of the API server, or an object that it is known to refuse, keeps no status from being written."""
+    for code in (403, 500, 503):
+        cluster = Requests(Service=RequestFailed(code, "no"))
+        refusal = Refusal(ObjectKey("Service", "shop-driver"), "no")
+        asyncio.run(carry_out(cluster, observed(refusals=(refusal,))))
+        assert ("status", "Pipeline", "shop") in cluster.writes, code
+
+
+@pytest.mark.parametrize("code", [404, 405, 429, 500, 503])
+def test_lasting_failure_of_any_code_is_a_refusal(code: int) -> None:
+    """What fails for longer than an overload lasts is refused, whatever its code; another content is tried at once."""
+    failing = RequestFailed(code, ".spec.template.spec.tolerationz: field not declared in schema")
+    cluster = Requests(StatefulSet=failing)
+    runner = Runner(cluster, WriteBudget(Clock(), burst=1000), ThreadPoolExecutor(1))
+
+    def outcome(second: float, **changes: Any) -> Outcome:
+        seen = observed(pipeline(spec=changes), now=at(second))
+        return asyncio.run(carry_out(cluster, seen, runner=runner))
+
+    assert outcome(0).refusals == ()
+    (refusal,) = outcome(11).refusals
+    assert "field not declared" in refusal.message
+    assert not {w for w in cluster.writes if w[0] == "apply"}, "nothing is changed before the rehearsal has passed"
+    cluster.failures.clear()
+    assert outcome(12).refusals == (refusal,)
+    assert outcome(13, driver={"image": "other:1"}).refusals == ()
+
+
+def test_refused_spec_is_in_the_status_until_it_is_set_back() -> None:
+    """A refused pod template keeps the driver and makes Accepted False with the message, until it is corrected."""
+    typo = pipeline(spec={"driver": {"podTemplate": {"spec": {"tolerationz": []}}}})
+    text = "failed to create typed patch object: .spec.template.spec.tolerationz: field not declared in schema"
+    refusals = (Refusal(ObjectKey("StatefulSet", "shop-driver"), text),)
+    plan = reconcile(running(body=typo, refusals=refusals))
+    status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    told = {c["type"]: c for c in status["conditions"]}
+    assert (told["Accepted"]["status"], told["Accepted"]["reason"]) == ("False", "RefusedByCluster")
+    assert "correct spec.driver.podTemplate" in told["Accepted"]["message"]
+    assert told["DriverAvailable"]["status"] == "True"
+    assert [n.reason for n in plan.notes if "Refused" in n.reason or n.reason == "SpecChanged"] == ["RefusedByCluster"]
+    new = reconcile(observed(typo, refusals=refusals)).statuses[0].status
+    assert (new["phase"], new["display"]["tables"]) == ("Failed", "0/0")
+    assert {c["reason"] for c in new["conditions"]} >= {"RefusedByCluster"}
+    back = reconcile(running(refusals=refusals)).statuses[0].status
+    assert next(c["reason"] for c in back["conditions"] if c["type"] == "Accepted") == "Valid"
+
+
+def test_executors_template_is_rehearsed_with_the_manifest() -> None:
+    """Only Spark makes pods of the executors' template, so the API server checks it in a Job that is never made."""
+    cluster_mode = {"driver": {"mode": "Cluster"}, "executor": {"podTemplate": {"spec": {"nodeSelectr": {}}}}}
+    plan = reconcile(running(body=pipeline(spec=cluster_mode)))
+    (job,) = (b for b in plan.rehearse if b["kind"] == "Job")
+    assert "nodeSelectr" in job["spec"]["template"]["spec"]
+    assert not [b for b in plan.apply if b["kind"] == "Job"]
 
 
 def test_runner_takes_over_no_foreign_object() -> None:

@@ -81,6 +81,19 @@ def test_always_ends_and_names_what_is_left(name: str) -> None:
     assert note.type == "Warning"
 
 
+def test_refused_spec_does_not_hold_the_deletion_up() -> None:
+    """A pod template that the API server does not take neither keeps the driver running nor the clean-up away."""
+    typo = pipeline(spec={"driver": {"podTemplate": {"spec": {"tolerationz": []}}}})
+    refused = (Refusal(ObjectKey("StatefulSet", "shop-driver"), "field not declared in schema"),)
+    (scaled,) = reconcile(deleting(body=typo, refusals=refused)).apply
+    assert scaled["spec"]["replicas"] == 0
+    assert "tolerationz" not in scaled["spec"]["template"]["spec"]
+    refused = (Refusal(ObjectKey("Job", "shop-cleanup"), "field not declared in schema"),)
+    plan = reconcile(deleting(body=typo, owned=STOPPED, pods=(), refusals=refused))
+    (job,) = (b for b in plan.apply if b["kind"] == "Job")
+    assert "tolerationz" not in job["spec"]["template"]["spec"]
+
+
 def test_nothing_to_clean() -> None:
     """A Pipeline that never ran, that lost to an older one, or whose policy is to retain everything goes at once."""
     all_stay = {"slot": "Retain", "state": "Retain"}

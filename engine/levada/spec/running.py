@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from levada.spec.model import CHANGE, Change, Model, Rule, Whole, exactly_one, setting
 from levada.spec.names import Identifier
@@ -144,6 +145,32 @@ class Resources(Model):
     """What is never exceeded, by resource."""
 
 
+def _check_shape(template: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a pod template that Levada's own parts cannot be merged into. The API server checks the fields."""
+    pod = template.get("spec")
+    if not isinstance(pod, dict | None):
+        raise PydanticCustomError("pod_template", "spec must be an object")
+    for field, key in _POD_LISTS.items():
+        _check_list(pod or {}, f"spec.{field}", field, key)
+    for container in (pod or {}).get("containers") or ():
+        for field, key in _CONTAINER_LISTS.items():
+            _check_list(container, f"spec.containers[].{field}", field, key)
+    return template
+
+
+def _check_list(owner: dict[str, Any], path: str, field: str, key: str) -> None:
+    items = owner.get(field)
+    if not isinstance(items, list | None):
+        raise PydanticCustomError("pod_template", "{path} must be a list", {"path": path})
+    if not all(isinstance(i, dict) and isinstance(i.get(key), str) for i in items or ()):
+        raise PydanticCustomError("pod_template", "each of {path} must have a {key}", {"path": path, "key": key})
+
+
+_POD_LISTS: Final = {"containers": "name", "initContainers": "name", "volumes": "name"}
+_CONTAINER_LISTS: Final = {"env": "name", "volumeMounts": "mountPath"}
+PodTemplate = Annotated[dict[str, Any], AfterValidator(_check_shape)]
+
+
 def _pod_template() -> Any:
     return Field({}, json_schema_extra={CHANGE: Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True})
 
@@ -170,7 +197,7 @@ class Driver(Model):
     """What the driver's container asks for."""
     spark_conf: Annotated[dict[str, str], Field(max_length=500)] = setting(Change.RESTART, {})
     """Further settings of Spark, by Spark's names; values are strings."""
-    pod_template: dict[str, Any] = _pod_template()
+    pod_template: PodTemplate = _pod_template()
     """A pod template that the driver's pod is merged into: labels, tolerations, priority and the like."""
 
 
@@ -199,7 +226,7 @@ class Executor(Model):
     """How many executors."""
     resources: Resources = setting(Change.RESTART, {})
     """What each executor's container asks for. Without requests: what the driver's asks for."""
-    pod_template: dict[str, Any] = _pod_template()
+    pod_template: PodTemplate = _pod_template()
     """A pod template that the executors' pods are merged into."""
 
 

@@ -13,18 +13,18 @@ from typing import Any, Final, TypeVar
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.events import About, EventBook, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
+from levada_operator.act.refusals import RefusalBook, key_of
 from levada_operator.decide.events import Note
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.names import PIPELINE_LABEL
-from levada_operator.observe.objects import ObjectKey, Refusal
+from levada_operator.observe.objects import Body, ObjectKey, Refusal
 from levada_operator.observe.observed import Observed
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
-_REFUSED_AGAIN: Final = timedelta(seconds=30)
 _TABLES_S: Final = 5.0
 """How long a plan's writes about tables may take. The rest is planned anew, from what is seen by then."""
 
@@ -36,6 +36,8 @@ class Outcome:
     written: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[ObjectKey] = field(default_factory=list)
     refusals: tuple[Refusal, ...] = ()
+    failed: RequestFailed | None = None
+    """A failure that may pass by itself. The rest of the plan was carried out."""
 
 
 class Runner:
@@ -47,27 +49,44 @@ class Runner:
         self._executor = executor
         self._events = EventBook()
         self._told_at: dict[tuple[str, ObjectKey], datetime] = {}
-        self._refused: dict[tuple[str, ObjectKey], tuple[datetime, Refusal]] = {}
+        self._refusals = RefusalBook()
 
     async def carry_out(self, plan: Plan, observed: Observed) -> Outcome:
-        """Do what the plan says, the Pipeline's own before its tables'.
+        """Carry out the plan, the Pipeline's own objects before its tables.
 
-        What finds no room in the budget is left to the next plan. A refused object is told of in the outcome; raise
-        RequestFailed for other failures.
+        Writes that find no room in the budget are left to the next plan. Refusals and failures are in the outcome, and
+        statuses are written all the same. Only a refusal that the plan did not know of leaves the Pipeline's status to
+        the next plan, which has the refusal in it.
         """
         outcome = Outcome()
+        for part in (self._objects, self._told, self._tables):
+            try:
+                await part(plan, observed, outcome)
+            except RequestFailed as error:
+                outcome.failed = error
+                if error.status == 0:
+                    # Without an API server each further request would wait for its time-out.
+                    break
+        return outcome
+
+    async def _objects(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
+        for body in plan.rehearse:
+            if not await self._try(body, self._cluster.rehearse, observed, outcome):
+                return
         await self._apply([b for b in plan.apply if b["kind"] != "TableSync"], observed, outcome)
         for key in plan.delete:
             if key.kind != "TableSync":
                 await self._budget.take()
                 await self._delete(key, observed, outcome)
+
+    async def _told(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
+        if not {r.key for r in outcome.refusals} <= {r.key for r in observed.refusals}:
+            return
         own = ObjectKey("Pipeline", observed.pipeline.name)
         for write in plan.statuses:
             if write.key == own:
                 await self._tell(write, observed, outcome)
         await self._note((n for n in plan.notes if n.about == own), observed)
-        await self._tables(plan, observed, outcome)
-        return outcome
 
     async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
         """Tell of the tables that are, remove those that go, make those that are not yet; as far as time allows."""
@@ -99,28 +118,42 @@ class Runner:
 
         ``until``: it is bulk, and what has no room until then is left out.
         """
-        namespace, now = observed.pipeline.namespace, observed.now
         for body in bodies:
-            key = ObjectKey(body["kind"], body["metadata"]["name"])
-            refused = self._refused.get((namespace, key))
-            if refused is not None and now - refused[0] < _REFUSED_AGAIN:
-                outcome.refusals = (refused[1],)
+            if until is not None and not await self._budget.take_bulk(until):
                 return
+            if not await self._try(body, self._cluster.apply, observed, outcome, taken=until is not None):
+                return
+
+    async def _try(
+        self,
+        body: dict[str, Any],
+        request: Callable[[Body], dict[str, Any] | None],
+        observed: Observed,
+        outcome: Outcome,
+        *,
+        taken: bool = False,
+    ) -> bool:
+        """Make one request for an object. Return False if the object is refused, which the outcome then has.
+
+        Raise RequestFailed for a failure that may pass. ``taken``: its place in the budget was taken before.
+        """
+        namespace, now = observed.pipeline.namespace, observed.now
+        if (refusal := self._refusals.known(namespace, body, now)) is None:
             try:
-                await self._keep_others(body, key, observed)
-                if until is None:
+                await self._keep_others(body, key_of(body), observed)
+                if not taken:
                     await self._budget.take()
-                elif not await self._budget.take_bulk(until):
-                    return
-                outcome.written.append(await self._write(key.kind, self._cluster.apply, body))
+                answer = await self._write(body["kind"], request, body)
             except RequestFailed as error:
-                if not error.refused:
+                refusal = self._refusals.failed(namespace, body, error, now)
+                if refusal is None:
                     raise
-                refusal = Refusal(key, error.message, error.namespace_terminating)
-                self._refused[namespace, key] = (now, refusal)
-                outcome.refusals = (refusal,)
-                return
-            self._refused.pop((namespace, key), None)
+            else:
+                self._refusals.succeeded(namespace, body)
+                outcome.written += [] if answer is None else [answer]
+                return True
+        outcome.refusals = (refusal,)
+        return False
 
     async def _keep_others(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
         """Raise RequestFailed if the name is taken by an object that is not the Pipeline's."""

@@ -128,4 +128,11 @@ class Shell:
                 outcome = await self._runner.carry_out(plan, observed)
                 self.world.wrote(key, outcome.written, outcome.deleted, now)
                 self.world.refused(key, outcome.refusals)
+                if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
+                    # The next plan has the refusal in the status.
+                    await self.wake(key)
+                if outcome.failed is not None and not plan.release:
+                    raise outcome.failed
+            elif observed.refusals:
+                self.world.refused(key, ())
         return plan.release

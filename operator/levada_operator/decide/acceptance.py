@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from levada.errors import InvalidManifest
 from levada.spec import (
@@ -18,10 +19,11 @@ from levada.values import QualifiedTable
 from levada_operator.decide.conditions import Condition
 from levada_operator.desired.manifest import MAX_BYTES, manifest_text, read_manifest
 from levada_operator.names import manifest_name
-from levada_operator.observe.objects import TableSyncObject
+from levada_operator.observe.objects import Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _VALID = Condition("Accepted", True, "Valid")
+_TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Acceptance:
     table_conditions: Mapping[str, Condition]
     changes: Mapping[str, Change]
     started_before: bool
+    before: Manifests | None = None
+    """The manifest that was accepted last."""
 
 
 def accept(observed: Observed) -> Acceptance:
@@ -40,14 +44,32 @@ def accept(observed: Observed) -> Acceptance:
     before = read_manifest(observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name)))
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
-        return Acceptance(None, condition, {}, {}, before is not None)
+        return Acceptance(None, condition, {}, {}, before is not None, before)
     tables, table_conditions = _table_syncs(observed, before)
     manifests = Manifests(pipeline, tables)
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; say less in TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
     changes = {} if before is None else dict(_changes(before, manifests))
-    return Acceptance(manifests, condition, table_conditions, changes, before is not None)
+    return Acceptance(manifests, condition, table_conditions, changes, before is not None, before)
+
+
+def refused(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:
+    """Return what holds while the API server does not take what the spec makes: the last accepted manifest."""
+    if not refusals or acceptance.manifests is None:
+        return acceptance
+    last = acceptance.before
+    message = refusal_text(refusals[0]) + _kept(None if last is None else last.pipeline)
+    condition = Condition("Accepted", False, "RefusedByCluster", message)
+    return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
+
+
+def refusal_text(refusal: Refusal) -> str:
+    """Return what was refused, the API server's reason, and the field to check."""
+    kind, name = refusal.key
+    field = "spec.executor.podTemplate" if kind == "Job" and name.endswith("-executor") else "spec.driver.podTemplate"
+    template = f"; correct {field}" if _TEMPLATE_FIELD.search(refusal.message) else ""
+    return f"{kind} {name}: {refusal.message.removesuffix('.')}{template}"
 
 
 def describe(changes: Mapping[str, Change]) -> str:

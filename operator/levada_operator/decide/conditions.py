@@ -22,7 +22,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "NotAccepted",
         "Deleting",
     ),
-    "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "ConflictingPipeline", "TooLarge"),
+    "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "ConflictingPipeline", "TooLarge", "RefusedByCluster"),
     "DriverAvailable": (
         "PodReady",
         "Starting",

@@ -34,6 +34,9 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         return Plan(release=True)
     if reason := _hopeless(observed, manifests):
         return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", f"{reason}. {left_behind(manifests)}"),))
+    if observed.refusals and acceptance.before is not None:
+        # A driver section that the API server does not take must not keep the driver that runs from being removed.
+        manifests = _with_driver_of(acceptance.before, manifests)
     owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
@@ -47,6 +50,12 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if job.succeeded:
         return Plan(release=True, notes=(_note(observed, "CleanupFinished", _removed(manifests)),))
     return Plan()
+
+
+def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
+    pipeline = manifests.pipeline
+    spec = pipeline.spec.model_copy(update={"driver": before.pipeline.spec.driver})
+    return Manifests(pipeline.model_copy(update={"spec": spec}), manifests.table_syncs)
 
 
 def needs_cleanup(manifests: Manifests) -> bool:

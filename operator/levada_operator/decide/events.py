@@ -53,6 +53,7 @@ _TOLD: Final[dict[tuple[str, str], str]] = {
     ("Accepted", "TooLarge"): "SpecRefused",
     ("Accepted", "Duplicate"): "SpecRefused",
     ("Accepted", "ConflictingPipeline"): "ConflictingPipeline",
+    ("Accepted", "RefusedByCluster"): "RefusedByCluster",
     ("DriverAvailable", "PodReady"): "DriverReady",
     ("SourceReachable", "Connected"): "SourceConnected",
     ("SourceReachable", "Refused"): "SourceUnreachable",

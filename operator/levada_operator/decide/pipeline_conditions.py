@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.phase import COPYING
 from levada_operator.decide.slot import SlotSample, slot_sample
@@ -55,9 +55,8 @@ def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
     of, pod = "DriverAvailable", observed.driver
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted", "no spec has been accepted yet")
-    if observed.refusals:
-        refusal = observed.refusals[0]
-        return Condition(of, False, "RefusedByCluster", f"{refusal.key.kind} {refusal.key.name}: {refusal.message}")
+    if observed.refusals and pod is None:
+        return Condition(of, False, "RefusedByCluster", refusal_text(observed.refusals[0]))
     wanted = not acceptance.manifests.pipeline.spec.suspend and observed.pipeline.deleting_since is None
     if pod is None:
         return Condition(of, False, "Starting" if wanted else "ScaledToZero")

@@ -20,8 +20,12 @@ class StatusWrite:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done. ``release``: nothing of the Pipeline is left to clean up."""
+    """Everything to do about a Pipeline. ``release``: nothing of the Pipeline is left to clean up.
 
+    ``rehearse``: objects that the API server checks before anything is applied. Some of them are never applied.
+    """
+
+    rehearse: tuple[dict[str, Any], ...] = ()
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectKey, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from levada.spec import Manifests
 from levada.values import QualifiedTable
-from levada_operator.decide.acceptance import Acceptance, accept, describe
+from levada_operator.decide.acceptance import Acceptance, accept, describe, refused
 from levada_operator.decide.comparing import differs, marked, says_more, urgent
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.deletion import deletion
@@ -17,13 +18,13 @@ from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_status import settled, table_ready, table_status
-from levada_operator.desired.jobs import build_copy_job, build_lag_job
+from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
 from levada_operator.desired.manifest import says_something
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.desired.table_sync import build_table_sync, build_tie
 from levada_operator.names import copy_name
-from levada_operator.observe.objects import ObjectKey, TableSyncObject
+from levada_operator.observe.objects import Body, ObjectKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import TableReport
 
@@ -43,14 +44,37 @@ def reconcile(observed: Observed) -> Plan:
         plan = Plan()
     else:
         plan = _running(observed, acceptance, acceptance.manifests)
-    statuses, notes = _told(observed, acceptance)
+    apply = tuple(body for body in map(marked, plan.apply) if differs(body, _live(observed, body)))
+    rehearse = _rehearsal(observed, acceptance.manifests, apply)
+    refusals = _still(observed.refusals, (*rehearse, *apply))
+    statuses, notes = _told(replace(observed, refusals=refusals), refused(acceptance, refusals))
     return Plan(
-        apply=tuple(body for body in map(marked, plan.apply) if differs(body, _live(observed, body))),
+        rehearse=rehearse,
+        apply=apply,
         delete=plan.delete,
         statuses=statuses,
-        notes=(*plan.notes, *notes),
+        notes=(*(() if refusals else plan.notes), *notes),
         release=plan.release,
     )
+
+
+def _rehearsal(
+    observed: Observed, manifests: Manifests | None, apply: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Return the objects with a user's pod template in them, which is then wrong before anything is changed."""
+    if manifests is None or observed.pipeline.deleting_since is not None:
+        return ()
+    driver = [body for body in apply if body["kind"] == "StatefulSet"]
+    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    changed = any(body["kind"] == "ConfigMap" for body in apply)
+    executors = build_executor_rehearsal(owner) if changed and manifests.pipeline.spec.executor.pod_template else None
+    return (*driver, *([] if executors is None else [executors]))
+
+
+def _still(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refusal, ...]:
+    """Return the refusals of objects that are still wanted: a spec that was set back is refused no more."""
+    keys = {ObjectKey(body["kind"], body["metadata"]["name"]) for body in wanted}
+    return tuple(r for r in refusals if r.key in keys)
 
 
 def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -> Plan:

@@ -7,7 +7,8 @@ from typing import Any, Final
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import MANIFEST, STAGING_VOLUME, WORK_DIR, build_job_template
 from levada_operator.desired.secrets import SECRETS_DIR
-from levada_operator.names import cleanup_name, copy_name, lag_name
+from levada_operator.desired.spark import build_executor_template
+from levada_operator.names import cleanup_name, copy_name, executor_name, lag_name
 
 LAG_ROLE: Final = "lag"
 CLEANUP_ROLE: Final = "cleanup"
@@ -44,6 +45,18 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
     spec = {"backoffLimit": 3, "ttlSecondsAfterFinished": 3600, "template": template}
     name = copy_name(owner.name, schema, table, order)
     return build_object(owner, "Job", "batch/v1", name, COPY_ROLE, {"spec": spec})
+
+
+def build_executor_rehearsal(owner: Owner) -> dict[str, Any] | None:
+    """Return a Job around the executors' pod template, None without executors.
+
+    It is never made. The API server checks it, because Spark alone would meet a mistake in the template.
+    """
+    template = build_executor_template(owner)
+    if template is None:
+        return None
+    pod = {"metadata": template["metadata"], "spec": template["spec"] | {"restartPolicy": "Never"}}
+    return build_object(owner, "Job", "batch/v1", executor_name(owner.name), "executor", {"spec": {"template": pod}})
 
 
 def build_cleanup_job(owner: Owner) -> dict[str, Any]:

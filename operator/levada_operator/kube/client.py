@@ -57,6 +57,11 @@ class ApiServer:
         metadata = body["metadata"]
         return self._apply(_path(body["kind"], metadata["namespace"], metadata["name"]), body)
 
+    def rehearse(self, body: Body) -> None:
+        """Have the API server check an `apply` of this object without storing it."""
+        metadata = body["metadata"]
+        self._apply(_path(body["kind"], metadata["namespace"], metadata["name"]), body, ("dryRun", "All"))
+
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
         """Make the status this one."""
         version = RESOURCES[kind].prefix.removeprefix("/apis/")
@@ -71,8 +76,8 @@ class ApiServer:
             if error.status != 404:
                 raise
 
-    def _apply(self, path: str, body: Body) -> dict[str, Any]:
-        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+    def _apply(self, path: str, body: Body, *more: tuple[str, str]) -> dict[str, Any]:
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true"), *more]
         return self._request("PATCH", path, body, query=query, content_type="application/apply-patch+yaml")
 
     def _request(

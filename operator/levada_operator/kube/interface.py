@@ -60,6 +60,9 @@ class Cluster(Protocol):
     def apply(self, body: Body) -> dict[str, Any]:
         """Make the object have these fields, by server-side apply, and return it."""
 
+    def rehearse(self, body: Body) -> None:
+        """Have the API server check an `apply` of this object without storing it."""
+
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
         """Make the status this one, and return the object."""
 

@@ -140,6 +140,34 @@ def test_hot_change_leaves_the_pod_alone(kubectl: Kubectl, operator: Operator, d
     eventually(lambda: kubectl.get("statefulset", "shop-driver")["spec"]["template"] != before)
 
 
+TYPO = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody", "tolerationz": []}}}}
+
+
+def test_typo_in_a_pod_template(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A new Pipeline with a typo in its pod template has a status; a running one keeps its driver, and says why."""
+    wrong = shop("wrong", source={"slot": {"name": "other"}})
+    wrong["spec"]["driver"] = TYPO["driver"]
+    kubectl.apply(wrong)
+    eventually(lambda: condition(kubectl, "Accepted", "wrong") == ("False", "RefusedByCluster"))
+    assert condition(kubectl, "DriverAvailable", "wrong") == ("False", "RefusedByCluster")
+    assert kubectl.get("configmap", "wrong-manifest") is None
+    assert kubectl("get", "pipeline", "wrong").splitlines()[1].split()[:4] == ["wrong", "False", "Failed", "0/0"]
+    streaming(kubectl, driver)
+    before = kubectl.get("statefulset", "shop-driver")["spec"]["template"]
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30, **TYPO}})
+    eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+    assert kubectl.get("statefulset", "shop-driver")["spec"]["template"] == before
+    assert "freshnessSeconds: 30" not in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"]
+    messages = [
+        c["message"] for c in kubectl.get("pipeline", "shop")["status"]["conditions"] if c["type"] == "Accepted"
+    ]
+    assert "tolerationz" in messages[0]
+    assert "correct spec.driver.podTemplate" in messages[0]
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"tolerationz": None}}}}})
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+    eventually(lambda: "freshnessSeconds: 30" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
+
+
 def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
     """A failed preflight and a failed table are conditions and Events, with what mends them."""
     streaming(kubectl, driver)
