@@ -1,16 +1,19 @@
-"""Folders that only their owner may enter: what is in them holds rows, keys or addresses."""
+"""Folders and files for their owner alone: they hold rows, keys or addresses."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import IO, Any, Final
 
-_OWNER_ALONE = 0o700
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 
 
 def private_folder(folder: Path) -> None:
     """Create a folder for its owner alone. One that exists keeps its mode, and missing parents get the usual one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=_OWNER_ALONE, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
 
 
 def private_folders(root: Path, folder: Path) -> None:
@@ -18,3 +21,12 @@ def private_folders(root: Path, folder: Path) -> None:
     for each in reversed([folder, *folder.parents]):
         if each == root or root in each.parents:
             private_folder(each)
+
+
+def private_file(path: Path | str, mode: str) -> IO[Any]:
+    """Open a file as `open` does. A file that this creates is readable and writable for its owner alone."""
+    return open(path, mode, opener=_private)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from dataclasses import replace
@@ -18,9 +19,13 @@ from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
-from levada.cli.engine import announced, running_progress
+from levada.cli.cleanup import plan
+from levada.cli.engine import announced, running_progress, sole_user
 from levada.cli.exits import Exit
+from levada.errors import StaleEpoch
 from levada.runtime.http import ProgressServer
+from levada.runtime.manifest import pipeline_config
+from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored, Ready, RetryPolicy
@@ -286,6 +291,36 @@ def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     again = on(manifest, "cleanup", "--yes")
     assert again.exit_code == 0
     assert "there is none" in again.stdout
+
+
+def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Database) -> None:
+    """An engine that is still starting reports no progress: nothing is removed under it, and no second one starts."""
+    slot = f"levada_{db.name}"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    kept(db, "orders", Ready())
+    with sole_user(tmp_path):
+        for command, code in (("cleanup", Exit.FAILED), ("run", Exit.PREFLIGHT)):
+            result = on(manifest, command, "--work-dir", tmp_path, *(["--yes"] if command == "cleanup" else []))
+            assert "[engine_running]" in result.stderr, result.output
+            assert result.exit_code == code
+            assert f"kill {os.getpid()}" in result.stderr
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot) == [(1,)]
+    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert (tmp_path / "engine.lock").stat().st_mode & 0o777 == 0o600
+    assert on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").exit_code == Exit.OK
+
+
+def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path, db: Database) -> None:
+    """Such an engine writes to the store before it makes a slot. That is refused from the first step on."""
+    starting = PostgresStore(db.connection, db.name.replace("_", "-"))
+    starting.next_epoch()
+    given = load_manifests(manifest.read_text())
+    secrets = manifest.parent / "secrets"
+    first = next(plan(given, pipeline_config(given, secrets=secrets), secrets))
+    assert first.remove() == f"slot levada_{db.name}: there is none"
+    with pytest.raises(StaleEpoch):
+        starting.store_fingerprint("publication", "1")
+    starting.close()
 
 
 def test_schema_is_json() -> None:

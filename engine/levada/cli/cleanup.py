@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import typer
 
-from levada.cli.engine import running_progress
+from levada.cli.engine import running_progress, sole_user
 from levada.cli.exits import Exit
 from levada.cli.output import console
 from levada.destinations import Destination
 from levada.errors import DestinationChanged, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
-from levada.postgres.slots import drop_slot, pipelines
+from levada.postgres.slots import drop_slot, inspect_slot, pipelines
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
 from levada.runtime.destination_errors import destination_errors
@@ -27,6 +28,7 @@ from levada.runtime.staging_area import open_staging
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains
+from levada.stores.readiness import postgres_store_exists
 
 _PLACELESS: Final = frozenset({"destination_name_unusable", "table_not_ours"})
 """Codes of tables that never had a place at the destination."""
@@ -46,6 +48,12 @@ def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confi
         raise NeedsOperator(
             "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
         )
+    # An engine that is still starting reports no progress, but holds its work folder. None starts there meanwhile.
+    with sole_user(work_dir) if work_dir.is_dir() else nullcontext():
+        return _cleanup(manifests, secrets, work_dir, confirmed=confirmed)
+
+
+def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     steps = list(plan(manifests, config, secrets))
     out = console()
@@ -62,7 +70,7 @@ def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> 
     """Yield the steps in an order in which a failure leaves nothing that a second run would not find."""
     policy = manifests.pipeline.spec.deletion_policy
     if policy.slot is Remains.DELETE:
-        yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config))
+        yield Step(f"slot {config.slot.name}", lambda: _drop_slot(manifests, config))
     if policy.destination_tables is Remains.DELETE:
         yield Step("the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets))
     if policy.state is Remains.DELETE:
@@ -73,7 +81,26 @@ def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> 
         yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
 
 
-def _drop_slot(config: PipelineConfig) -> str:
+def _take_over(manifests: Manifests, config: PipelineConfig) -> None:
+    """Take the pipeline over, so that an engine that is still starting elsewhere fails before it makes a slot.
+
+    One that streams is left alone: the slot that it holds cannot be dropped.
+    """
+    postgres = manifests.pipeline.spec.store.postgres
+    if postgres is not None and not postgres_store_exists(config.source, postgres.schema_name):
+        return
+    with config.source.connect(application="cleanup") as connection:
+        slot = inspect_slot(connection, config.slot.name)
+    if slot is None or not slot.active:
+        store = open_store(manifests, config)
+        try:
+            store.next_epoch()
+        finally:
+            store.close()
+
+
+def _drop_slot(manifests: Manifests, config: PipelineConfig) -> str:
+    _take_over(manifests, config)
     with config.source.connect(application="cleanup") as connection:
         dropped = drop_slot(connection, config.slot.name)
     return f"slot {config.slot.name}: " + ("dropped" if dropped else "there is none")

@@ -1,20 +1,61 @@
-"""A running engine of this machine, found by the file that it leaves in its work folder."""
+"""A running engine of this machine, found by the files that it leaves in its work folder."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
 import os
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
 from levada.errors import NeedsOperator
+from levada.private import private_file
+
+_log = logging.getLogger(__name__)
 
 _FILE: Final = "engine.json"
+_LOCK: Final = "engine.lock"
 _TIMEOUT_S: Final = 5.0
+
+
+@contextmanager
+def sole_user(work_dir: Path) -> Iterator[None]:
+    """Hold the work folder for as long as the block runs, from before anything is made until all is closed.
+
+    The lock ends with the process, however that ends. Raise NeedsOperator ``engine_running`` if another process holds
+    it, and ``work_dir_unusable`` if the folder cannot be written.
+    """
+    file = work_dir / _LOCK
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise work_dir_unusable(work_dir, f"written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(work_dir, os.pread(lock, 20, 0).decode("ascii", "replace").strip()) from None
+        except OSError as error:
+            _log.warning("%s cannot be locked, so that a second engine in it is not noticed: %s", file, error.strerror)
+        with suppress(OSError):  # on a full disk the message lacks the PID
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _in_use(work_dir: Path, pid: str) -> NeedsOperator:
+    return NeedsOperator(
+        "engine_running",
+        f"another process uses the work folder {work_dir}" + (f": PID {pid}" if pid else ""),
+        hint=f"stop it first: kill {pid}" if pid.isdigit() else "stop it first: press Ctrl-C where it runs",
+    )
 
 
 @contextmanager
@@ -26,7 +67,8 @@ def announced(work_dir: Path, address: str) -> Iterator[None]:
     file = work_dir / _FILE
     partial = work_dir / f".{_FILE}.{os.getpid()}"
     try:
-        partial.write_text(json.dumps({"pid": os.getpid(), "address": address}))
+        with private_file(partial, "w") as f:
+            json.dump({"pid": os.getpid(), "address": address}, f)
         partial.replace(file)
     except OSError as error:
         raise work_dir_unusable(work_dir, f"written: {error.strerror}") from None

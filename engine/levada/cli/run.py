@@ -6,13 +6,13 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.cli.check import refused, show_problems
-from levada.cli.engine import announced, work_dir_unusable
+from levada.cli.engine import announced, sole_user, work_dir_unusable
 from levada.cli.exits import Exit
 from levada.cli.figures import duration
 from levada.cli.hints import runnable
@@ -64,12 +64,15 @@ def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit
     if manifests.pipeline.spec.suspend:
         console().print(resting_words(manifests), markup=False)
         return Exit.OK
-    try:
-        make_folder(options.work_dir)
-        running = _Run(manifests, options, signals)
-    except NeedsOperator as error:
-        return refusal(error, options)
-    with running.server, announced(options.work_dir, running.server.address):
+    with ExitStack() as held:
+        try:
+            make_folder(options.work_dir)
+            held.enter_context(sole_user(options.work_dir))
+            running = _Run(manifests, options, signals)
+            held.enter_context(running.server)
+            held.enter_context(announced(options.work_dir, running.server.address))
+        except NeedsOperator as error:
+            return refusal(error, options)
         _log.info("progress at %s/v1/progress", running.server.address)
         try:
             return running.run()
