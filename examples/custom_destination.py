@@ -53,7 +53,7 @@ class HttpDestination(Destination):
         )
         self._tables: dict[TableId, str] = {}
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         self._post({"type": "drop", "table": str(schema.name)})
 
     def truncate_table(self, schema: ReplicatedTableSchema) -> None:

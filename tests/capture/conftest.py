@@ -54,7 +54,13 @@ class Capture:
                 assert install_ddl_trigger(connection)
             create_slot(connection, self.slot)
 
-    def new_worker(self, verify: Callable[[], None] = lambda: None, **settings: Any) -> CaptureWorker:
+    def new_worker(
+        self,
+        verify: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Any,
+    ) -> CaptureWorker:
         """Make the worker of a new process."""
         self.epoch += 1
         resolver = TableResolver(
@@ -79,11 +85,13 @@ class Capture:
             known=self.known,
             verify=verify,
             remember=self.remember,
+            check=check,
+            clock=clock,
         )
         return self.worker
 
     def remember(self, lsn: Lsn, witness: Witness | None) -> None:
-        """Keep, as the store does, a position that the slot gets without a segment."""
+        """Keep, as the store does, a position that the slot gets."""
         self.known = Known(staged=lsn, witness=witness, acknowledged=lsn)
 
     @contextmanager

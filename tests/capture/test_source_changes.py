@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.capture.conftest import PUBLICATION, Capture
 from tests.conftest import Database
 
-from levada.errors import SlotLost
+from levada.errors import SlotLost, StaleEpoch
 from levada.local.postgres import temporary_postgres
 from levada.postgres.slots import inspect_slot
 
@@ -75,6 +76,45 @@ def test_another_consumer_advances_the_slot_by_nothing(capture: Capture, db: Dat
         db.execute("INSERT INTO a VALUES (2)")
         capture.catch_up()
     assert capture.column("a", "id") == [1, 2]
+
+
+def test_the_newest_segments_are_lost(capture: Capture, db: Database) -> None:
+    """Segments that are lost while the engine is stopped accuse no other consumer: their position is kept as well."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    capture.new_worker(idle_s=1000.0)
+    with capture.running():
+        for n in range(3):
+            db.execute("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
+            capture.until(lambda n=n: len(capture.landed) > n)  # type: ignore[misc]  # bound
+    for manifest in capture.log.list()[1:]:
+        capture.log.remove(manifest)
+    capture.new_worker(idle_s=1000.0)
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (4)")
+        capture.catch_up()
+    assert capture.error is None
+    assert capture.column("a", "id") == [1, 4]
+
+
+def test_a_paused_engine_that_was_superseded_stages_nothing(capture: Capture, db: Database) -> None:
+    """After a pause the engine asks whether it still has the pipeline, before it makes a segment."""
+
+    def refuse() -> None:
+        raise StaleEpoch(1, 2)
+
+    seconds = 0.0
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    capture.new_worker(check=refuse, clock=lambda: time.monotonic() + seconds)
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1)")
+        capture.catch_up()
+        seconds = 3600.0
+        capture.until(lambda: not capture.alive)
+    assert isinstance(capture.error, StaleEpoch)
+    db.execute("INSERT INTO a VALUES (2)")
+    assert capture.column("a", "id") == [1]
 
 
 def test_a_slot_that_was_made_again(capture: Capture, db: Database) -> None:

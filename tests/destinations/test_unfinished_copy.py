@@ -72,6 +72,22 @@ def test_a_killed_copy_leaves_nothing_to_the_next(lake: Lake) -> None:
     assert CLAIM not in lake.iceberg().properties
 
 
+def test_a_superseded_driver_drops_nothing(lake: Lake) -> None:
+    """A driver that was paused past its takeover drops neither the newer driver's table nor its unfinished copy."""
+    newer, older = lake.destination(), lake.destination(work="older")
+    slow = SlowRows(ORDERS, fail(KeyboardInterrupt()), rows(2), rows(1))
+    with pytest.raises(KeyboardInterrupt):
+        newer.write_table_rows(ORDERS, slow, lake.mark(1000, epoch=2))
+    with pytest.raises(StaleEpoch):
+        older.drop_table_for_copy(ORDERS, 1)
+    newer.write_table_rows(ORDERS, MemoryRows(ORDERS, rows(3)), lake.mark(1000, epoch=2))
+    with pytest.raises(StaleEpoch):
+        older.drop_table_for_copy(ORDERS, 1)
+    assert named(lake)
+    newer.drop_table_for_copy(ORDERS, 2)
+    assert lake.destination(work="last").applied(ORDERS.id) is None
+
+
 def test_a_killed_copy_without_a_drop(hadoop: Lake) -> None:
     """Copied again into the table that is there, a newer driver's claim takes the place of the former and its files."""
     left = stored(begin(hadoop, KeyboardInterrupt()))

@@ -25,8 +25,8 @@ def parked(progress: dict[str, Any], name: str) -> bool:
     return error is not None and error["retryPolicy"] != "TimedRetry"
 
 
-def stage_behind_a_parked_table(engine: Engine, db: Database) -> list[Path]:
-    """Stop an engine that has staged four segments of table ``a``, none of them applied; return their manifests.
+def stage_behind_a_parked_table(engine: Engine, db: Database, *, kill: bool = False) -> list[Path]:
+    """End an engine that has staged four segments of table ``a``, none of them applied; return their manifests.
 
     Table ``b`` has applied its changes, which are in segments between those.
     """
@@ -49,7 +49,10 @@ def stage_behind_a_parked_table(engine: Engine, db: Database) -> list[Path]:
         [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
         engine.wait_for(lambda p, t=target: lsn(table(p, "b")["appliedLsn"]) >= lsn(t))  # type: ignore[misc]  # bound
     engine.wait_for(lambda p: parked(p, "a"))
-    assert engine.stop() == 0
+    if kill:
+        engine.kill()
+    else:
+        assert engine.stop() == 0
     data.unlink()
     saved.rename(data)
     folder = engine.folder / "staging" / "shop"
@@ -120,6 +123,24 @@ def test_harm_to_staged_changes_parks_their_table(
     engine.wait_for(lambda p: table(p, "b")["phase"] == "Ready" and lsn(table(p, "b")["appliedLsn"]) >= lsn(target))
     engine.assert_equal("b")
     engine.levada("resync", *engine.options(), "public.a")
+    engine.wait_caught_up()
+    engine.assert_equal("a", "b")
+
+
+def test_the_newest_segments_are_lost_after_a_kill(engine: Engine, db: Database) -> None:
+    """An engine is killed, and its newest segments are lost: only the table concerned needs a copy, if any does."""
+    stage_behind_a_parked_table(engine, db, kill=True)
+    for manifest in sorted((engine.folder / "staging" / "shop").glob("*.json"))[-3:]:
+        manifest.unlink()
+    engine.start()
+    before = table(engine.wait_for(lambda p: parked(p, "a")), "a")["error"]
+    if before["code"] != "segment_missing":
+        engine.levada("retry", *engine.options(), "public.a")
+    done = engine.wait_for(lambda p: table(p, "a")["error"] not in (None, before) or table(p, "a")["phase"] == "Ready")
+    if (error := table(done, "a")["error"]) is not None:
+        assert error["code"] == "segment_missing"
+        engine.levada("resync", *engine.options(), "public.a")
+    db.execute("INSERT INTO b VALUES (77, 'later')")
     engine.wait_caught_up()
     engine.assert_equal("a", "b")
 

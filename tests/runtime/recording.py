@@ -33,7 +33,7 @@ class Recording(Destination):
         self.before_look: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         with self.lock:
             self.dropped.append((schema.name.name, self.told.get(schema.name)))
             self.marks.pop(schema.id, None)

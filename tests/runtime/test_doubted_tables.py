@@ -11,34 +11,131 @@ from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
+from levada.runtime.doubts import Doubts
+from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
+from levada.runtime.resync import Resync, Step
 from levada.runtime.roster import Roster
 from levada.runtime.source import SourceTables
+from levada.runtime.tables import TableRecord
 from levada.stores import MemoryStore
-from levada.stores.phases import Errored, FinishedCopy, Init, Ready, TableReplicationPhase
+from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
 from levada.values import Lsn, QualifiedTable, TableId
 
+TABLE = TableId(1)
+NAME = QualifiedTable("public", "orders")
 
-@pytest.mark.parametrize(("phase", "becomes"), [(FinishedCopy(Lsn(200)), Init), (Ready(), Errored)])
-def test_a_copy_that_the_stream_has_not_reached_is_made_again(
-    tmp_path: Path, phase: TableReplicationPhase, becomes: type[TableReplicationPhase]
-) -> None:
-    """A crash of server and engine between a copy and its first change parks nothing. A Ready table is parked."""
-    id_, name = TableId(1), QualifiedTable("public", "orders")
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """The store of a pipeline that an engine has taken over."""
+    made = MemoryStore("shop")
+    made.next_epoch()
+    return made
+
+
+def start(tmp_path: Path, store: MemoryStore) -> tuple[Roster, TableRecord]:
+    """Return the tables as an engine that starts has them."""
     config = PipelineConfig(
         "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
         PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
     )  # fmt: skip
-    store = MemoryStore("shop")
-    store.next_epoch()
-    store.update_table_replication_states({id_: phase})
     roster = Roster(LiveConfig(config), store, Recording(), lambda: 1)
     found = SourceTables(
-        (PublishedTable(id_, name, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
+        (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
     )
-    roster.adopt(found, (), resync=False, verified_to=Lsn(100))
-    record = roster.tables[id_]
+    roster.adopt(found, (), resync=False)
+    return roster, roster.tables[TABLE]
+
+
+@pytest.mark.parametrize(("phase", "becomes"), [(FinishedCopy(Lsn(200)), Init), (Ready(), Errored)])
+def test_a_copy_that_the_stream_has_not_reached_is_made_again(
+    tmp_path: Path, store: MemoryStore, phase: TableReplicationPhase, becomes: type[TableReplicationPhase]
+) -> None:
+    """A crash of server and engine between a copy and its first change parks nothing. A Ready table is parked."""
+    store.update_table_replication_states({TABLE: phase})
+    Doubts(store).add([TABLE], Lsn(100))
+    roster, record = start(tmp_path, store)
     roster.step(record)
     roster.locate(record, Lsn(200))
     assert isinstance(record.phase, becomes)
-    assert isinstance(store.get_table_replication_state(id_), becomes)
+    assert isinstance(store.get_table_replication_state(TABLE), becomes)
+
+
+def test_a_doubt_stays_until_the_destination_was_read(tmp_path: Path, store: MemoryStore) -> None:
+    """Engines that end before they read the destination, and further restarts of the server, leave the first doubt."""
+    store.update_table_replication_states({TABLE: Ready()})
+    Doubts(store).add([TABLE], Lsn(100))
+    start(tmp_path, store)
+    Doubts(store).add([TABLE], Lsn(300))
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(200))
+    assert isinstance(record.phase, Errored)
+    assert record.phase.code == "source_changed"
+
+
+def test_a_doubt_that_is_settled_does_not_come_back(tmp_path: Path, store: MemoryStore) -> None:
+    """A table that was found not to be beyond goes on, and is not parked for what it applies afterwards."""
+    store.update_table_replication_states({TABLE: Ready()})
+    Doubts(store).add([TABLE], Lsn(100))
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(100))
+    roster.doubts.keep()
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(200))
+    assert isinstance(record.phase, Ready)
+
+
+@pytest.mark.parametrize(("snapshot", "becomes"), [(200, Init), (100, FinishedCopy)])
+def test_a_finished_copy_under_a_running_engine(
+    tmp_path: Path, store: MemoryStore, snapshot: int, becomes: type[TableReplicationPhase]
+) -> None:
+    """The server is restarted under the engine: a copy that is ahead of the verified history is made again."""
+    store.update_table_replication_states({TABLE: FinishedCopy(Lsn(snapshot))})
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(snapshot))
+    roster.source_restarted(Lsn(100))
+    assert isinstance(record.phase, becomes)
+
+
+def test_a_look_under_way_is_compared(tmp_path: Path, store: MemoryStore) -> None:
+    """The server is restarted while the destination is read: what is read then is compared."""
+    store.update_table_replication_states({TABLE: Ready()})
+    roster, record = start(tmp_path, store)
+    roster.source_restarted(Lsn(100))
+    assert store.get_fingerprint("doubts")
+    roster.locate(record, Lsn(200))
+    assert isinstance(record.phase, Errored)
+
+
+def test_a_copy_under_way_is_made_again(tmp_path: Path, store: MemoryStore) -> None:
+    """The server is restarted while a table is copied: that copy, finished or not, is of no use."""
+    store.update_table_replication_states({TABLE: Init()})
+    roster, record = start(tmp_path, store)
+    record.begin(Job.COPY)
+    roster.enter(record, DataSync())
+    roster.source_restarted(Lsn(100))
+    assert record.copy_outdated
+    assert record.cancel.is_set()
+
+
+@pytest.mark.parametrize(
+    ("resync", "outdated"),
+    [
+        (Resync(step=Step.COPYING), True),
+        (Resync(step=Step.CATCHING_UP, lsn=Lsn(200)), True),
+        (Resync(step=Step.CATCHING_UP, lsn=Lsn(100)), False),
+        (Resync(), False),
+    ],
+)
+def test_a_shadow_copy_under_a_running_engine(
+    tmp_path: Path, store: MemoryStore, resync: Resync, outdated: bool
+) -> None:
+    """The server is restarted under the engine: a shadow copy that is ahead is begun again, and the table goes on."""
+    store.update_table_replication_states({TABLE: Ready()})
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(50))
+    record.resync = resync
+    roster.source_restarted(Lsn(100))
+    assert isinstance(record.phase, Ready)
+    assert record.resync.outdated is outdated

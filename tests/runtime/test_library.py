@@ -133,7 +133,7 @@ class Dropping(Recording):
         self.stored: Callable[[], tuple[ReplicatedTableSchema, ...]] = tuple
         self.fails = 0
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         self.by.append(schema.name.name)
         assert len(self.by) == 1 or self.stored(), "what was stored is there until the table is dropped"
         if self.fails:

@@ -86,7 +86,7 @@ def test_a_copy_after_the_loss_is_retried(rig: Published, db: Database) -> None:
 
     drop = rig.destination.drop_table_for_copy
 
-    def fail(schema: ReplicatedTableSchema) -> None:
+    def fail(schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         rig.destination.drop_table_for_copy = drop  # type: ignore[method-assign]  # as before
         raise Transient("destination_unavailable", "the destination does not answer")
 

@@ -127,11 +127,8 @@ def test_an_attempt_is_reported_once(rig: Rig, db: Database) -> None:
     assert again.capture.error.attempts == 1
 
 
-def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
-    """After a restart of the server, a table whose destination has more than the source is known to have is parked."""
-    rig.start()
-    rig.wait_caught_up()
-    rig.stop()
+def put_destination_ahead(rig: Rig, db: Database) -> None:
+    """Have the store know an earlier start of the server, and the destination more of orders than the source has."""
     store = rig.store()
     store.load_fingerprints()
     kept = json.loads(store.get_fingerprint("source") or "")
@@ -140,14 +137,63 @@ def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
     marks = rig.destination.marks
     [(orders,)] = db.query("SELECT 'orders'::regclass::oid")
     marks[TableId(orders)] = replace(marks[TableId(orders)], lsn=Lsn(marks[TableId(orders)].lsn + (1 << 30)))
-    rig.start()
-    seen = rig.wait(lambda p: bool(p.tables) and table(p, "orders").error is not None)
+
+
+def require_another_history(rig: Rig) -> None:
+    """Wait until orders is parked because the source may be another."""
+    seen = rig.wait(lambda p: bool(p.tables) and getattr(table(p, "orders").error, "retry_policy", "") == "NoRetry")
     error = table(seen, "orders").error
     assert error is not None
-    assert (error.code, error.retry_policy) == ("source_changed", "NoRetry")
+    assert error.code == "source_changed"
     assert error.solution == "levada resync MANIFEST public.orders"
+
+
+def test_a_destination_beyond_the_source(rig: Rig, db: Database) -> None:
+    """After a restart of the server, a table whose destination has more than the source is known to have is parked."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    put_destination_ahead(rig, db)
+    rig.start()
+    require_another_history(rig)
     db.execute("INSERT INTO items VALUES (1)")
     rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
+
+
+def test_a_doubt_outlives_the_engine(rig: Rig, db: Database) -> None:
+    """An engine that ends before it could read the destination leaves its doubt to the next one."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    put_destination_ahead(rig, db)
+
+    def refuse() -> None:
+        raise Transient("destination_unavailable", "the destination does not answer")
+
+    rig.destination.before_look = refuse
+    rig.start()
+    rig.wait(lambda p: bool(p.tables) and p.capture.connected and all(t.error is not None for t in p.tables))
+    rig.stop()
+    rig.destination.before_look = lambda: None
+    rig.start()
+    require_another_history(rig)
+
+
+def test_nothing_is_caught_up_with_a_server_that_was_not_verified(rig: Rig, db: Database) -> None:
+    """After a restart of the server the positions of its WAL count only once a session has verified its history."""
+    rig.start()
+    rig.wait_caught_up()
+    assert rig.running is not None
+    worker = rig.running._worker
+    assert worker is not None
+    with take_slot(db):
+        identity = worker._known.identity
+        assert identity is not None
+        worker._known = replace(worker._known, identity=replace(identity, started_at="an earlier start"))
+        caught_up = rig.running.caught_up()
+        rig.wait(lambda p: p.capture.error is not None)
+        assert not caught_up(rig.running.progress())
+    rig.wait(caught_up)
 
 
 def test_a_store_that_is_older_than_the_destination(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,13 +29,16 @@ _IDLE_S: Final = 0.25
 _OVERDUE_S: Final = 0.02
 """How long to wait while a segment is due, but a transaction is open."""
 
+_PAUSE_S: Final = 5.0
+"""A gap between two steps that is longer may be a pause, in which another process has taken the pipeline over."""
+
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
     """What to read, and when to close a segment.
 
     A segment is closed at the first commit at which it has ``batch_bytes`` in memory's terms, or is ``fill_s`` seconds
-    old. ``heartbeat_s`` is in seconds; 0 is off. Of WAL without changes the slot is told every ``idle_s`` seconds.
+    old. ``heartbeat_s`` is in seconds; 0 is off. WAL without changes is acknowledged every ``idle_s`` seconds.
     """
 
     connection: PostgresConnection
@@ -51,7 +54,8 @@ class CaptureSettings:
 class CaptureSession:
     """Lives as long as its stream; ``settings`` may tell something else at any time.
 
-    ``told`` is handed each new position, ``landed`` each manifest before that.
+    ``told`` is handed each new position, ``landed`` each manifest before that. ``check`` raises StaleEpoch if another
+    process has taken the pipeline over.
     """
 
     def __init__(
@@ -66,8 +70,10 @@ class CaptureSession:
         epoch: int,
         landed: Callable[[Manifest], None],
         told: Callable[[CapturePosition], None],
+        check: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
+        self._check = check
         self._settings = settings
         self._stream = stream
         self._log = log
@@ -87,7 +93,7 @@ class CaptureSession:
         self._last = position.witness
         self._first_at: float | None = None
         """When the first message that is not in a segment yet was received."""
-        self._beat_at = clock()
+        self._beat_at = self._awake_at = clock()
 
     def run(self, ended: Callable[[], bool]) -> None:
         """Stream until ``ended``, then land what is whole; raise what the source, the staging or a change asks for."""
@@ -97,10 +103,12 @@ class CaptureSession:
             self._decode()
             if not self._in_transaction:
                 self._land()
+            self._acknowledger.finish(self._position.staged_lsn, self._position.witness)
         finally:
             self._abort()
 
     def _step(self) -> None:
+        self._check_pause()
         messages = self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, self._wait_s())
         if messages and self._first_at is None:
             self._first_at = self._clock()
@@ -154,6 +162,7 @@ class CaptureSession:
         self._first_at = self._clock() if self._gather else None
         if writer is None or writer.empty:
             return
+        self._check_pause()
         try:
             manifest = writer.commit(self._boundary)
         except BaseException:
@@ -163,8 +172,15 @@ class CaptureSession:
         self._position = replace(
             self._position, staged_lsn=self._boundary, witness=self._last, segments=self._position.segments + 1
         )
-        self._acknowledger.staged(self._boundary)
+        self._acknowledger.staged(self._boundary, self._last)
         self._tell()
+
+    def _check_pause(self) -> None:
+        """Ask after a pause of this process whether it still has the pipeline: staged files know no epoch."""
+        before, self._awake_at = self._awake_at, self._clock()
+        if self._awake_at - before > _PAUSE_S:
+            with suppress(Transient):
+                self._check()
 
     def _idle(self) -> None:
         """With nothing under way, what the server has read and not sent holds nothing for this slot."""

@@ -25,10 +25,12 @@ class CaptureWorker:
     """Stages one slot's changes. `run` belongs to one thread, the other methods may be called from any.
 
     ``landed`` receives each manifest once it is durable, before `position` includes it. ``remember`` receives each
-    position that the slot gets without a segment, before the slot gets it, with the last transaction below it.
+    position that the slot gets, before the slot gets it, with the last transaction below it. ``check`` is called after
+    a pause of the process, and raises StaleEpoch if another process has taken the pipeline over.
     ``known`` is the engine's knowledge of the source, which every session compares with the server. ``verified``
-    receives the server after each comparison. ``verify`` is called before each session: what it reports of tables is
-    recorded before anything is staged. ``clock`` is monotonic, in seconds.
+    receives the server after each comparison, and the position that its history is verified to. ``verify`` is called
+    before each session: what it reports of tables is recorded before anything is staged. ``clock`` is monotonic, in
+    seconds.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class CaptureWorker:
         known: Known | None = None,
         verify: Callable[[], None] = lambda: None,
         remember: Callable[[Lsn, Witness | None], object] = lambda lsn, witness: None,
-        verified: Callable[[ServerIdentity], object] = lambda identity: None,
+        verified: Callable[[ServerIdentity, Lsn], object] = lambda identity, start: None,
+        check: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._check = check
         self._settings = settings
         self._log = log
         self._resolver = resolver
@@ -73,6 +77,11 @@ class CaptureWorker:
     def position(self) -> CapturePosition:
         """Return how far capture is."""
         return self._position
+
+    @property
+    def server(self) -> ServerIdentity | None:
+        """Return the server that was verified last, None before the first time. From any thread."""
+        return self._known.identity
 
     def applied(self, lsn: Lsn) -> None:
         """Tell that every table has applied all that commits below ``lsn``; on scratch staging that is acknowledged."""
@@ -118,7 +127,7 @@ class CaptureWorker:
             start_lsn=plan.start,
         ) as stream:
             confirmed = self._require_unchanged(known, server)
-            self._verified(server.identity)
+            self._verified(server.identity, plan.start)
             self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
             self._acknowledger.attach(stream, confirmed, plan.start, self._position.witness)
@@ -178,6 +187,7 @@ class CaptureWorker:
             epoch=self._epoch,
             landed=self._landed,
             told=self._tell,
+            check=self._check,
             clock=self._clock,
         )
 

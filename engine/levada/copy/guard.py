@@ -40,7 +40,7 @@ _POLL_S: Final = 1.0
 _GONE: Final = frozenset({"table_missing", "column_missing"})
 
 _WAITED_FOR: Final = """
-SELECT true FROM pg_locks
+SELECT pid FROM pg_locks
 WHERE NOT granted AND locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation = ANY(%s::oid[])
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND waitstart < clock_timestamp() - make_interval(secs => %s)
@@ -130,8 +130,9 @@ class TableGuard:
             if waited_for is not None and not self._stop.is_set():
                 self._ended = self._ended or Transient(
                     "copy_yielded",
-                    f"the copy of {self._published.name} gave way to a statement that waits for an exclusive lock",
-                    hint="none is needed: the copy is made again; change the table before its copy or after it",
+                    f"the copy of {self._published.name} gave way to a statement of PID {waited_for[0]}, which waits"
+                    " for an exclusive lock. It begins again by itself, as often as a statement waits",
+                    hint="change the table before its copy or after it",
                 )
                 # The copy's readers end a little later.
                 self._connection.close()

@@ -166,8 +166,13 @@ class Destination(ABC):
         """
 
     @abstractmethod
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
-        """Remove what an earlier copy left, with all that is kept of it; a table already gone is success."""
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+        """Remove what an earlier copy left, with all that is kept of it; a table already gone is success.
+
+        ``epoch`` is that of the driver that removes it. A destination that keeps the epochs of its writers raises
+        StaleEpoch, with nothing removed, if a newer driver has written the table. With None, as the pipeline itself is
+        removed, no epoch is compared.
+        """
 
     @abstractmethod
     def truncate_table(self, schema: ReplicatedTableSchema) -> None:

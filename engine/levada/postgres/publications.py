@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -157,12 +157,17 @@ def inspect_coverage(
 
 
 def ensure_coverage(
-    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable], *, manage: bool
+    conn: psycopg.Connection[Any],
+    publication: str,
+    required: AbstractSet[QualifiedTable],
+    *,
+    manage: bool,
+    check: Callable[[], None] = lambda: None,
 ) -> CoverageReport:
     """Create the publication or add the missing tables where ``manage`` and the role's rights allow it.
 
     Return the report as it was before anything was done; not being allowed is a warning in the log. Somebody else
-    doing the same at the same time is no error.
+    doing the same at the same time is no error. ``check`` is called before each change, and raises to prevent it.
     """
     report = first = inspect_coverage(conn, publication, required)
     for attempt in range(1, _ATTEMPTS + 1):
@@ -175,6 +180,7 @@ def ensure_coverage(
                 publication, ", ".join(map(str, report.missing)) or "itself", reason, "; ".join(report.remediation),
             )  # fmt: skip
             break
+        check()
         try:
             _apply(conn, publication, report.missing)
         except NeedsOperator as error:

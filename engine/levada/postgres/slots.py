@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -205,18 +205,24 @@ def validate_slot(status: SlotStatus, database: str) -> None:
 
 
 def drop_slot(
-    conn: psycopg.Connection[Any], name: str, *, wait_s: float = _DROP_WAIT_S, terminate: bool = False
+    conn: psycopg.Connection[Any],
+    name: str,
+    *,
+    wait_s: float = _DROP_WAIT_S,
+    terminate: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> bool:
     """Drop the slot; return False if there is none.
 
     An active slot is waited for, for ``wait_s`` seconds at most, then Transient ``slot_active``. With ``terminate`` the
-    backend that holds it is ended first.
+    backend that holds it is ended first. ``check`` is called before each attempt, and raises to prevent it.
     """
     deadline = time.monotonic() + wait_s
     while True:
         status = inspect_slot(conn, name)
         if status is None:
             return False
+        check()
         if not status.active and _try_drop(conn, name):
             return True
         if terminate and status.active_pid is not None:

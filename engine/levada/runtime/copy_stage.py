@@ -50,6 +50,7 @@ class CopyStage:
         """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""
         for record in copies_to_start(self._roster.tables.values(), self._live.now.copy_tables, sessions):
             record.cancel.clear()
+            record.copy_outdated = False
             record.begin(Job.COPY)
             record.copied_as = self._roster.wanted(record)
             self._roster.enter(record, DataSync())
@@ -86,6 +87,9 @@ class CopyStage:
                 self._roster.park(record, outcome)
             elif not self._stopping:
                 self._roster.begin_again(record)
+            return
+        if record.copy_outdated:
+            self._roster.begin_again(record)
             return
         record.attempts = 0
         self._roster.note_mode(record, outcome.schema)

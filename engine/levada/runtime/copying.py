@@ -21,6 +21,7 @@ from levada.postgres.catalog import published_tables, read_table_description
 from levada.postgres.publications import add_statement
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.controls import MadeAs, made
+from levada.runtime.fencing import require_epoch
 from levada.runtime.live import LiveConfig
 from levada.runtime.published import note_copied
 from levada.schema import ReplicatedTableSchema
@@ -146,7 +147,12 @@ class TableCopy:
         """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
         if schema.name != name and name in self.told:
             self.told.setdefault(schema.name, self.told[name])
-        perform(self.destination.drop_table_for_copy, schema)
+        self._remove(schema)
+
+    def _remove(self, schema: ReplicatedTableSchema) -> None:
+        # A process that was paused may find a newer driver's table in this place. A destination may keep no epochs.
+        require_epoch(self.store)
+        perform(self.destination.drop_table_for_copy, schema, self.epoch)
 
     def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
         """Write the rows, and wait until the destination says that they are durable."""
@@ -214,7 +220,7 @@ class TableCopy:
         if before == wanted:
             return
         self._note(wanted, schema, name)
-        perform(self.destination.drop_table_for_copy, schema)
+        self._remove(schema)
 
     def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         controls = self.store.get_table_controls(schema.id) or TableControls()

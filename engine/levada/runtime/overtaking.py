@@ -6,21 +6,18 @@ The destination refuses that epoch. Each start raises it by one, so many starts 
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from levada.errors import LevadaError, StaleEpoch
+from levada.runtime.fencing import require_epoch
 from levada.stores.interface import PipelineStore
 
 _log = logging.getLogger(__name__)
-
-_CHECK: Final = "epoch"
-"""A worker that has no progress: to delete it changes nothing, and is refused to a stale epoch."""
 
 
 def overtake(store: PipelineStore, refused: StaleEpoch) -> None:
     """Raise the store's epoch to the one that refused this process, unless another process has taken the store over."""
     try:
-        store.delete_replication_progress(_CHECK)
+        require_epoch(store)
         while store.next_epoch() < refused.current:
             pass
     except LevadaError:

@@ -19,6 +19,7 @@ from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
 from levada.postgres.lag import current_wal_lsn
+from levada.postgres.server import read_start_time
 from levada.runtime.apply_stage import ApplyStage
 from levada.runtime.asked_before import take_requested_resyncs, take_said_resyncs
 from levada.runtime.capturing import CaptureThread
@@ -28,13 +29,14 @@ from levada.runtime.copy_stage import CopyStage
 from levada.runtime.copying import TableCopy
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.discovery import Discovery
+from levada.runtime.fencing import require_epoch
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.overtaking import overtake
 from levada.runtime.placement import refuse_collisions
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.published import read_gaps
-from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, TableAltered, TableFailed
+from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, SourceRestarted, TableAltered, TableFailed
 from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.retention import Retention
 from levada.runtime.retries import as_levada_error, mends_itself
@@ -61,13 +63,12 @@ if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.ddl import DdlMessage
     from levada.postgres.identity import SourceIdentity
+    from levada.postgres.server import ServerIdentity
     from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-_START_CHECK: Final = "start"
-"""A worker that has no progress: to delete it changes nothing, and is refused to a stale epoch."""
 _OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
@@ -229,12 +230,21 @@ class Pipeline:
         """Return a test of progress: every table is Ready and has applied all that is committed at the source now.
 
         The test waits for a look at the catalog as well: an ALTER TABLE may have changed rows without streaming them.
+        On a server that no session has verified yet it waits for a session: its LSNs may be those of another history.
         """
+        worker = self._worker
+        sessions = 0 if worker is None else worker.position.sessions
         with self.config.source.connect(application="caught-up") as connection:
-            target = current_wal_lsn(connection)
+            target, started_at = current_wal_lsn(connection), read_start_time(connection)
+        known = worker is not None and worker.server is not None and worker.server.started_at == started_at
         if self._looks is not None:
             self._looks.soon()
-        return lambda progress: (progress.verified_lsn or Lsn(0)) >= target and reached(progress, target)
+
+        def verified() -> bool:
+            now = self._worker
+            return known or now is not worker or (now is not None and now.position.sessions > sessions)
+
+        return lambda p: verified() and (p.verified_lsn or Lsn(0)) >= target and reached(p, target)
 
     def __enter__(self) -> Self:
         self.start()
@@ -288,11 +298,14 @@ class Pipeline:
         if self._source is not None:
             self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
-        log.collect_garbage()
-        manifests = () if source.resync else log.list()
+        log.collect_garbage(lambda: require_epoch(store))
+        manifests = log.list()
         if source.resync:
-            for manifest in log.list():
+            # After the list, which has nothing of a newer driver then.
+            require_epoch(store)
+            for manifest in manifests:
                 log.remove(manifest)
+            manifests = ()
             kept.forget()
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
         log.ledger = kept.load(manifests, known)
@@ -303,7 +316,7 @@ class Pipeline:
         self._worker = self._capture_worker(log, record)
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
         supervisor = self._make_supervisor(capture, self._worker, log, record)
-        supervisor.adopt(source.found, tuple(manifests), resync=source.resync, verified_to=source.verified_to)
+        supervisor.adopt(source.found, manifests, resync=source.resync)
         self._capture, self._supervisor = capture, supervisor
 
     def _launch(self) -> None:
@@ -321,7 +334,7 @@ class Pipeline:
             return
         try:
             # Refused if another process has taken the pipeline over meanwhile: then the slot is that one's.
-            self._store.delete_replication_progress(_START_CHECK)
+            require_epoch(self._store)
         except Exception as refused:
             _log.warning("what the failed start made at the source stays: %s", refused)
         else:
@@ -392,12 +405,15 @@ class Pipeline:
     def _capture_worker(self, log: SegmentLog, record: SourceRecord) -> CaptureWorker:
         config, inbox, stopping = self.config, self._inbox, self._stopping
 
-        def failed(table: TableId, error: LevadaError) -> None:
-            recorded = threading.Event()
-            inbox.put(TableFailed(table, error, recorded))
+        def wait_for(recorded: threading.Event) -> None:
             while not recorded.wait(_POLL_S):
                 if stopping.is_set():
                     raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
+
+        def failed(table: TableId, error: LevadaError) -> None:
+            recorded = threading.Event()
+            inbox.put(TableFailed(table, error, recorded))
+            wait_for(recorded)
 
         def verify() -> None:
             for table, gap in read_gaps(self.config, self._store).items():
@@ -406,9 +422,7 @@ class Pipeline:
         def altered(ddl: DdlMessage, at: Lsn, xid: int) -> None:
             storage, recorded = ddl.description.storage, threading.Event()
             inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
-            while not recorded.wait(_POLL_S):
-                if self._stopping.is_set():
-                    raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
+            wait_for(recorded)
 
         def look() -> None:
             if self._looks is not None:
@@ -418,6 +432,14 @@ class Pipeline:
             # First the ledger: past this position no segment shows it.
             self._ledger.keep(log.ledger)
             record.remember(lsn, witness)
+
+        def verified(server: ServerIdentity, start: Lsn) -> None:
+            if server != record.identity:
+                # First: an engine that ends between the two finds a server that it does not know.
+                recorded = threading.Event()
+                inbox.put(SourceRestarted(start, recorded))
+                wait_for(recorded)
+            record.verified(server)
 
         resolver = TableResolver(
             config.source,
@@ -448,12 +470,15 @@ class Pipeline:
             verify=verify,
             known=record.knowledge(log),
             remember=remember,
-            verified=record.verified,
+            verified=verified,
+            check=lambda: require_epoch(self._store),
         )
 
     def _discover(self, config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
-            return discover(config, connection, self._store.get_table_replication_states())
+            return discover(
+                config, connection, self._store.get_table_replication_states(), lambda: require_epoch(self._store)
+            )
 
     def _run_to_end(self) -> None:
         """Run, and end whatever is raised: a store or a destination of a user's own may raise anything."""

@@ -110,6 +110,17 @@ class StorageSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceRestarted:
+    """A session begins on a server that was restarted, or on another one, whose history is verified to a position.
+
+    Capture waits for ``recorded``, so that no table goes on from a copy of a history that the source no longer has.
+    """
+
+    verified_to: Lsn
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
 class Discovered:
     """The tables of the source, of which ``config`` selects, as of now; None if the source could not be read."""
 
@@ -144,6 +155,7 @@ Report = (
     | TableFailed
     | TableAltered
     | StorageSeen
+    | SourceRestarted
     | Discovered
     | Reconfigured
     | Fatal

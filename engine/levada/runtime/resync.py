@@ -70,6 +70,10 @@ class Resync:
         self.outdated = True
         self.cancel.set()
 
+    def is_ahead(self, position: Lsn) -> bool:
+        """Return True if the copy's snapshot may be beyond a position of the WAL."""
+        return self.step is Step.COPYING or (self.lsn is not None and self.lsn > position)
+
     def wait(self) -> None:
         """Go back to the first step."""
         self.step, self.outdated = Step.WAITING, False

@@ -34,7 +34,7 @@ from levada.runtime.resync import (
     is_outdated,
     resyncs_to_start,
 )
-from levada.runtime.retries import named, park
+from levada.runtime.retries import is_failure, named, park
 from levada.runtime.roster import Roster
 from levada.runtime.tables import TableRecord, error_progress
 from levada.schema import ReplicatedTableSchema
@@ -160,6 +160,9 @@ class ResyncStage:
     def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
         backlog, staged, table = self._roster.backlog, self._roster.staged_lsn, record.id
         reached = backlog.position(table, staged, beside=True)
+        if reached > staged:
+            # What is in the table's place must not be ahead of the stream, see `Roster.source_restarted`.
+            return
         # Of a parked table that the destination did not tell of, it has no more than what is staged.
         if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
@@ -250,8 +253,9 @@ class ResyncStage:
         if isinstance(error, Permanent):
             self._roster.fatal = error
             return
-        resync.attempts += 1
-        parked = named(park(error, resync.attempts, self._live.now.retries, datetime.now(UTC)), record.name)
+        resync.attempts += is_failure(error)
+        attempt = max(1, resync.attempts)
+        parked = named(park(error, attempt, self._live.now.retries, datetime.now(UTC)), record.name)
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -265,7 +269,7 @@ class ResyncStage:
             record.resync_error = resync.error
             self._roster.abandon_resync(record)
             return
-        resync.not_before = time.monotonic() + self._live.now.retries.delay(resync.attempts)
+        resync.not_before = time.monotonic() + self._live.now.retries.delay(attempt)
         if job is ResyncJob.COPY:
             self._begin_again(record, resync)
 

@@ -11,6 +11,8 @@ from levada.postgres.failures import LOGIN_FAILURES
 from levada.stores.phases import Errored, RetryPolicy
 from levada.values import QualifiedTable
 
+_GIVES_WAY: Final = frozenset({"copy_yielded"})
+"""Errors of a copy that gives way to statements. It is retried for as long as they come."""
 _DENIED: Final = frozenset({"destination_denied", "staging_denied"})
 
 
@@ -47,6 +49,11 @@ def mends_itself(error: LevadaError) -> bool:
     return isinstance(error, Transient) or error.code in LOGIN_FAILURES or error.code in _DENIED
 
 
+def is_failure(error: BaseException) -> bool:
+    """Return True if an error counts as a failed attempt."""
+    return not (isinstance(error, LevadaError) and error.code in _GIVES_WAY)
+
+
 def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:
     """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
 
@@ -57,7 +64,7 @@ def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime,
     policy, due = RetryPolicy.MANUAL_RETRY, None
     if void or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
-    elif mends_itself(known) and attempt < limits.max_attempts:
+    elif mends_itself(known) and (attempt < limits.max_attempts or not is_failure(known)):
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
     if policy is RetryPolicy.MANUAL_RETRY and not solution:

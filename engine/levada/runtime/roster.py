@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
-from levada.errors import LevadaError, NeedsOperator, Permanent, SlotLost
+from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.controls import Asked, MadeAs, asked, made, made_otherwise
 from levada.runtime.copying import can_replace
 from levada.runtime.deciding import is_void, lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.doubts import Doubts, another_history
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.phases import at_restart, check_transition
 from levada.runtime.placement import MISPLACED, find_misplaced, target_name
 from levada.runtime.published import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
 from levada.runtime.resync import Resync, may_serve
-from levada.runtime.retries import named, park
+from levada.runtime.retries import is_failure, named, park
 from levada.runtime.rewrites import StorageJournal
 from levada.runtime.tables import TableRecord
 from levada.schema import ReplicatedTableSchema
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
-_GIVES_WAY: Final = frozenset({"copy_yielded"})
-"""Errors that are no failed attempts: a copy that gives way to statements is retried for as long as they come."""
 
 
 class Roster:
@@ -70,23 +69,14 @@ class Roster:
         self._unidentified: set[QualifiedTable] = set()
         self.storage = StorageJournal(store, self.void)
         self._places_changed = False
-        self._doubted: dict[TableId, Lsn] = {}
-        """Tables whose destination is yet to be compared with the position that the source was verified to."""
+        self.doubts = Doubts(store)
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
-    def adopt(
-        self,
-        source: SourceTables,
-        manifests: tuple[Manifest, ...],
-        *,
-        resync: bool,
-        verified_to: Lsn | None = None,
-    ) -> None:
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Take up the tables where the store and the destination say they are, and the segments that are staged.
 
-        A table whose destination is beyond ``verified_to`` is not from the history that the source has now. With
-        ``resync`` every table begins with a copy, except those that were parked for good before.
+        With ``resync`` every table begins with a copy, except those that were parked for good before.
         """
         for manifest in manifests:
             self.land(manifest)
@@ -95,7 +85,6 @@ class Roster:
         for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
             _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
             self._forget(gone)
-        self._doubted = {} if verified_to is None else dict.fromkeys(phases, verified_to)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for table in source.published:
@@ -169,6 +158,7 @@ class Roster:
     def _forget(self, table: TableId) -> None:
         self._store.delete_table_pipeline_state(table)
         forget_copied(self._store, table)
+        self.doubts.settle(table)
         self.storage.forget(table)
         self._store.delete_replication_progress(resync_worker(table))
 
@@ -292,7 +282,7 @@ class Roster:
             # What was known of earlier copies must not count against the next one when it fails.
             forget_copied(self._store, record.id)
         if is_void(record.phase) or isinstance(record.phase, Init):
-            self._doubted.pop(record.id, None)
+            self.doubts.settle(record.id)
             self.backlog.track(record.id, self.staged_lsn, holds=False)
         elif self._destination.capabilities.watermark:
             # Asked by a job: one that does not answer must not keep the stream from being staged.
@@ -304,14 +294,8 @@ class Roster:
     def locate(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
         self.backlog.track(record.id, position)
-        verified_to = self._doubted.pop(record.id, None)
-        if position is not None and verified_to is not None and position > verified_to:
-            if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
-                # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
-                _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
-                self.begin_again(record)
-                return
-            self.void(record, _from_another_history(record, position, verified_to))
+        if self._is_of_another_history(record, position):
+            return
         self._require_complete(record)
         if position is None and not isinstance(record.phase, Errored):
             self.park(
@@ -322,6 +306,40 @@ class Roster:
                     hint=f"copy it again: {resync_command(record.name)}",
                 ),
             )
+
+    def source_restarted(self, verified_to: Lsn) -> None:
+        """Doubt the tables whose destination may be beyond ``verified_to``, and copy what is copied now again.
+
+        Only a copy can be beyond: its snapshot may be ahead of the stream.
+        """
+        tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or is_void(r.phase))]
+        unknown = {r.id for r in tables if not self.backlog.knows(r.id)}
+        ahead = [r for r in tables if r.id not in unknown and self.position(r) > verified_to]
+        self.doubts.add(unknown | {r.id for r in ahead}, verified_to)
+        for record in tables:
+            if record.busy is Job.COPY:
+                record.copy_outdated = True
+                record.cancel.set()
+            if record.resync is not None and record.resync.is_ahead(verified_to):
+                record.resync.begin_anew()
+        for record in ahead:
+            if record.busy:
+                record.look_due = True
+            else:
+                self._is_of_another_history(record, self.position(record))
+
+    def _is_of_another_history(self, record: TableRecord, position: Lsn | None) -> bool:
+        """Settle the doubt about a table. Copy it again or park it, and return True, if it is beyond what is known."""
+        verified_to = self.doubts.settle(record.id)
+        if position is None or verified_to is None or position <= verified_to:
+            return False
+        if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
+            # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
+            _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
+            self.begin_again(record)
+        else:
+            self.void(record, another_history(record.name, position, verified_to))
+        return True
 
     # ---- phases ---------------------------------------------------------------------------------------------------
 
@@ -367,8 +385,7 @@ class Roster:
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
             self.void(record, error)
             return
-        if not (isinstance(error, LevadaError) and error.code in _GIVES_WAY):
-            record.attempts += 1
+        record.attempts += is_failure(error)
         parked = named(park(error, max(1, record.attempts), self._live.now.retries, datetime.now(UTC)), record.name)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -528,15 +545,6 @@ class Roster:
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
         self._hold(record)
-
-
-def _from_another_history(record: TableRecord, position: Lsn, verified_to: Lsn) -> SlotLost:
-    return SlotLost(
-        "source_changed",
-        f"the destination has changes of table {record.name} up to {position}, but the source was restarted since, and"
-        f" is known to have the same history only up to {verified_to}",
-        hint=f"levada resync MANIFEST {record.name}",
-    )
 
 
 def _is_abandoning(record: TableRecord) -> bool:

@@ -28,6 +28,8 @@ from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.deciding import is_void
+from levada.runtime.doubts import Doubts
+from levada.runtime.fencing import require_epoch
 from levada.runtime.lost_state import require_state
 from levada.runtime.phases import at_restart
 from levada.runtime.published import intends_slot, keep_publication, unreadable_slot
@@ -60,14 +62,11 @@ class SourceTables:
 class SourceState:
     """The source as it was found, or made, at the start.
 
-    ``resync``: every table begins with a copy, and no staged segment is needed. ``verified_to``: the position up to
-    which the source has the history that the tables were made from, None if that cannot have changed. A table whose
-    destination is beyond may be from another history.
+    ``resync``: every table begins with a copy, and no staged segment is needed.
     """
 
     found: SourceTables
     resync: bool
-    verified_to: Lsn | None = None
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -103,21 +102,24 @@ def prepare_source(
     with config.source.connect(application="start") as connection:
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
-        tables = discover(config, connection, store.get_table_replication_states())
+        tables = discover(config, connection, store.get_table_replication_states(), lambda: require_epoch(store))
         _require_tables(config, tables)
         found(tables.published)
         install_ddl_trigger(connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
-        resync, verified_to = _ensure_slot(config, connection, store, record, log, lost, published)
+        resync = _ensure_slot(config, connection, store, record, log, lost, published)
         keep_publication(store, tables.publication)
-        return SourceState(tables, resync, verified_to)
+        return SourceState(tables, resync)
 
 
-def discover(config: PipelineConfig, connection: psycopg.Connection[Any], known: Collection[TableId]) -> SourceTables:
+def discover(
+    config: PipelineConfig, connection: psycopg.Connection[Any], known: Collection[TableId], check: Callable[[], None]
+) -> SourceTables:
     """Return the tables of the source, after the publication was made to cover them if it is managed.
 
-    ``known`` are the tables of which the store has state.
+    ``known`` are the tables of which the store has state. ``check`` is called before the publication is changed, and
+    raises if another process has taken the pipeline over.
     """
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
@@ -126,7 +128,7 @@ def discover(config: PipelineConfig, connection: psycopg.Connection[Any], known:
         selected = {t for t in list_tables(connection) if config.selects(t)}
         required, unidentified = leave_out_unidentified(connection, name, selected)
         if required:
-            incomplete = _incomplete(config, ensure_coverage(connection, name, required, manage=True))
+            incomplete = _incomplete(config, ensure_coverage(connection, name, required, manage=True, check=check))
     published = _published(config, connection)
     tables = {*known, *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
@@ -182,17 +184,17 @@ def _ensure_slot(
     log: SegmentLog,
     lost: SlotLost | None,
     published: Collection[TableId],
-) -> tuple[bool, Lsn | None]:
+) -> bool:
     """Verify the server and the slot, or begin with both where no table depends on them.
 
     A table that is no longer published cannot be copied again, and is parked or forgotten later. One that is parked for
-    good has missed changes already. Neither depends on the slot. Return whether every table begins with a copy, and the
-    position that the server was verified to, see `SourceState`.
+    good has missed changes already. Neither depends on the slot. Return whether every table begins with a copy.
     """
     begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
     if begun and lost is None:
         try:
-            return False, _verify(config, record, log)
+            _verify(config, store, record, log, begun)
+            return False
         except SlotLost as error:
             lost = error
     if lost is not None and not config.slot.resync_when_lost:
@@ -213,17 +215,19 @@ def _ensure_slot(
     if lost is None and status is not None and not status.lost:
         position = status.confirmed_flush_lsn or Lsn(0)
     else:
-        drop_slot(connection, config.slot.name)
+        drop_slot(connection, config.slot.name, check=lambda: require_epoch(store))
         position = create_slot(connection, config.slot.name, failover=config.slot.failover)
         _log.info("created slot %s at %s", config.slot.name, position)
     record.begin(read_server(config.source, config.slot.name).identity, position)
-    return True, None
+    return True
 
 
-def _verify(config: PipelineConfig, record: SourceRecord, log: SegmentLog) -> Lsn | None:
+def _verify(
+    config: PipelineConfig, store: PipelineStore, record: SourceRecord, log: SegmentLog, tables: Collection[TableId]
+) -> None:
     """Raise SlotLost unless the source is the one, and in the history, that the tables were copied from.
 
-    Return the position up to which its WAL is known to be the same. None: the server was not restarted, so all is.
+    After a restart of the server that is known only up to a position, so the tables are in doubt, see `Doubts`.
     """
     if not record.known:
         raise SlotLost("slot_lost", f"the store has no record of slot {config.slot.name}", hint=RESYNC_ALL)
@@ -233,9 +237,10 @@ def _verify(config: PipelineConfig, record: SourceRecord, log: SegmentLog) -> Ls
     if plan.verify_from is not None:
         settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
         _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
-    same = server.identity == record.identity
+    if server.identity != record.identity:
+        # First: an engine that ends between the two finds a server that it does not know.
+        Doubts(store).add(tables, plan.start)
     record.verified(server.identity)
-    return None if same else plan.start
 
 
 def _wait_for_slot(verify: Callable[[], None]) -> None:

@@ -33,6 +33,7 @@ from levada.runtime.reports import (
     MaintainEnded,
     Reconfigured,
     Report,
+    SourceRestarted,
     StorageSeen,
     TableAltered,
     TableFailed,
@@ -47,7 +48,6 @@ from levada.runtime.roster import Roster
 if TYPE_CHECKING:
     from levada.runtime.source import SourceTables
     from levada.segments.manifest import Manifest
-    from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
 
@@ -96,16 +96,9 @@ class Supervisor:
         self._next_actions = 0.0
         self._copy_after_session = 0
 
-    def adopt(
-        self,
-        source: SourceTables,
-        manifests: tuple[Manifest, ...],
-        *,
-        resync: bool,
-        verified_to: Lsn | None = None,
-    ) -> None:
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Before the thread runs: take up what the store, the destination and the staging have."""
-        self.roster.adopt(source, manifests, resync=resync, verified_to=verified_to)
+        self.roster.adopt(source, manifests, resync=resync)
         self._discovery.later(time.monotonic())
 
     def run(self) -> None:
@@ -196,6 +189,9 @@ class Supervisor:
                 self._discovered(report)
             case Reconfigured(config):
                 self._reconfigure(config)
+            case SourceRestarted(verified_to, recorded):
+                self.roster.source_restarted(verified_to)
+                recorded.set()
             case Fatal(error):
                 self.roster.fatal = error
 
@@ -212,6 +208,7 @@ class Supervisor:
             if not record.busy and not record.suspended:
                 self.roster.step(record)
         self.roster.check_places()
+        self.roster.doubts.keep()
         self._applies.start_looks()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)

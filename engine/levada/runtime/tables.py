@@ -50,6 +50,8 @@ class TableRecord:
     misplaced: bool = False
     """True if the table is parked because its place at the destination is another table's, or no place at all."""
     copied_as: MadeAs | None = None
+    copy_outdated: bool = False
+    """True if the copy that runs may be of a history that the source no longer has."""
     resync: Resync | None = None
     """The new copy that is made beside the table."""
     resync_error: ErrorProgress | None = None

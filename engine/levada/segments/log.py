@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final
@@ -57,14 +57,18 @@ class SegmentLog:
                 return _end(name)
         return Lsn(0)
 
-    def collect_garbage(self) -> int:
+    def collect_garbage(self, check: Callable[[], None] = lambda: None) -> int:
         """Remove the files that no manifest names, and return how many; only while nobody writes: at the start.
 
-        A damaged manifest is removed with its files: `list` has reported it, and nothing can be read from it.
+        A damaged manifest is removed with its files: `list` has reported it, and nothing can be read from it. ``check``
+        is called after the files are listed. It raises if another process has taken the pipeline over, whose files are
+        not in the list then.
         """
+        listed = self.staging.list(self.pipeline)
         manifests = self.list()
         named = {f.path for m in manifests for f in m.files} | {f"{self.pipeline}/{m.name}.json" for m in manifests}
-        garbage = [path for n in self.staging.list(self.pipeline) if (path := f"{self.pipeline}/{n}") not in named]
+        garbage = [path for n in listed if (path := f"{self.pipeline}/{n}") not in named]
+        check()
         for path in garbage:
             self.staging.remove(path)
         if garbage:

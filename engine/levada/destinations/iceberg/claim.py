@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from levada.destinations.iceberg.files import Storage
@@ -30,8 +31,13 @@ class Claim:
     @classmethod
     def of(cls, table: IcebergTable) -> Claim | None:
         """Return the claim on the table. None: no copy of it is made, or the property cannot be read."""
+        return cls.parse(table.metadata.properties)
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, str]) -> Claim | None:
+        """Return the claim that the properties of a table have, None without one that can be read."""
         try:
-            kept = json.loads(table.metadata.properties.get(Property.CLAIM, ""))
+            kept = json.loads(properties.get(Property.CLAIM, ""))
             return cls(int(kept["epoch"]), str(kept["folder"]))
         except (ValueError, TypeError, KeyError):
             return None

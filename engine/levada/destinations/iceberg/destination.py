@@ -121,24 +121,25 @@ class IcebergDestination(Destination):
         if state is None or state.name != place:
             self._tables.check_free(place, schema)
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema) -> None:
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         """Remove the table with its files and its index; a table already gone is success.
 
-        Raise NeedsOperator, with nothing removed, if the place that the configuration gives it now is another's.
+        Raise NeedsOperator, with nothing removed, if the place that the configuration gives it now is another's. Raise
+        StaleEpoch if a driver newer than ``epoch`` has written or claimed the table.
         """
         state = self._state(schema)
         with state.lock:
             place = self._place(schema)
             self._tables.check_free(place, schema)
             if state.name != place:
-                self._drop_former(state.name, schema)
-            self._tables.drop(place, schema)
+                self._drop_former(state.name, schema, epoch)
+            self._tables.drop(place, schema, epoch)
             state.forget()
             state.name = place
 
-    def _drop_former(self, name: TableName, schema: ReplicatedTableSchema) -> None:
+    def _drop_former(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None) -> None:
         try:
-            self._tables.drop(name, schema)
+            self._tables.drop(name, schema, epoch)
         except DestinationChanged as error:
             if error.code not in _ANOTHERS:
                 raise

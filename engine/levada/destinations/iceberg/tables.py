@@ -21,7 +21,7 @@ from levada.destinations.iceberg.ownership import Owner, table_id_of
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
 from levada.destinations.interface import DestinationContext, TableMode, TableSettings
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
@@ -175,8 +175,11 @@ class Tables:
     def _is_namespace(self, name: TableName) -> bool:
         return bool(self.open().namespaceExists(self._namespace((*name.namespace, name.name))))
 
-    def drop(self, name: TableName, schema: ReplicatedTableSchema) -> None:
-        """Remove the table with its files; not an error if there is none, NeedsOperator if it is another's."""
+    def drop(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+        """Remove the table with its files; not an error if there is none, NeedsOperator if it is another's.
+
+        Raise StaleEpoch if a driver newer than ``epoch`` has it.
+        """
         self.check_free(name, schema)
         if (remains := self._own_remains(name, schema.id)) is not None:
             remains.remove()
@@ -187,9 +190,10 @@ class Tables:
         except DestinationChanged as error:
             if error.code != "table_damaged":
                 raise
-            self._drop_damaged(name, schema, error)
+            self._drop_damaged(name, schema, error, epoch)
             return
         if table is not None:
+            require_not_newer(table.metadata, epoch)
             claim = Claim.of(table)
             if claim is not None:
                 claim.remove_files(table)
@@ -215,7 +219,9 @@ class Tables:
             except LevadaError as error:
                 _log.warning("%s stays behind as garbage: %s", own, error.message)
 
-    def _drop_damaged(self, name: TableName, schema: ReplicatedTableSchema, error: DestinationChanged) -> None:
+    def _drop_damaged(
+        self, name: TableName, schema: ReplicatedTableSchema, error: DestinationChanged, epoch: int | None
+    ) -> None:
         """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours.
 
         Only a Hadoop catalog has one folder for each table. Elsewhere the data files stay as garbage: the metadata that
@@ -223,6 +229,7 @@ class Tables:
         """
         kept = self._own_metadata(name, error)
         self.owner.require_replaceable(name, kept.properties, schema)
+        require_not_newer(kept, epoch)
         _log.warning("%s is dropped without its newest metadata: %s", name, error.message)
         with java_errors(f"drop {name}"):
             if self._config.properties["type"] == "hadoop":
@@ -368,6 +375,17 @@ class Tables:
 def key_property(schema: ReplicatedTableSchema) -> str:
     """Return the key as a table property: which columns, whatever their order."""
     return json.dumps(sorted(schema.key))
+
+
+def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table, or makes a copy of it.
+
+    With None nothing is compared.
+    """
+    claim = Claim.parse(metadata.properties)
+    epochs = [m.epoch for m in (metadata.mark, claim) if m is not None]
+    if epoch is not None and epochs and max(epochs) > epoch:
+        raise StaleEpoch(epoch, max(epochs))
 
 
 def is_newer(table: IcebergTable, other: IcebergTable) -> bool:

@@ -1,0 +1,72 @@
+"""A copy that gives way to a statement is no failed attempt: it is made again for as long as statements come."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any, cast
+
+from tests.runtime.test_doubted_tables import TABLE, start
+
+from levada.errors import Transient
+from levada.runtime.live import LiveConfig
+from levada.runtime.resync import Resync, ResyncEnded, ResyncJob, Step
+from levada.runtime.resync_stage import ResyncStage
+from levada.stores import MemoryStore
+from levada.stores.phases import DataSync, Errored, Init, Ready, RetryPolicy
+
+YIELDED = Transient("copy_yielded", "the copy of public.orders gave way to PID 7, which waits for a lock")
+FAILED = Transient("source_unreachable", "no route")
+ROUNDS = 20
+
+
+def new_store() -> MemoryStore:
+    """Return the store of a pipeline that an engine has taken over."""
+    store = MemoryStore("shop")
+    store.next_epoch()
+    return store
+
+
+def test_a_first_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> None:
+    """Each time the status has the reason and the time of the next try. Failures before and after count as before."""
+    store = new_store()
+    store.update_table_replication_states({TABLE: Init()})
+    roster, record = start(tmp_path, store)
+    roster.enter(record, DataSync())
+    roster.park(record, FAILED)
+    for _ in range(ROUNDS):
+        roster.enter(record, Init())
+        roster.enter(record, DataSync())
+        roster.park(record, YIELDED)
+        assert isinstance(record.phase, Errored)
+        assert record.phase.retry_policy is RetryPolicy.TIMED_RETRY
+        assert record.error is not None
+        assert (record.error.code, record.error.reason) == (YIELDED.code, YIELDED.message)
+        assert record.error.next_retry is not None
+    assert record.attempts == 1
+    roster.enter(record, Init())
+    roster.enter(record, DataSync())
+    roster.park(record, FAILED)
+    assert record.attempts == 2
+
+
+def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> None:
+    """It is never given up for that, and the status has the reason."""
+    store = new_store()
+    store.update_table_replication_states({TABLE: Ready()})
+    roster, record = start(tmp_path, store)
+    nothing = cast(Any, None)
+    live: LiveConfig = roster._live
+    stage = ResyncStage(live, roster, store, nothing, nothing, nothing, queue.SimpleQueue())
+    for _ in range(ROUNDS):
+        record.resync = record.resync or Resync()
+        record.resync.step, record.resync.running = Step.COPYING, True
+        stage.ended(record, ResyncEnded(TABLE, ResyncJob.COPY, YIELDED))
+        assert not record.resync.abandoned
+        assert record.resync.error is not None
+        assert (record.resync.error.code, record.resync.error.reason) == (YIELDED.code, YIELDED.message)
+        assert record.resync.error.next_retry is not None
+    assert record.resync is not None
+    assert record.resync.attempts == 0
+    assert record.resync_error is None
+    stage.close()
