@@ -32,9 +32,10 @@ def rights(rules: list[dict[str, Any]]) -> set[Right]:
     return {r for rule in rules for r in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])}
 
 
-def documented() -> set[Right]:
-    """Return the rights of the table."""
-    table = DOCUMENT.read_text().partition("| Group | Resources | Verbs |\n|---|---|---|\n")[2].partition("\n\n")[0]
+def documented(before: str = "") -> set[Right]:
+    """Return the rights of the first table after these words."""
+    text = DOCUMENT.read_text().partition(before)[2] if before else DOCUMENT.read_text()
+    table = text.partition("| Group | Resources | Verbs |\n|---|---|---|\n")[2].partition("\n\n")[0]
     found: set[Right] = set()
     for line in table.splitlines():
         group, resources, verbs = (cell.strip() for cell in line.strip("|").split("|"))
@@ -63,9 +64,22 @@ def test_namespaced(tmp_path: Path) -> None:
     for role in found:
         assert rights(role["rules"]) == documented()
     bindings = [b for b in bodies if b["kind"] == "RoleBinding"]
-    assert [b["metadata"]["namespace"] for b in bindings] == ["data", "shop"]
+    assert [b["metadata"]["namespace"] for b in bindings] == ["levada-system", "data", "shop"]
     account = {"kind": "ServiceAccount", "name": "levada-operator", "namespace": "levada-system"}
     assert all(b["subjects"] == [account] for b in bindings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lease_of_its_own(name: str, tmp_path: Path) -> None:
+    """In its own namespace alone the operator has the documented rights over Leases, by name but for their creation."""
+    bodies = render(tmp_path, CASES[name])
+    (role,) = [b for b in bodies if b["kind"] == "Role" and b["metadata"]["name"].endswith("-lease")]
+    assert role["metadata"]["namespace"] == "levada-system"
+    assert rights(role["rules"]) == documented("In its own namespace")
+    (deployment,) = [b for b in bodies if b["kind"] == "Deployment"]
+    environment = {e["name"]: e.get("value") for e in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    for rule in role["rules"]:
+        assert rule["verbs"] == ["create"] or rule["resourceNames"] == [environment["LEVADA_LEASE"]]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +104,8 @@ def test_every_kind_of_the_code_is_there() -> None:
         (r.prefix.removeprefix("/api/v1").removeprefix("/apis/").rpartition("/")[0], r.plural)
         for r in RESOURCES.values()
     }
-    assert resources == {(group, resource) for group, resource, _ in documented() if "/" not in resource}
+    found = documented() | documented("In its own namespace")
+    assert resources == {(group, resource) for group, resource, _ in found if "/" not in resource}
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,9 @@ class StandInApiServer:
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
         kind = _KINDS.get(rest[0], "")
+        if request.method == "POST" and len(rest) == 1:
+            with self._lock:
+                return self._created(kind, namespace, json.loads(await request.text()))
         if len(rest) == 1:
             if request.query.get("watch"):
                 return await self._watch(request, kind)
@@ -180,7 +183,18 @@ class StandInApiServer:
             return _failure(404, "not found")
         if request.method == "DELETE":
             self._delete(kind, namespace, name)
+        if request.method == "PUT":
+            body = json.loads(await request.text())
+            if body["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
+                return _failure(409, "the object has been modified")
+            return web.json_response(self._store((kind, namespace, name), there, body))
         return web.json_response(there)
+
+    def _created(self, kind: str, namespace: str, body: dict[str, Any]) -> web.Response:
+        name = body["metadata"]["name"]
+        if (kind, namespace, name) in self.objects:
+            return _failure(409, "it exists")
+        return web.json_response(self._merge(kind, namespace, name, body), status=201)
 
     def _patched(
         self, kind: str, namespace: str, name: str, there: dict[str, Any] | None, operations: list[dict[str, Any]]

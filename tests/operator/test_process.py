@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import document, pipeline, pod_body, table_document, table_sync
+from tests.servers.ports import free_port
 
 from levada_operator.desired.pod import HTTP_PORT
 
@@ -64,36 +67,73 @@ def driver() -> Iterator[str]:
     thread.join()
 
 
+LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+         "metadata": {"namespace": "data", "name": "levada-operator"}}  # fmt: skip
+
+
 @pytest.fixture
-def operator(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """What starts the operator, anew if it runs."""
+def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """What starts a process of the operator."""
     (tmp_path / "kubeconfig").write_text(server.kubeconfig())
     environment = os.environ | {
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
         "LEVADA_NAMESPACES": "data",
         "LEVADA_ADDRESS": "127.0.0.1",
-        "LEVADA_PORT": "0",
         "LEVADA_SWEEP_SECONDS": "0.5",
     }
     log, running = tmp_path / "operator.log", []
 
-    def start() -> None:
-        for process in running:
-            process.kill()
-            process.wait(30)
+    def start(port: int = 0, **more: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as out:
-            running[:] = [
-                subprocess.Popen([sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out)
-            ]
+            command = [sys.executable, "-m", "levada_operator"]
+            env = environment | {"LEVADA_PORT": str(port)} | more
+            running.append(subprocess.Popen(command, env=env, stdout=out, stderr=out))
+        return running[-1]
 
     yield start
     # Before it ends: a watch of kopf's that is cut off by that may say so in a traceback.
     text = log.read_text()
     for process in running:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait(30)
     print(log.read_text())
     assert "Traceback" not in text
+
+
+@pytest.fixture
+def operator(server: StandInApiServer, spawn: Callable[..., subprocess.Popen[bytes]]) -> Callable[[], None]:
+    """What starts the operator, and kills the former one. The Lease is free, so that it leads without waiting."""
+    former: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        for process in former:
+            process.kill()
+            process.wait(30)
+        server.objects.pop(("Lease", "data", "levada-operator"), None)
+        server.put(LEASE)
+        former[:] = [spawn()]
+
+    return start
+
+
+def writes(server: StandInApiServer) -> list[tuple[str, str]]:
+    """Return the writes to all but the Lease."""
+    return [(m, p) for m, p, _ in server.requests if m != "GET" and "/leases" not in p]
+
+
+def holder(server: StandInApiServer) -> str:
+    """Return who holds the Lease."""
+    return str((server.get("Lease", "levada-operator") or {}).get("spec", {}).get("holderIdentity", ""))
+
+
+def asked(port: int, path: str) -> str:
+    """Return what an operator answers at its own port, empty if it does not."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 def phase(server: StandInApiServer) -> str:
@@ -156,12 +196,13 @@ def test_killed_operator_comes_back_to_the_same(
     bring_up(server, driver)
     eventually(lambda: (server.get("TableSync", "shop-public-events") or {}).get("status"))
     eventually(lambda: (server.get("TableSync", "shop-public-orders") or {}).get("status"))
-    before = {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] != "Event"}
+    apart = ("Event", "Lease")
+    before = {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] not in apart}
     server.requests.clear()
     operator()
     eventually(lambda: sum(path.endswith("/pods") for _, path, _ in server.requests) >= 4)
-    assert {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] != "Event"} == before
-    assert [(m, p) for m, p, _ in server.requests if m != "GET"] == []
+    assert {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] not in apart} == before
+    assert writes(server) == []
 
 
 def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
@@ -219,3 +260,52 @@ def test_policy_of_retaining_all_needs_no_finalizer(
     operator()
     bring_up(server, driver, spec={"deletionPolicy": {"slot": "Retain", "state": "Retain"}})
     assert not (server.get("Pipeline", "shop") or {})["metadata"].get("finalizers")
+
+
+def test_standby_writes_nothing_until_the_leader_has_ended(
+    server: StandInApiServer, driver: str, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Of two operators one leads. The other is live and ready, and follows when the leader ends on SIGTERM."""
+    server.put(LEASE)
+    one = spawn()
+    first = eventually(lambda: holder(server))
+    port = free_port()
+    two = spawn(port)
+    eventually(lambda: asked(port, "/readyz") == "ok\n" and asked(port, "/livez") == "ok\n")
+    eventually(lambda: "levada_operator_leader 0.0" in asked(port, "/metrics"))
+    bring_up(server, driver)
+    assert holder(server) == first
+    # What the standby would write for a new Pipeline, it would have written by now: the leader has.
+    assert "levada_operator_writes_total{" not in asked(port, "/metrics")
+    one.terminate()
+    assert one.wait(30) == 0
+    eventually(lambda: holder(server) not in ("", first))
+    assert two.poll() is None
+    eventually(lambda: _with_finalizer(server))
+    server.put({**(server.get("Pipeline", "shop") or {}), "spec": {"suspend": True}})
+    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+
+
+def test_leader_that_stood_still_ends_without_a_write(
+    server: StandInApiServer, driver: str, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """A leader that was stopped for longer than its Lease finds another one when it wakes, writes nothing, and ends."""
+    server.put(LEASE)
+    one = spawn(LEVADA_LEASE_SECONDS="6")
+    first = eventually(lambda: holder(server))
+    bring_up(server, driver)
+    one.send_signal(signal.SIGSTOP)
+    port = free_port()
+    spawn(port, LEVADA_LEASE_SECONDS="6")
+    eventually(lambda: holder(server) not in ("", first))
+    second = holder(server)
+    eventually(lambda: "levada_operator_last_sweep_timestamp_seconds 0.0" not in asked(port, "/metrics"))
+    server.put({**(server.get("Pipeline", "shop") or {}), "spec": {"suspend": True}})
+    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    before = len(writes(server))
+    told = sum(float(line.split()[-1]) for line in asked(port, "/metrics").splitlines() if "writes_total{" in line)
+    one.send_signal(signal.SIGCONT)
+    assert one.wait(30) != 0
+    assert holder(server) == second
+    more = sum(float(line.split()[-1]) for line in asked(port, "/metrics").splitlines() if "writes_total{" in line)
+    assert len(writes(server)) - before <= more - told

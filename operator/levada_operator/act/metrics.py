@@ -29,3 +29,4 @@ TABLES: Final = Gauge("levada_operator_tablesyncs", "TableSyncs, by their phase"
 SWEEP: Final = Gauge(
     "levada_operator_last_sweep_timestamp_seconds", "When all was last looked at, in Unix time", registry=REGISTRY
 )
+LEADER: Final = Gauge("levada_operator_leader", "1 where this process holds the Lease, else 0", registry=REGISTRY)

@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from levada_operator.act.elector import LeaseKey
+from levada_operator.decide.election import Terms, terms_of
 from levada_operator.observe.objects import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``namespaces`` empty: all. ``address`` and ``port`` are those of probes and metrics."""
+    """``namespaces`` empty: all. ``address`` and ``port`` are those of probes and metrics.
+
+    Of all operators with the same ``lease``, one writes.
+    """
 
     surroundings: Surroundings
+    lease: LeaseKey
+    terms: Terms
     namespaces: tuple[str, ...] = ()
     address: str = "0.0.0.0"
     port: int = 8081
@@ -29,6 +36,11 @@ def read_config(environment: Mapping[str, str]) -> Config:
             operator_namespace=environment.get("POD_NAMESPACE", ""),
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
         ),
+        lease=LeaseKey(
+            environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),
+            environment.get("LEVADA_LEASE") or "levada-operator",
+        ),
+        terms=terms_of(int(environment.get("LEVADA_LEASE_SECONDS", "15"))),
         namespaces=namespaces,
         address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
         port=int(environment.get("LEVADA_PORT", "8081")),

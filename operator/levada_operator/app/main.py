@@ -1,21 +1,31 @@
-"""Run the operator until it is told to stop."""
+"""Run the operator until it is asked to stop: as a standby while another one leads, then as the leader."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import platform
 import signal
+import time
+import uuid
+from typing import Final
 
 import kopf
 
+from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.handlers import register
 from levada_operator.app.probes import Probes
 from levada_operator.app.settings import settings
 from levada_operator.app.shell import Shell
 from levada_operator.kube.client import ApiServer
+from levada_operator.kube.fenced import FencedCluster
 from levada_operator.kube.progress import fetch_progress
+
+_log = logging.getLogger(__name__)
+
+_LOST: Final = 1
 
 
 def main() -> None:
@@ -28,22 +38,55 @@ def main() -> None:
 
 
 async def operate(config: Config) -> None:
-    """Run one operator in this event loop, until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
+    """Run one operator in this event loop, until SIGTERM or SIGINT. Nothing is written before it leads."""
+    loop, stop, elected = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    shell = Shell(config, ApiServer.connect(), fetch_progress)
-    probes = Probes(shell)
+        loop.add_signal_handler(number, stop.set)
+    callbacks = Callbacks(lambda: loop.call_soon_threadsafe(elected.set), _end)
+    leases = ApiServer.connect(config.terms.renew_s / 2)
+    elector = Elector(leases, config.lease, _identity(), config.terms, time.monotonic, callbacks)
+    shells: list[Shell] = []
+    probes = Probes(config.address, config.port, lambda: next((s.watchdog.trouble() for s in shells), ""))
+    await probes.start()
+    elector.start()
+    try:
+        if await _first(elected, stop) is elected:
+            cluster = FencedCluster(ApiServer.connect(), lambda: elector.leads)
+            shells.append(Shell(config, cluster, fetch_progress))
+            await _lead(config, shells[0], stop)
+    finally:
+        # After the last write, so that the next leader begins where this one has ended.
+        await asyncio.to_thread(elector.stop)
+        await probes.stop()
+
+
+async def _lead(config: Config, shell: Shell, stop: asyncio.Event) -> None:
     registry = kopf.OperatorRegistry()
     register(registry, shell)
-    await probes.start()
-    try:
-        await kopf.operator(
-            registry=registry,
-            settings=settings(namespaced=bool(config.namespaces)),
-            clusterwide=not config.namespaces,
-            namespaces=config.namespaces,
-            stop_flag=stop,
-        )
-    finally:
-        await probes.stop()
+    await kopf.operator(
+        registry=registry,
+        settings=settings(namespaced=bool(config.namespaces)),
+        clusterwide=not config.namespaces,
+        namespaces=config.namespaces,
+        stop_flag=stop,
+    )
+
+
+async def _first(*events: asyncio.Event) -> asyncio.Event:
+    """Wait for the first of some events."""
+    waits = {asyncio.create_task(event.wait()): event for event in events}
+    done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    return waits[next(iter(done))]
+
+
+def _identity() -> str:
+    # A container that is started again has another identity: it cannot know what the former one had under way.
+    return f"{platform.node()}_{uuid.uuid4().hex[:8]}"
+
+
+def _end(reason: str) -> None:
+    """End this process without a clean-up. kopf writes too, and whatever is half done, the next leader sees."""
+    _log.error("%s; this process ends", reason)
+    os._exit(_LOST)

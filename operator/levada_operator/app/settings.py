@@ -28,7 +28,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
 def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     """Return the settings."""
     out = kopf.OperatorSettings()
-    # One replica, replaced rather than rolled: no peer to freeze us.
+    # Peering is no lock: two peers that do not see each other both act. A Lease elects the leader before kopf begins.
     out.peering.standalone = True
     # Events are our own, of a closed list; kopf's log lines are none.
     out.posting.enabled = False

@@ -19,6 +19,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "ConfigMap": Resource("/api/v1", "configmaps"),
     "Event": Resource("/api/v1", "events"),
     "Job": Resource("/apis/batch/v1", "jobs"),
+    "Lease": Resource("/apis/coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PersistentVolumeClaim": Resource("/api/v1", "persistentvolumeclaims"),
     "Pipeline": Resource("/apis/levada.dev/v1alpha1", "pipelines"),
@@ -68,3 +69,16 @@ class Cluster(Protocol):
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and what it owns; no error if there is none."""
+
+
+class LeaseRequests(Protocol):
+    """The requests of leader election. All block and raise RequestFailed."""
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, None if there is none."""
+
+    def create(self, body: Body) -> dict[str, Any]:
+        """Create an object and return it. The status of the failure is 409 if it exists."""
+
+    def replace(self, body: Body) -> dict[str, Any]:
+        """Replace an object and return it. The status of the failure is 409 if it is another version by now."""

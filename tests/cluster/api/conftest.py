@@ -46,6 +46,15 @@ class Operator:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start the process. The Lease is free, so that it leads without waiting."""
+        kubectl, name = Kubectl(self.namespace), "levada-operator"
+        kubectl("delete", "lease", name, "--ignore-not-found")
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
+        kubectl("create", "-f", "-", stdin=json.dumps(lease))
+        self.join()
+
+    def join(self) -> None:
+        """Start the process with the Lease as it is."""
         self.port = free_port()
         environment = os.environ | {
             "LEVADA_NAMESPACES": self.namespace,

@@ -1,0 +1,44 @@
+"""A fence before the API server: a process that no longer leads cannot write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.observe.objects import Body
+
+
+class FencedCluster:
+    """A `Cluster` that refuses writes unless ``leads`` returns True. It is asked right before each write."""
+
+    def __init__(self, cluster: Cluster, leads: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._leads = leads
+
+    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        """Return the objects of a kind."""
+        return self._cluster.list_objects(kind, namespace, labels)
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, None if there is none."""
+        return self._cluster.get(kind, namespace, name)
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        """Apply an object's fields and return it."""
+        self._check()
+        return self._cluster.apply(body)
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        """Apply a status and return the object."""
+        self._check()
+        return self._cluster.apply_status(kind, namespace, name, status)
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object and what it owns."""
+        self._check()
+        self._cluster.delete(kind, namespace, name)
+
+    def _check(self) -> None:
+        if not self._leads():
+            raise RequestFailed(0, "nothing is written: another operator may hold the Lease by now")
