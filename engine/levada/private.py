@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
+_OTHERS: Final = 0o077
 
 
 def private_folder(folder: Path) -> None:
@@ -23,9 +27,28 @@ def private_folders(root: Path, folder: Path) -> None:
             private_folder(each)
 
 
+def private_scratch(name: str) -> Path:
+    """Return a folder for temporary files of this user alone. It is kept, so that its path is the same for each start.
+
+    A folder of that name that is not this user's alone is left alone, and a new one is created in its place.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{name}-{os.geteuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=_FOLDER_MODE)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS:
+        return folder
+    return Path(tempfile.mkdtemp(prefix=f"{name}-"))
+
+
 def private_file(path: Path | str, mode: str) -> IO[Any]:
     """Open a file as `open` does. A file that this creates is readable and writable for its owner alone."""
     return open(path, mode, opener=_private)
+
+
+def create_private(path: str) -> None:
+    """Create an empty file for its owner alone. One that exists keeps its content."""
+    os.close(_private(path, os.O_WRONLY | os.O_CREAT))
 
 
 def _private(path: str, flags: int) -> int:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import stat
+import tempfile
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from levada.cli.run import make_folder
+from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.keys import KeyKind, Keys
+from levada.runtime.spark import _settings
 from levada.segments import Staging
 
 
@@ -26,3 +33,37 @@ def test_folders_are_their_owners_alone(tmp_path: Path) -> None:
     for folder in ("staging", "staging/shop", "staging/shop/segments", "staging/shop/other"):
         assert mode(tmp_path / "lake" / folder) == 0o700
     assert mode(tmp_path) == mode(tmp_path / "lake") == mode(tmp_path / "beside") == 0o755
+
+
+def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    """Staged files and key indexes are closed to others by themselves, also in a folder that others may enter."""
+    lake, work = tmp_path / "staging", tmp_path / "index"
+    for folder in (lake, work):
+        folder.mkdir(mode=0o755)
+    staging = Staging.open(str(lake))
+    with staging.output("a.parquet") as file:
+        file.write(b"rows")
+    staging.publish("a.json", b"{}", naming=["a.parquet"])
+    assert staging.read("a.parquet") == b"rows"
+    index = KeyIndex.open(work, KeyKind.INTEGER)
+    index.add_file("data.parquet", Keys(KeyKind.INTEGER, np.arange(3)))
+    index.commit(1)
+    files = [f for f in (*lake.iterdir(), *work.iterdir()) if f.is_file()]
+    assert len(files) >= 5
+    assert {f.name: oct(mode(f)) for f in files if mode(f) != 0o600} == {}
+
+
+def test_sparks_scratch_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's blocks have rows. A folder that others may enter is not used. A setting of the manifest holds."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, second = (Path(_settings("x", "1", None, {})["spark.local.dir"]) for _ in range(2))
+    assert first == second
+    assert mode(first) == 0o700
+    first.chmod(0o777)
+    other = Path(_settings("x", "1", None, {})["spark.local.dir"])
+    assert other != first
+    assert mode(other) == 0o700
+    first.rmdir()
+    first.symlink_to(tmp_path)
+    assert Path(_settings("x", "1", None, {})["spark.local.dir"]) != first
+    assert _settings("x", "1", None, {"spark.local.dir": "/fast"})["spark.local.dir"] == "/fast"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.silence import AT_WORK, SILENCE_S, Silence, WatchedConnection
 from levada.values import QualifiedTable
@@ -86,10 +88,11 @@ class PostgresConnection:
         """``host:port/database``, for messages."""
         return f"{self.host}:{self.port}/{self.database}"
 
-    def conninfo(self, *, replication: bool = False, application: str = "") -> str:
+    def conninfo(self, *, replication: bool = False, application: str = "", addresses: Sequence[str] = ()) -> str:
         """Return libpq's connection string. It holds the password where ``credentials`` are given: never log it.
 
-        ``application`` is appended to the application name. Raise NeedsOperator ``credentials_unreadable``.
+        ``application`` is appended to the application name. ``addresses`` are those of the host, which libpq then does
+        not resolve. Raise NeedsOperator ``credentials_unreadable``.
         """
         parameters: dict[str, Any] = {
             "host": self.host,
@@ -104,6 +107,9 @@ class PostgresConnection:
             "options": f"{_OPTIONS} {self._walsender_options()}" if replication else _OPTIONS,
             **_KEEPALIVE,
         }
+        if addresses:
+            # libpq checks certificates by the name, once for each address.
+            parameters |= {"host": ",".join([self.host] * len(addresses)), "hostaddr": ",".join(addresses)}
         if self.credentials is not None:
             parameters |= {"user": self._secret("username"), "password": self._secret("password")}
         if replication:
@@ -136,15 +142,16 @@ class PostgresConnection:
         return Silence(self.silence_s, self.at_work)
 
     def _connect(self, application: str) -> WatchedConnection:
-        conninfo = self.conninfo(application=application)
         with source_errors(f"connecting to {self.where}"):
+            conninfo = self.conninfo(application=application, addresses=self._addresses())
             connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.doing = f"{self.application_name}:{application} at {self.where}"
         return connection
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a connection to a walsender of this database, non-blocking."""
-        conninfo = self.conninfo(replication=True, application=application)
+        with source_errors(f"connecting to {self.where} for replication"):
+            conninfo = self.conninfo(replication=True, application=application, addresses=self._addresses())
         pg = pq.PGconn.connect_start(conninfo.encode())
         try:
             self._complete(pg)
@@ -153,6 +160,9 @@ class PostgresConnection:
             raise
         pg.nonblocking = 1
         return pg
+
+    def _addresses(self) -> tuple[str, ...]:
+        return resolve(self.host, self.port, _CONNECT_TIMEOUT_S)
 
     def _complete(self, pg: pq.abc.PGconn) -> None:
         # PGconn.connect would hold Python's lock, and with it every thread, for as long as the host does not answer.

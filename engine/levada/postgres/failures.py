@@ -137,6 +137,12 @@ FAILURES: Final = (
         pattern=r"^nothing received for ",
         hint="check what is between Levada and the source: a firewall, a NAT, a proxy, a pooler",
     ),
+    Failure(
+        "source_unreachable",
+        Transient,
+        pattern=r"no answer for host name|cannot resolve host name",
+        hint="check spec.source.host, and the resolver of this machine: getent hosts HOST",
+    ),
     # A statement met an object that another session dropped at the same moment.
     Failure("catalog_changed", Transient, pattern=r"^cache lookup failed for|^could not open relation with OID"),
     # Told by SQLSTATE.

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
+from levada.private import private_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +131,7 @@ def _exit_code(spark: SparkSession) -> int | None:
 
 def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:
     slots = str(available_cores()) if cores == "*" else cores
+    scratch = private_scratch("levada-spark")
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{slots}]",
@@ -142,7 +143,7 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": slots,
         # Levada makes no managed table in Spark's own catalog; were there one, not in the current folder.
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "levada-spark-warehouse"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -153,6 +154,8 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
     if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
         # The machine's own name need not resolve, nor be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Blocks on disk hold rows, and Spark leaves their folders open to other users.
+        settings["spark.local.dir"] = str(scratch)
     else:
         settings |= {"spark.executor.extraClassPath": jars, "spark.executor.extraJavaOptions": log4j}
     joined = {

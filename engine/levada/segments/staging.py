@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
 from levada.locations import FULL
-from levada.private import private_folders
+from levada.private import create_private, private_file, private_folders
 
 _ON_S3: Final = re.compile("s3[an]?://")
 
@@ -74,6 +74,7 @@ class Staging:
         with self.writing(path):
             if self._local:
                 private_folders(Path(root), Path(f"{root}/{path}").parent)
+                create_private(f"{root}/{path}")
             return fs.open_output_stream(f"{root}/{path}")
 
     def publish(
@@ -98,7 +99,7 @@ class Staging:
                 self._sync(f"{root}/{named}")
             temporary = f"{folder}/.{name}.partial"
             try:
-                with open(temporary, "wb") as file:
+                with private_file(temporary, "wb") as file:
                     file.write(content)
                 self._sync(temporary)
             except OSError:

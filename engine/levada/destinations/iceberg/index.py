@@ -36,7 +36,7 @@ from levada.destinations.iceberg.index_runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.errors import Transient
 from levada.locations import FULL
-from levada.private import private_folder
+from levada.private import private_file, private_folder
 from levada.segments.checksums import seal, unseal
 
 RATIO: Final = 4
@@ -265,7 +265,7 @@ class KeyIndex:
             "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity, "crc32": r.checksum} for r in self._runs],
         }
         new = self._folder / f"{_MANIFEST}.new"
-        with new.open("wb") as f:
+        with private_file(new, "wb") as f:
             f.write(seal(json.dumps(data).encode(), _VERSION))
             f.flush()
             os.fsync(f.fileno())

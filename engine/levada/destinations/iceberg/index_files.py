@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from levada.destinations.keys import Mask
+from levada.private import private_file
 from levada.segments.checksums import DamageError
 
 _PAST_LINES: Final = 1000
@@ -91,7 +92,7 @@ class FileNumbers:
         if not lines:
             return
         data = "".join(f"{line}\n" for line in lines).encode()
-        with (folder / self.log_name).open("r+b" if self._bytes else "wb") as f:
+        with private_file(folder / self.log_name, "r+b" if self._bytes else "wb") as f:
             # Over what a save that was never committed may have left there.
             f.seek(self._bytes)
             f.write(data)

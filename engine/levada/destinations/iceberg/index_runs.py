@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask
+from levada.private import private_file
 from levada.segments.checksums import DamageError
 
 GONE: Final = -1
@@ -159,7 +160,7 @@ def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries],
     path = folder / name
     rows = 0
     parts = [0] * _columns(kind)
-    with path.open("wb") as f:
+    with private_file(path, "wb") as f:
         for block in blocks:
             for i, column in enumerate(_columns_of(block)):
                 f.seek((i * capacity + rows) * 8)
