@@ -23,6 +23,10 @@ RESTART_ON: Final = f"{GROUP}/restart-on"
 """An annotation of the driver's pod: the digest of all that cannot change while it runs."""
 APPLIED: Final = f"{GROUP}/applied"
 """An annotation of every owned object: the digest of what was applied, by which a field given up is seen."""
+TEMPLATE: Final = f"{GROUP}/template"
+"""An annotation of the driver's StatefulSet: the digest of its pod template."""
+UPDATED_AT: Final = f"{GROUP}/updated-at"
+"""An annotation of the driver's StatefulSet: when a change of its template last replaced a running pod."""
 
 MAX_NAME: Final = 253
 MAX_LABEL: Final = 63

@@ -30,6 +30,7 @@ REFUSED = {
     "an annotation that is no text": {"podAnnotations": {"a": 1}},
     "two pods away": {"podDisruptionBudget": {"maxUnavailable": 2}},
     "a replica more": {"replicaCount": 2},
+    "no update at all": {"updatePolicy": {"maxConcurrent": 0}},
     "an interval without a unit": {"metrics": {"serviceMonitor": {"interval": "30"}}},
     "a port that is none": {"networkPolicy": {"apiServerPorts": [70000]}},
     "no port": {"networkPolicy": {"apiServerPorts": []}},

@@ -19,6 +19,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
             "pullPolicy": "Always",
             "pullSecrets": [{"name": "registry"}],
         },
+        "updatePolicy": {"maxConcurrent": 3, "deadlineSeconds": 900},
         "driverImage": "registry.example/levada-with-more:1",
         "serviceAccount": {"name": "syncer", "annotations": {"example.com/role": "none"}},
         "podAnnotations": {"example.com/a": "1"},

@@ -72,6 +72,8 @@ class PipelineSpec(Model):
 
     suspend: Flag = setting(Change.HOT, False)
     """Whether the pipeline rests: the driver ends, the slot stays and keeps WAL. false: it runs."""
+    restart_nonce: Whole = setting(Change.RESTART, 0, ge=0)
+    """Change it, and the operator restarts the driver. What was copied and applied is kept."""
     source: Source = setting(Change.RESTART)
     """The source database."""
     tables: Tables = setting(Change.HOT)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import version
 
 from levada_operator.act.elector import LeaseKey
 from levada_operator.decide.election import Terms, terms_of
-from levada_operator.observe.objects import Surroundings
+from levada_operator.observe.objects import Surroundings, UpdatePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ def read_config(environment: Mapping[str, str]) -> Config:
             image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
             operator_namespace=environment.get("POD_NAMESPACE", ""),
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
+            updates=UpdatePolicy(
+                max_concurrent=int(environment.get("LEVADA_UPDATES", "1")),
+                deadline=timedelta(seconds=int(environment.get("LEVADA_UPDATE_SECONDS", "600"))),
+            ),
         ),
         lease=LeaseKey(
             environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),

@@ -125,8 +125,14 @@ class Shell:
         with RECONCILE.time():
             plan = reconcile(observed)
             if not plan.empty:
-                outcome = await self._runner.carry_out(plan, observed)
-                self.world.wrote(key, outcome.written, outcome.deleted, now)
+                # No await since it was observed: no other plan can have taken the same turn.
+                if plan.updates:
+                    self.world.began(key)
+                try:
+                    outcome = await self._runner.carry_out(plan, observed)
+                    self.world.wrote(key, outcome.written, outcome.deleted, now)
+                finally:
+                    self.world.carried_out(key)
                 self.world.refused(key, outcome.refusals)
                 if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
                     # The next plan has the refusal in the status.

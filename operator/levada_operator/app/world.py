@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_pod
+from levada_operator.decide.rollout import is_updating
+from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_name, driver_pod
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -41,6 +42,8 @@ class World:
         self._progress: dict[PipelineKey, ProgressReport] = {}
         self._moved_at: dict[PipelineKey, datetime] = {}
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
+        self._beginning: set[PipelineKey] = set()
+        self._updating: set[PipelineKey] = set()
 
     def put(self, body: Body) -> None:
         """Take an object in, unless a newer state of it is known."""
@@ -97,6 +100,7 @@ class World:
             for key in [k for k in mine if k.kind in listed]:
                 if (owner, key) not in there and (owner, key) not in self._written_at:
                     del mine[key]
+        self._count_updates(now)
 
     def exist(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
         """Take in all Pipelines, or all TableSyncs: one that is not among them is gone, unless it was made just now."""
@@ -150,7 +154,26 @@ class World:
             moved_at=self._moved_at.get(key),
             rivals=self.rivals(pipeline),
             refusals=self._refusals.get(key, ()),
+            updating=len(self._updating - {key}),
         )
+
+    def began(self, key: PipelineKey) -> None:
+        """Note that a plan which replaces a running driver is being carried out."""
+        self._beginning.add(key)
+        self._updating.add(key)
+
+    def carried_out(self, key: PipelineKey) -> None:
+        """Note that a plan was carried out, as far as it could be."""
+        self._beginning.discard(key)
+
+    def _count_updates(self, now: datetime) -> None:
+        deadline = self._surroundings.updates.deadline
+        self._updating = set(self._beginning)
+        for key, mine in self._children.items():
+            driver = mine.get(ObjectKey("StatefulSet", driver_name(key.name)))
+            pod = mine.get(ObjectKey("Pod", driver_pod(key.name)))
+            if driver is not None and is_updating(driver, pod, now, deadline):
+                self._updating.add(key)
 
     def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
         """Return the older Pipelines that read the same slot."""

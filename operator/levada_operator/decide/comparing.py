@@ -17,35 +17,39 @@ _COUNTERS: Final = ("display", "copy", "lagSeconds", "byPhase", "lagBytes", "ret
 
 def marked(desired: dict[str, Any]) -> dict[str, Any]:
     """Return the object with the digest of what is applied."""
-    metadata = desired["metadata"]
-    annotations = metadata.get("annotations", {}) | {APPLIED: digest(json.dumps(desired, sort_keys=True))}
-    return {**desired, "metadata": {**metadata, "annotations": annotations}}
+    return with_annotation(desired, APPLIED, digest(json.dumps(desired, sort_keys=True)))
+
+
+def with_annotation(body: dict[str, Any], name: str, value: str) -> dict[str, Any]:
+    """Return the object with one more annotation."""
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "annotations": metadata.get("annotations", {}) | {name: value}}}
 
 
 def differs(desired: Body, live: Body | None) -> bool:
     """Tell whether an object must be applied: it is not there, another was applied, or somebody changed it."""
-    return live is None or not _within(desired, live)
+    return live is None or not is_within(desired, live)
 
 
-def _within(wanted: Any, there: Any) -> bool:
-    """Tell whether all that is wanted is there; the API server's defaults beside it do not count."""
+def is_within(wanted: Any, there: Any) -> bool:
+    """Return True if everything that is wanted is there. The API server's defaults do not count."""
     if isinstance(wanted, Mapping):
         if not isinstance(there, Mapping):
             return wanted == {} and there is None
         return all(
-            _some_within(value, there.get(key)) if key == "ownerReferences" else _within(value, there.get(key))
+            _some_within(value, there.get(key)) if key == "ownerReferences" else is_within(value, there.get(key))
             for key, value in wanted.items()
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
         if not isinstance(there, Sequence) or len(wanted) != len(there):
             return not wanted and there is None
-        return all(_within(w, t) for w, t in zip(wanted, there, strict=True))
+        return all(is_within(w, t) for w, t in zip(wanted, there, strict=True))
     absent = wanted in ("", False, 0) and there is None
     return bool(wanted == there) or absent or _same_quantity(wanted, there)
 
 
 def _some_within(wanted: Sequence[Any], there: Any) -> bool:
-    return all(any(_within(w, t) for t in there or ()) for w in wanted)
+    return all(any(is_within(w, t) for t in there or ()) for w in wanted)
 
 
 def _same_quantity(one: Any, other: Any) -> bool:

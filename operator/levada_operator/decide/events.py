@@ -15,6 +15,7 @@ WARNING: Final = "Warning"
 EVENT_REASONS: Final[dict[str, str]] = {
     "SpecChanged": NORMAL,
     "SpecRefused": WARNING,
+    "DriverUpdated": NORMAL,
     "ConflictingPipeline": WARNING,
     "DriverReady": NORMAL,
     "PreflightFailed": WARNING,

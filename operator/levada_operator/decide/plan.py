@@ -22,6 +22,8 @@ class StatusWrite:
 class Plan:
     """Everything to do about a Pipeline. ``release``: nothing of the Pipeline is left to clean up.
 
+    ``updates``: a running driver is replaced by this plan. No other driver has that turn until it is carried out.
+
     ``rehearse``: objects that the API server checks before anything is applied. Some of them are never applied.
     """
 
@@ -31,6 +33,7 @@ class Plan:
     statuses: tuple[StatusWrite, ...] = ()
     notes: tuple[Note, ...] = ()
     release: bool = False
+    updates: bool = False
 
     @property
     def empty(self) -> bool:

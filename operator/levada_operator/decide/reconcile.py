@@ -16,6 +16,7 @@ from levada_operator.decide.events import Note, transitions
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
+from levada_operator.decide.rollout import paced
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_status import settled, table_ready, table_status
 from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
@@ -30,6 +31,8 @@ from levada_operator.observe.progress import TableReport
 
 MAX_CREATIONS: Final = 20
 """How many TableSyncs one plan makes; the rest is left to the next, so that other Pipelines have their turn."""
+
+_UPDATED: Final = "the operator makes another pod of the same spec"
 
 _KEPT: Final = ("Job", "TableSync")
 """Kinds of which it is not what is desired that says what goes."""
@@ -55,6 +58,7 @@ def reconcile(observed: Observed) -> Plan:
         statuses=statuses,
         notes=(*(() if refusals else plan.notes), *notes),
         release=plan.release,
+        updates=plan.updates,
     )
 
 
@@ -82,12 +86,16 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
     desired = build_objects(owner, running=not manifests.pipeline.spec.suspend)
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _KEPT]
+    rollout = paced(desired, observed, acceptance.changes)
+    desired = list(rollout.objects)
     if (turn := lag_turn(observed, manifests)) is not None:
         desired.append(build_lag_job(owner, turn))
     gone = list(_gone_tables(observed, manifests))
     notes = []
     if acceptance.changes:
         notes.append(Note(ObjectKey("Pipeline", owner.name), "SpecChanged", describe(acceptance.changes)))
+    elif rollout.updates:
+        notes.append(Note(ObjectKey("Pipeline", owner.name), "DriverUpdated", f"the driver restarts: {_UPDATED}"))
     for table_sync in gone:
         about = ObjectKey("Pipeline", owner.name)
         notes.append(Note(about, "TableSyncRemoved", f"{table_sync.name}: its table is no longer replicated"))
@@ -95,6 +103,7 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
         apply=(*desired, *_copies(observed, owner), *_table_syncs(observed, owner)),
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
         notes=tuple(notes),
+        updates=rollout.updates,
     )
 
 

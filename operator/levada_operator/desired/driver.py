@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from levada.spec import DriverMode, format_bytes
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT, build_driver_template
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
-from levada_operator.names import driver_name, labels, staging_name
+from levada_operator.names import TEMPLATE, digest, driver_name, labels, staging_name
 from levada_operator.observe.pods import DRIVER_CONTAINER
 
 
@@ -24,7 +25,9 @@ def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
         "revisionHistoryLimit": 2,
         "template": build_driver_template(owner),
     }
-    return build_object(owner, "StatefulSet", "apps/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
+    body = build_object(owner, "StatefulSet", "apps/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
+    body["metadata"]["annotations"] = {TEMPLATE: digest(json.dumps(spec["template"], sort_keys=True))}
+    return body
 
 
 def build_service(owner: Owner) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP
@@ -93,12 +93,21 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdatePolicy:
+    """The pace of updates: how many drivers restart together, and how long each may take to be Ready."""
+
+    max_concurrent: int = 1
+    deadline: timedelta = timedelta(seconds=600)
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What holds for every Pipeline: the operator's own settings."""
 
     image: str
     operator_namespace: str
     metrics_namespace: str = ""
+    updates: UpdatePolicy = UpdatePolicy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Observed:
 
     ``rivals`` are older Pipelines with the same source database and slot. ``moved_at`` is when a position last moved,
     by the operator's clock. ``refusals`` is what the API server did not take the last time.
+    ``updating`` is how many other Pipelines' drivers are restarting after an update.
     """
 
     now: datetime
@@ -41,6 +42,7 @@ class Observed:
     moved_at: datetime | None = None
     rivals: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    updating: int = 0
 
     @property
     def driver(self) -> PodState | None:

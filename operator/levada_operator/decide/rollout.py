@@ -1,0 +1,107 @@
+"""The pace of updates: how many drivers are restarted together when the operator changes what their pods should be.
+
+A user's own change restarts its driver without waiting, and so does a driver that is not ready: nothing is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from levada.spec import Change
+from levada_operator.decide.comparing import is_within, with_annotation
+from levada_operator.desired.manifest import MANIFEST_FILE, read_manifest
+from levada_operator.names import TEMPLATE, UPDATED_AT
+from levada_operator.observe.objects import Body, read_time
+from levada_operator.observe.observed import Observed
+
+_RESTARTING: Final = (Change.RESTART, Change.RESYNC)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What of the desired objects is applied now. ``updates``: the driver's pod is replaced by this."""
+
+    objects: tuple[dict[str, Any], ...]
+    updates: bool = False
+    waits: bool = False
+
+
+def paced(desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change]) -> Rollout:
+    """Return the objects to apply, without those that would restart a driver before its turn.
+
+    ``changes`` are those of the accepted spec since it was last written.
+    """
+    wanted = next(body for body in desired if body["kind"] == "StatefulSet")
+    live = observed.owned.get("StatefulSet", wanted["metadata"]["name"])
+    updates = live is not None and _replaces_pod(live, wanted)
+    if updates and not (_by_user(changes) or _interrupts_nothing(observed) or _has_turn(observed)):
+        return Rollout(tuple(_without_driver(desired, wanted, observed)), waits=True)
+    updated_at = _written(observed.now) if updates else _annotations(live).get(UPDATED_AT)
+    stamped = wanted if updated_at is None else with_annotation(wanted, UPDATED_AT, updated_at)
+    return Rollout(tuple(stamped if body is wanted else body for body in desired), updates=updates)
+
+
+def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: timedelta) -> bool:
+    """Return True while an updated driver is not Ready yet and its deadline has not passed."""
+    updated_at = _annotations(stateful_set).get(UPDATED_AT)
+    if not updated_at or not _runs(stateful_set) or now - read_time(updated_at) > deadline:
+        return False
+    status, metadata = stateful_set.get("status") or {}, stateful_set["metadata"]
+    if pod is None or status.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return True
+    revision = (pod["metadata"].get("labels") or {}).get("controller-revision-hash")
+    conditions = {c["type"]: c["status"] for c in (pod.get("status") or {}).get("conditions") or ()}
+    ready = conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp")
+    return not ready or revision != status.get("updateRevision")
+
+
+def _replaces_pod(live: Body, wanted: dict[str, Any]) -> bool:
+    if not _runs(live) or wanted["spec"]["replicas"] != 1:
+        return False
+    # The digest shows a field that was given up, the comparison a field that was changed by hand.
+    same = _annotations(live).get(TEMPLATE) == _annotations(wanted)[TEMPLATE]
+    return not (same and is_within(wanted["spec"]["template"], live["spec"].get("template")))
+
+
+def _by_user(changes: Mapping[str, Change]) -> bool:
+    return any(change in _RESTARTING for change in changes.values())
+
+
+def _interrupts_nothing(observed: Observed) -> bool:
+    return observed.driver is None or not observed.driver.ready
+
+
+def _has_turn(observed: Observed) -> bool:
+    return observed.updating < observed.surroundings.updates.max_concurrent
+
+
+def _without_driver(desired: list[dict[str, Any]], wanted: dict[str, Any], observed: Observed) -> list[dict[str, Any]]:
+    """Leave out the StatefulSet, and the manifest if it says the same in another version's words.
+
+    The running driver may not know a field that a newer operator writes.
+    """
+    kept = []
+    for body in desired:
+        if body is wanted:
+            continue
+        if MANIFEST_FILE in (body.get("data") or {}):
+            live = observed.owned.get("ConfigMap", body["metadata"]["name"])
+            if live is not None and read_manifest(live) == read_manifest(body):
+                continue
+        kept.append(body)
+    return kept
+
+
+def _runs(stateful_set: Body | None) -> bool:
+    return ((stateful_set or {}).get("spec") or {}).get("replicas") == 1
+
+
+def _annotations(body: Body | None) -> Mapping[str, str]:
+    return ((body or {}).get("metadata") or {}).get("annotations") or {}
+
+
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

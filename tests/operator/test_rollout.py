@@ -1,0 +1,226 @@
+"""Updates: another pod of the same spec restarts running drivers one by one, a user's change its own without delay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.operator.cluster import PlanStore
+from tests.operator.samples import (
+    NOON,
+    SURROUNDINGS,
+    at,
+    merge,
+    observed,
+    owned,
+    owner,
+    pipeline,
+    pod,
+    pod_body,
+    progress,
+    running,
+    table_sync,
+    written,
+)
+
+from levada_operator.app.world import World
+from levada_operator.decide.plan import Plan
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.decide.rollout import is_updating
+from levada_operator.names import UPDATED_AT
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey
+from levada_operator.observe.observed import Observed
+
+NEW = replace(SURROUNDINGS, image="levada:2")
+DRIVER = ObjectKey("StatefulSet", "shop-driver")
+DEADLINE = SURROUNDINGS.updates.deadline
+
+
+def upgraded(**changes: Any) -> Observed:
+    """Return a Pipeline that streams, seen by an operator of another version."""
+    return replace(running(), **{"surroundings": NEW} | changes)
+
+
+def driver(plan: Plan) -> dict[str, Any]:
+    """Return the StatefulSet that a plan applies, empty if it applies none."""
+    return next((b for b in plan.apply if b["kind"] == "StatefulSet"), {})
+
+
+def image(body: Body) -> str:
+    """Return the driver's image."""
+    return str(body["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def test_upgrade_takes_its_turn() -> None:
+    """Where no other driver restarts, this one does, with an Event. The StatefulSet carries when."""
+    plan = reconcile(upgraded())
+    assert image(driver(plan)) == "levada:2"
+    assert driver(plan)["metadata"]["annotations"][UPDATED_AT] == written(NOON)
+    assert plan.updates
+    assert "DriverUpdated" in [n.reason for n in plan.notes]
+
+
+def test_upgrade_waits_for_another() -> None:
+    """While another driver restarts, neither this one nor its manifest is changed. All other objects are."""
+    plan = reconcile(upgraded(updating=1))
+    assert not driver(plan)
+    assert not plan.updates
+    assert not plan.apply
+    more = replace(NEW, updates=replace(NEW.updates, max_concurrent=2))
+    assert driver(reconcile(upgraded(updating=1, surroundings=more)))
+
+
+def test_manifest_in_a_newer_version_s_words_waits_with_its_driver() -> None:
+    """A driver never reads what only the next version writes, unless the user has changed something."""
+    seen = upgraded(updating=1)
+    key = ObjectKey("ConfigMap", "shop-manifest")
+    older = seen.owned.bodies[key]
+    text = older["data"]["pipeline.yaml"].replace("  restartNonce: 0\n", "")
+    assert text != older["data"]["pipeline.yaml"]
+    bodies = dict(seen.owned.bodies) | {key: merge(dict(older), {"data": {"pipeline.yaml": text}})}
+    waiting = replace(seen, owned=replace(seen.owned, bodies=bodies))
+    assert not reconcile(waiting).apply
+    changed = replace(waiting.pipeline, spec=merge(dict(waiting.pipeline.spec), {"freshnessSeconds": 60}))
+    assert [b["kind"] for b in reconcile(replace(waiting, pipeline=changed)).apply] == ["ConfigMap"]
+
+
+@pytest.mark.parametrize("change", [{"restartNonce": 1}, {"driver": {"image": "levada:3"}}])
+def test_users_change_waits_for_nobody(change: dict[str, Any]) -> None:
+    """A change of the class Restart, ``restartNonce`` among them, restarts its driver while others restart."""
+    seen = upgraded(updating=5)
+    changed = replace(seen.pipeline, spec=merge(dict(seen.pipeline.spec), change))
+    plan = reconcile(replace(seen, pipeline=changed))
+    assert driver(plan)
+    assert plan.updates
+    assert [n.reason for n in plan.notes if n.reason in ("SpecChanged", "DriverUpdated")] == ["SpecChanged"]
+
+
+def test_restart_nonce_is_one_restart() -> None:
+    """The same value asks for nothing more."""
+    body = pipeline(spec={"restartNonce": 7})
+    seen = running(body=body, owned=owned(owner(restartNonce=7)))
+    assert not driver(reconcile(seen))
+
+
+@pytest.mark.parametrize(
+    "pods", [(), (pod(conditions=[{"type": "Ready", "status": "False"}]),)], ids=["no pod", "not ready"]
+)
+def test_driver_that_is_not_ready_waits_for_nobody(pods: Any) -> None:
+    """There is nothing to interrupt: a version that repairs what the former one broke reaches all drivers."""
+    assert driver(reconcile(upgraded(updating=5, pods=pods)))
+
+
+def test_suspended_pipeline_waits_for_nobody() -> None:
+    """Neither a driver that goes to 0 nor one that comes back is held up."""
+    seen = upgraded(updating=5)
+    suspended = replace(seen.pipeline, spec={**seen.pipeline.spec, "suspend": True})
+    plan = reconcile(replace(seen, pipeline=suspended))
+    assert driver(plan)["spec"]["replicas"] == 0
+    assert not plan.updates
+
+
+def test_change_by_hand_is_put_back_in_turn() -> None:
+    """A template that was changed by hand is ours to restore, at the pace of an update."""
+    seen = running()
+    bodies = dict(seen.owned.bodies)
+    bodies[DRIVER] = merge(dict(bodies[DRIVER]), {"spec": {"template": {"spec": {"serviceAccountName": "other"}}}})
+    by_hand = replace(seen, owned=replace(seen.owned, bodies=bodies))
+    assert driver(reconcile(by_hand))
+    assert not driver(reconcile(replace(by_hand, updating=1)))
+
+
+def test_update_settles() -> None:
+    """Carried out and observed again, an updated Pipeline has nothing left to do, and keeps when it was updated."""
+    store = PlanStore(upgraded(), pipeline(), [table_sync()])
+    store.owned = {k: dict(b) for k, b in store.seen.owned.bodies.items()}
+    store.carry_out(reconcile(store.observe()))
+    later = store.observe(now=at(30), progress=progress())
+    assert not [b["kind"] for b in reconcile(later).apply]
+    assert store.owned[DRIVER]["metadata"]["annotations"][UPDATED_AT] == written(NOON)
+
+
+def stateful_set(**status: Any) -> dict[str, Any]:
+    """Return a driver's StatefulSet that was updated at noon, as its controller sees it."""
+    return {
+        "kind": "StatefulSet",
+        "metadata": {
+            "namespace": "data",
+            "name": "shop-driver",
+            "labels": {"levada.dev/pipeline": "shop"},
+            "generation": 4,
+            "resourceVersion": "7",
+            "annotations": {UPDATED_AT: written(NOON)},
+        },
+        "spec": {"replicas": 1},
+        "status": {"observedGeneration": 4, "updateRevision": "b"} | status,
+    }
+
+
+def of_revision(revision: str, **status: Any) -> dict[str, Any]:
+    """Return the driver's pod of that revision."""
+    return merge(pod_body(**status), {"metadata": {"labels": {"controller-revision-hash": revision}}})
+
+
+@pytest.mark.parametrize(
+    ("updating", "status", "there"),
+    [
+        (False, {}, of_revision("b")),
+        (True, {}, of_revision("a")),
+        (True, {}, None),
+        (True, {}, of_revision("b", conditions=[{"type": "Ready", "status": "False"}])),
+        (True, {}, merge(of_revision("b"), {"metadata": {"deletionTimestamp": written(NOON)}})),
+        (True, {"observedGeneration": 3}, of_revision("b")),
+    ],
+    ids=["ready", "old pod", "no pod", "not ready", "ends", "not seen by its controller"],
+)
+def test_update_ends_when_the_new_pod_is_ready(
+    updating: bool, status: dict[str, Any], there: dict[str, Any] | None
+) -> None:
+    """Until then the next driver waits, but for no longer than the deadline."""
+    assert is_updating(stateful_set(**status), there, at(60), DEADLINE) is updating
+    assert not is_updating(stateful_set(**status), there, NOON + DEADLINE + timedelta(seconds=1), DEADLINE)
+
+
+def test_driver_without_an_update_holds_nobody_up() -> None:
+    """One that has crashed since yesterday, one that is new, and one that is suspended do not count."""
+    never = merge(stateful_set(), {"metadata": {"annotations": {UPDATED_AT: None}}})
+    assert not is_updating(never, None, at(60), DEADLINE)
+    assert not is_updating(merge(stateful_set(), {"spec": {"replicas": 0}}), None, at(60), DEADLINE)
+
+
+def test_one_turn_at_a_time_in_one_process() -> None:
+    """From the plan on, before anything is written, the turn is taken. A plan that failed gives it back."""
+    world = World(NEW)
+    for name in ("shop", "mall"):
+        body = pipeline()
+        world.put(merge(body, {"metadata": {"name": name, "resourceVersion": "1"}}))
+    shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
+
+    def others(key: PipelineKey) -> int:
+        seen = world.observe(key, NOON)
+        assert seen is not None
+        return seen.updating
+
+    world.began(shop)
+    assert (others(shop), others(mall)) == (0, 1)
+    world.carried_out(shop)
+    world.listed(("Pod", "StatefulSet", "Job"), [], NOON)
+    assert others(mall) == 0
+    world.began(shop)
+    world.wrote(shop, [stateful_set(observedGeneration=3)], [], NOON)
+    world.carried_out(shop)
+    world.listed(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
+    assert others(mall) == 1
+    pod_ready = merge(of_revision("b"), {"metadata": {"resourceVersion": "9"}})
+    current = merge(stateful_set(), {"metadata": {"resourceVersion": "8"}})
+    world.listed(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
+    assert others(mall) == 0
+
+
+def test_first_start_is_no_update() -> None:
+    """New Pipelines start together, and hold no upgrade up."""
+    plan = reconcile(observed(updating=5))
+    assert driver(plan)
+    assert UPDATED_AT not in driver(plan)["metadata"]["annotations"]
