@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,17 +11,21 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 
-from levada.errors import StaleEpoch
+from levada.errors import StaleEpoch, Transient
 from levada.postgres.publications import ensure_coverage
+from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.copying import TableCopy
 from levada.runtime.fencing import require_epoch
+from levada.runtime.live import LiveConfig
+from levada.runtime.source_record import SourceRecord
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import IdentityKind
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
-from levada.values import QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 SCHEMA = ReplicatedTableSchema(
     id=TableId(1), name=QualifiedTable("public", "orders"), columns=(), identity=IdentityKind.PRIMARY_KEY,
@@ -66,3 +72,24 @@ def test_slot_and_publication_stay(superseded: MemoryStore, db: Database) -> Non
             ensure_coverage(connection, "p", orders, manage=True, check=lambda: require_epoch(superseded))
         assert drop_slot(connection, f"levada_{db.name}")
     assert db.query("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_copy_waits_for_a_verified_server(db: Database, tmp_path: Path) -> None:
+    """No copy reads a server that was restarted, or is another one, before the stream has verified its history."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE orders")
+    [(orders,)] = db.query("SELECT 'orders'::regclass::oid")
+    config = PipelineConfig(
+        "shop", db.connection, SlotConfig("levada_shop"), PublicationConfig("p"), StagingConfig(f"file://{tmp_path}"),
+        tmp_path, selects=lambda table: True,
+    )  # fmt: skip
+    store, destination = MemoryStore("shop"), Recording()
+    epoch = store.next_epoch()
+    server = read_server(db.connection, "levada_shop").identity
+    SourceRecord(store).begin(replace(server, started_at="an earlier start"), Lsn(0))
+    copier = TableCopy(LiveConfig(config), store, destination, {}, cast(Any, None), epoch)
+    with pytest.raises(Transient) as refused:
+        copier.run(TableId(orders), SCHEMA.name, threading.Event(), lambda rows: None)
+    assert refused.value.code == "source_unverified"
+    SourceRecord(store).verified(server)
+    with db.connect() as connection:
+        SourceRecord(store).require_verified(connection)

@@ -24,6 +24,7 @@ from levada.runtime.controls import MadeAs, made
 from levada.runtime.fencing import require_epoch
 from levada.runtime.live import LiveConfig
 from levada.runtime.published import note_copied
+from levada.runtime.source_record import SourceRecord
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
@@ -236,6 +237,7 @@ class TableCopy:
         with config.source.connect(application="copy") as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
+            SourceRecord(self.store).require_verified(connection)
             found = [t for t in published_tables(connection, config.publication.name) if t.id == table]
             if not found:
                 raise NeedsOperator(

@@ -11,8 +11,8 @@ from levada.postgres.failures import LOGIN_FAILURES
 from levada.stores.phases import Errored, RetryPolicy
 from levada.values import QualifiedTable
 
-_GIVES_WAY: Final = frozenset({"copy_yielded"})
-"""Errors of a copy that gives way to statements. It is retried for as long as they come."""
+_GIVES_WAY: Final = frozenset({"copy_yielded", "source_unverified"})
+"""Errors of a copy that waits for others: for statements, or for the stream. It is retried for as long as they last."""
 _DENIED: Final = frozenset({"destination_denied", "staging_denied"})
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Final
+from typing import Any, Final
+
+import psycopg
 
 from levada.capture.history import Known
-from levada.postgres.server import ServerIdentity
+from levada.errors import Transient
+from levada.postgres.server import ServerIdentity, read_start_time
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn, Witness
@@ -70,6 +73,18 @@ class SourceRecord:
             return Known(self.position, self.witness, acknowledged, self.since, self.identity)
         witness = manifests[-1].last if manifests else None
         return Known(end, witness, acknowledged, self.since, self.identity)
+
+    def require_verified(self, connection: psycopg.Connection[Any]) -> None:
+        """Raise Transient ``source_unverified`` if capture has not verified the server that answers.
+
+        A copy from a server that was restarted, or from a former primary, may show another history than the stream.
+        """
+        if self.identity is not None and read_start_time(connection) != self.identity.started_at:
+            raise Transient(
+                "source_unverified",
+                "the server is not the one that the stream was read from last, or was restarted since: a copy waits"
+                " until the stream has verified its history",
+            )
 
     def _keep(self) -> None:
         self._store.store_fingerprint(
