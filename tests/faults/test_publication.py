@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, LiteralString
 
+import psycopg
 import pytest
 from tests.conftest import Database
 from tests.runtime.publication_rig import Published
+from tests.runtime.test_changes import table
 from tests.scenarios.engine import Engine
 
 from levada.errors import NeedsOperator, SlotLost
@@ -52,6 +54,22 @@ def test_a_table_added_again_by_itself_is_parked(rig: Published, db: Database) -
     rig.code("orders", "publication_membership_changed")
     db.execute("INSERT INTO items VALUES (1)")
     rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
+
+
+def test_a_table_that_loses_its_identity(rig: Published, db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """The source refuses its UPDATEs and DELETEs, so nothing is missed. The status says so until it has one again."""
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+    with pytest.raises(psycopg.Error, match="does not have a replica identity"):
+        db.execute("UPDATE orders SET note = 'changed'")
+    seen = rig.wait(lambda p: "refuses its UPDATEs" in table(p, "orders").note)
+    assert table(seen, "items").note == ""
+    assert "identity_missing" in caplog.text
+    db.execute("INSERT INTO orders VALUES (11)", "ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    db.execute("UPDATE orders SET note = 'changed' WHERE id = 11")
+    rig.wait(lambda p: table(p, "orders").note == "" and rig.destination.applied_rows.get("orders") == 2)
+    assert rig.wait_caught_up().ready
 
 
 def test_another_publication_is_configured(rig: Published, db: Database) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import LiteralString
 
+import psycopg
 import pytest
 from tests.conftest import Database
 
@@ -110,6 +112,38 @@ def test_table_whose_updates_would_fail_is_not_published(versions: Database) -> 
         assert leave_out_unidentified(c, "inserts", {A}) == ({A}, ()), "PostgreSQL refuses nothing of it there"
         versions.execute("ALTER TABLE a REPLICA IDENTITY FULL", "ALTER TABLE c1 REPLICA IDENTITY DEFAULT")
         assert leave_out_unidentified(c, "p", {A, B, C}) == ({A, B, C}, ())
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("ALTER TABLE a REPLICA IDENTITY NOTHING",),
+        ("ALTER TABLE a DROP CONSTRAINT a_pkey",),
+        (
+            "ALTER TABLE a ADD n int NOT NULL DEFAULT 1", "CREATE UNIQUE INDEX a_n ON a (n)",
+            "ALTER TABLE a REPLICA IDENTITY USING INDEX a_n", "DROP INDEX a_n",
+        ),
+    ],
+)  # fmt: skip
+def test_tables_that_refuse_updates_are_named(versions: Database, statements: tuple[LiteralString, ...]) -> None:
+    """PostgreSQL refuses UPDATE and DELETE of a published table that loses its identity, however it is lost."""
+    versions.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "INSERT INTO a VALUES (1)",
+        "CREATE PUBLICATION p FOR TABLE a, b",
+        "CREATE PUBLICATION inserts FOR TABLE a WITH (publish = 'insert')",
+    )
+    with versions.connection.connect() as c:
+        assert inspect_coverage(c, "p", {A, B}).refusing == ()
+        versions.execute(*statements)
+        for statement in ("UPDATE a SET id = 2", "DELETE FROM a"):
+            with pytest.raises(psycopg.Error, match="does not have a replica identity"):
+                versions.execute(statement)
+        assert inspect_coverage(c, "p", {A, B}).refusing == (A,)
+        assert inspect_coverage(c, "inserts", {A}).refusing == ()
+        versions.execute("ALTER TABLE a REPLICA IDENTITY FULL", "UPDATE a SET id = 2")
+        assert inspect_coverage(c, "p", {A, B}).refusing == ()
 
 
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:

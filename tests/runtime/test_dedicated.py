@@ -5,18 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from tests.conftest import Database
+from tests.runtime.recording import Recording
 
 from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import read_table_schema
 from levada.runtime import dedicated
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.copy_job import open_order
 from levada.runtime.copy_orders import Answer, read_answer
 from levada.runtime.copying import TableCopy
 from levada.runtime.dedicated import DedicatedCopy, OrderedCopy
+from levada.runtime.live import LiveConfig
+from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.stores import CopyOrder, MemoryStore
 from levada.values import Lsn, QualifiedTable, TableId
@@ -117,3 +124,41 @@ def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
     assert taken.worker == "job"
     said(store, answer)
     assert open_order(store, ORDERS) is None
+
+
+class Dropping(Recording):
+    """Notes what the store had of a table when it was dropped, and fails once."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
+        self._store = store
+        self.seen: list[tuple[str, list[str]]] = []
+
+    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+        self.seen.append((schema.name.name, [s.name.name for s in self._store.get_table_schemas()]))
+        if len(self.seen) == 1:
+            raise Transient("destination_unavailable", "away")
+
+
+def test_a_table_is_dropped_before_the_store_forgets_it(db: Database, tmp_path: Path) -> None:
+    """The order of a dedicated copy drops the table by its stored schema. That is kept until the drop succeeds."""
+    db.execute("CREATE TABLE former (id int PRIMARY KEY)", "CREATE PUBLICATION levada_shop FOR TABLE former")
+    [(id_,)] = db.query("SELECT 'former'::regclass::oid")
+    store = MemoryStore("shop")
+    store.next_epoch()
+    with db.connection.connect() as connection:
+        store.store_table_schema(read_table_schema(connection, TableId(id_)))
+    db.execute("ALTER TABLE former RENAME TO orders")
+    config = PipelineConfig(
+        "shop", db.connection, SlotConfig("levada_shop"), PublicationConfig("levada_shop"),
+        StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
+    )  # fmt: skip
+    destination = Dropping(store)
+    copier = TableCopy(LiveConfig(config), store, destination, {}, cast(Any, None), 1)
+    with pytest.raises(Transient):
+        DedicatedCopy(copier, silence_s=0.1)._make_way(TableId(id_), NAME)
+    assert [s.name.name for s in store.get_table_schemas()] == ["former"]
+    DedicatedCopy(copier, silence_s=0.1)._make_way(TableId(id_), NAME)
+    assert {stored for _, stored in ((n, tuple(s)) for n, s in destination.seen)} == {("former",)}
+    assert [name for name, _ in destination.seen[:2]] == ["former", "former"]
+    assert store.get_table_schemas() == ()

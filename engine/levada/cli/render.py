@@ -24,7 +24,7 @@ def dashboard(now: Document, before: Document | None = None) -> RenderableType:
     parts: list[RenderableType] = [Text.from_markup(headline(now)), Text.from_markup(slot_line(now), style="dim")]
     if now["tables"]:
         parts.append(tables(now, before))
-    parts += [Text(line, style="cyan") for line in (*places(now), *resyncs(now))]
+    parts += [Text(line, style="cyan") for line in (*places(now), *notes(now), *resyncs(now))]
     parts += [Text(line, style="red") for line in errors(now)]
     return Group(*parts)
 
@@ -122,9 +122,16 @@ def _resync_text(table: Document) -> str:
     return ""
 
 
+def notes(now: Document) -> Iterator[str]:
+    """Yield what is unusual about tables without being an error of theirs."""
+    for table in now["tables"]:
+        if table["note"]:
+            yield f"{table['schema']}.{table['name']}: {table['note']}"
+
+
 def errors(now: Document) -> Iterator[str]:
     """Yield what is wrong and what to do, the pipeline's own errors first."""
-    for what, holder in (("pipeline", now), ("capture", now["capture"])):
+    for what, holder in (("pipeline", now), ("store", now["store"]), ("capture", now["capture"])):
         if holder["error"] is not None:
             yield error_text(what, holder["error"])
     if now["manifest"]["error"] is not None:

@@ -27,6 +27,7 @@ class CoverageReport:
 
     ``present`` and ``missing`` are sorted, and together all that were required. ``unidentified`` are those of the
     missing whose UPDATEs and DELETEs PostgreSQL would refuse once they are published: they have no replica identity.
+    ``refusing`` are those of the present whose UPDATEs or DELETEs it refuses now for the same reason.
     ``manageable`` tells whether this role can close the gap (True without one), ``blockers`` every reason why not,
     ``remediation`` the SQL that closes it but for the unidentified, ``notes`` what limits the stream of tables that are
     covered.
@@ -36,6 +37,7 @@ class CoverageReport:
     present: tuple[QualifiedTable, ...]
     missing: tuple[QualifiedTable, ...]
     unidentified: tuple[QualifiedTable, ...]
+    refusing: tuple[QualifiedTable, ...]
     manageable: bool
     blockers: tuple[str, ...]
     remediation: tuple[str, ...]
@@ -149,6 +151,7 @@ def inspect_coverage(
         present=tuple(t.name for t in tables if t.streamed),
         missing=tuple(t.name for t in missing),
         unidentified=tuple(unidentified),
+        refusing=tuple(t.name for t in tables if t.streamed and _would_break(t, found)),
         manageable=satisfied or not blockers,
         blockers=() if satisfied else tuple(blockers),
         remediation=(_statement(publication, found, addable),) if addable or found is None else (),

@@ -133,6 +133,8 @@ def not_ready(progress: Progress | None) -> str:
         return f"{progress.error.reason} [{progress.error.code}]"
     if progress.state is not PipelineState.RUNNING:
         return progress.state.value.lower()
+    if progress.store_error is not None:
+        return f"{progress.store_error.reason} [{progress.store_error.code}]"
     if not progress.capture.connected:
         return "the replication stream is not open, or the server does not answer on it"
     if progress.slot.active is False:

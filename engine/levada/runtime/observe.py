@@ -26,6 +26,7 @@ from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables import TableRecord, error_progress
 
 _RATE_WINDOW_S = 10.0
+_REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published without a replica identity"
 
 
 class RateMeter:
@@ -54,7 +55,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         table=record.name,
         phase=record.phase.name,
         mode=record.mode,
-        note=record.note,
+        note=_REFUSES_UPDATES if record.refuses_updates else record.note,
         copy=copied if copied is not None or copying else _finished_before(),
         applied_lsn=roster.position(record) if roster.backlog.knows(record.id) and not copying else None,
         lag_seconds=None if copying else max(0.0, (now_us - oldest) / 1e6) if oldest is not None else 0.0,

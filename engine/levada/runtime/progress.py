@@ -87,7 +87,7 @@ class TableProgress:
     mode: str
     """What the destination's table holds: Upsert or Changelog."""
     note: str
-    """Why the mode is not the one asked for, else empty."""
+    """Why the mode is not the one asked for, or why the source refuses changes of the table, else empty."""
     copy: CopyProgress | None
     applied_lsn: Lsn | None
     lag_seconds: float | None
@@ -241,6 +241,8 @@ class Progress:
     tables: tuple[TableProgress, ...]
     error: ErrorProgress | None = None
     manifest: ManifestProgress = ManifestProgress()
+    store_error: ErrorProgress | None = None
+    """Why the store is waited for. It is tried again."""
     verified_lsn: Lsn | None = None
     """Up to where in the WAL the tables were compared with the source's catalog. Not in the JSON."""
 
@@ -271,6 +273,7 @@ class Progress:
             "capture": self.capture.to_json(),
             "staging": self.staging.to_json(),
             "manifest": self.manifest.to_json(),
+            "store": {"error": None if self.store_error is None else self.store_error.to_json()},
             "tablesByPhase": self.tables_by_phase,
             "tables": [t.to_json() for t in self.tables],
             "error": None if self.error is None else self.error.to_json(),

@@ -145,6 +145,15 @@ class Roster:
                 " ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]", name, name,
             )  # fmt: skip
         self._unidentified = set(source.unidentified)
+        for record in self.tables.values():
+            refuses = record.name in source.refusing
+            if refuses and not record.refuses_updates:
+                _log.warning(
+                    "PostgreSQL refuses the UPDATEs and DELETEs of table %s, because it is published without a replica"
+                    " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]",
+                    record.name, record.name,
+                )  # fmt: skip
+            record.refuses_updates = refuses
 
     def _take_back(self, record: TableRecord, source: SourceTables) -> None:
         """Copy a table again that was parked for not being published, now that it is."""

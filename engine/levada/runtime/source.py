@@ -23,7 +23,7 @@ from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import PublicationState, read_publication_state
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
-from levada.postgres.publications import CoverageReport, ensure_coverage, leave_out_unidentified
+from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage, leave_out_unidentified
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
@@ -49,13 +49,15 @@ class SourceTables:
     """The tables of the source: ``published`` are selected and in the publication.
 
     ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
-    have no replica identity. ``incomplete`` is set if the publication lacks others that cannot be added.
+    have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
+    others that cannot be added.
     """
 
     published: tuple[PublishedTable, ...]
     publication: PublicationState
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete: NeedsOperator | None = None
+    refusing: tuple[QualifiedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ def discover(
     published = _published(config, connection)
     tables = {*known, *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
-    return SourceTables(published, state, unidentified, incomplete)
+    refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
+    return SourceTables(published, state, unidentified, incomplete, refusing)
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:

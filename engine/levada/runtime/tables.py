@@ -45,6 +45,8 @@ class TableRecord:
     unrepresentable: int = 0
     mode: str = ""
     note: str = ""
+    refuses_updates: bool = False
+    """True if PostgreSQL refuses the table's UPDATEs and DELETEs: it is published without a replica identity."""
     destination_table: str = ""
     """The table's name at the destination, empty if it has none there."""
     misplaced: bool = False

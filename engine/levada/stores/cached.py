@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.stores.interface import CopyOrder, DestinationTableMetadata, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
@@ -40,6 +40,10 @@ class CachedStore(PipelineStore):
         self._controls: Mapping[TableId, TableControls] = {}
         self._fingerprints: Mapping[str, str] = {}
         self._progress: Mapping[str, Lsn] | None = None
+
+    @property
+    def trouble(self) -> LevadaError | None:
+        return self._storage.trouble
 
     def next_epoch(self) -> int:
         with self._turn:

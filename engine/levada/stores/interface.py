@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, SnapshotId, TableId
@@ -187,6 +188,11 @@ class TableAction(StrEnum):
 
 class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     """All that one pipeline keeps."""
+
+    @property
+    def trouble(self) -> LevadaError | None:
+        """The error of the last attempt, while a call is tried again. From any thread, without waiting."""
+        return None
 
     @abstractmethod
     def request_table_action(self, table: TableId, action: TableAction) -> None:

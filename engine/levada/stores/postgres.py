@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.types.json import Jsonb
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
@@ -31,6 +32,10 @@ _LONGEST_DELAY_S: Final = 3.0
 _FIRST_PATIENCE_S: Final = 2.0
 _PATIENCE_S: Final = 120.0
 """How long a server that has answered before is waited for: the time that its restart, or a new password, takes."""
+
+_LOCK_TIMEOUT: Final = "10s"
+_STATEMENT_TIMEOUT: Final = "60s"
+_LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -73,9 +78,12 @@ class PostgresStorage(Storage):
             with _store_errors(doing, self._schema):
                 connection = self._connected()
                 with connection.transaction():
-                    return work(connection)
+                    done = work(connection)
+            self.trouble = None
+            return done
         except LevadaError as error:
             if self._may_mend(error):
+                self.trouble = error
                 _log.warning("%s", error.message)
                 self._disconnect()
             raise
@@ -88,6 +96,7 @@ class PostgresStorage(Storage):
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.closed:
             self._connection = self._source.connect(application=f"store:{self._pipeline}")
+            self._connection.execute(_LIMITS, [_LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
             migrate(self._connection, self._schema)
             self._connection.execute(
                 "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
@@ -423,6 +432,16 @@ def _store_errors(doing: str, schema: str) -> Iterator[None]:
     try:
         with source_errors(doing):
             yield
+    except Transient as error:
+        if error.code != "lock_timeout":
+            raise
+        name = sql.Literal(schema).as_string(None)
+        holders = (
+            "SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) JOIN pg_class c ON c.oid = relation"
+            f" WHERE granted AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = {name})"
+        )
+        hint = f"another session holds a lock on a table of the store; find it: {holders}"
+        raise Transient("store_locked", error.message, hint=hint) from error
     except NeedsOperator as error:
         match error.code:
             case "insufficient_privilege":

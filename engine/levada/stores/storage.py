@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final
 
+from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
@@ -32,6 +33,9 @@ class Storage(ABC):
     nothing; the check and the change are one. A store calls one method at a time; several stores, in several processes,
     may share the place.
     """
+
+    trouble: LevadaError | None = None
+    """The error of the last attempt, while a call is tried again."""
 
     @abstractmethod
     def next_epoch(self) -> int:

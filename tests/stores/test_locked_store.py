@@ -1,0 +1,66 @@
+"""A store whose tables another session keeps locked."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.conftest import Database
+from tests.runtime import samples
+
+from levada.cli.render import errors
+from levada.errors import Transient
+from levada.runtime.http import not_ready
+from levada.stores import PostgresStore
+from levada.stores import postgres as postgres_store
+from levada.stores.phases import Init, Ready
+from levada.values import Lsn, TableId
+
+ORDERS = TableId(16402)
+
+
+def test_a_locked_table_of_the_store_is_named(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A write ends as Transient. It names the store, and the query that finds the lock. Later it works."""
+    monkeypatch.setattr(postgres_store, "_LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(postgres_store, "_PATIENCE_S", 0.5)
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    store.update_table_replication_states({ORDERS: Init()})
+    assert store.trouble is None
+    with db.connect() as other, other.transaction():
+        other.execute("LOCK TABLE levada.table_phases")
+        with caplog.at_level(logging.WARNING), pytest.raises(Transient) as raised:
+            store.update_table_replication_states({ORDERS: Ready()})
+        assert raised.value.code == "store_locked"
+        assert "keeping state of pipeline shop in schema levada at" in raised.value.message
+        query = raised.value.hint.partition("find it: ")[2]
+        with db.connect() as admin:
+            assert other.info.backend_pid in {row[0] for row in admin.execute(query)}
+        assert isinstance(store.trouble, Transient)
+        assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4), "another table is not locked"
+        assert store.trouble is None
+    store.update_table_replication_states({ORDERS: Ready()})
+    store.close()
+
+
+def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine says which store it waits for before it gives up."""
+    monkeypatch.setattr(postgres_store, "_LOCK_TIMEOUT", "50ms")
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    with ThreadPoolExecutor(1) as pool:
+        with db.connect() as other, other.transaction():
+            other.execute("LOCK TABLE levada.table_phases")
+            write = pool.submit(store.update_table_replication_states, {ORDERS: Ready()})
+            while store.trouble is None:
+                assert not write.done()
+        write.result()
+    store.close()
+    waiting = samples.progress(store_error=samples.error(code="store_locked"))
+    assert "[store_locked]" in not_ready(waiting)
+    [line] = errors(waiting.to_json())
+    assert line.startswith("store: ")
+    assert "[store_locked]" in line
