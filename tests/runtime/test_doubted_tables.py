@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.runtime.recording import Recording
@@ -15,6 +18,7 @@ from levada.runtime.doubts import Doubts
 from levada.runtime.job import Job
 from levada.runtime.live import LiveConfig
 from levada.runtime.resync import Resync, Step
+from levada.runtime.resync_stage import ResyncStage
 from levada.runtime.roster import Roster
 from levada.runtime.source import SourceTables
 from levada.runtime.tables import TableRecord
@@ -139,3 +143,22 @@ def test_a_shadow_copy_under_a_running_engine(
     roster.source_restarted(Lsn(100))
     assert isinstance(record.phase, Ready)
     assert record.resync.outdated is outdated
+
+
+def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store: MemoryStore) -> None:
+    """The copy's snapshot may be of a history that the source loses, until the stream has reached it."""
+    store.update_table_replication_states({TABLE: Ready()})
+    roster, record = start(tmp_path, store)
+    roster.locate(record, Lsn(50))
+    record.resync = Resync(step=Step.CATCHING_UP, lsn=Lsn(200))
+    roster.backlog.track(TABLE, Lsn(200), beside=True)
+    applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
+    stage = ResyncStage(roster._live, roster, store, Recording(), nothing, applier, queue.SimpleQueue())
+    roster.staged_lsn = Lsn(100)
+    stage.start(0.0)
+    assert not record.resync.running
+    roster.staged_lsn = Lsn(200)
+    stage.start(0.0)
+    assert record.resync.running
+    assert record.busy is Job.SWAP
+    stage.close()
