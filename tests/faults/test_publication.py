@@ -241,7 +241,11 @@ def older() -> Iterator[EmbeddedPostgres]:
 def test_a_publication_made_again_on_an_older_server(
     older: EmbeddedPostgres, tmp_path: Path, spark: SparkSession, running: bool
 ) -> None:
-    """Its slot cannot be read: the engine ends and says how to recover, and by policy begins with a new slot."""
+    """Its slot cannot be read: no start makes the tables ready, and by policy they are copied again, with a new slot.
+
+    A running engine may have parked every table before the session fails. No table depends on the slot then, so that
+    the next start makes a new one.
+    """
     db = Database(older, "postgres")
     db.execute("DROP TABLE IF EXISTS orders, items")
     rig = make(db, tmp_path, spark)
@@ -258,10 +262,14 @@ def test_a_publication_made_again_on_an_older_server(
                 rig.wait(lambda p: False)
             rig.stop()
         for _ in range(2):
-            with pytest.raises(SlotLost) as refused:
-                rig.start()
-            assert "levada resync MANIFEST --all" in refused.value.hint
-            rig.running = None
+            if refused := _refusal(rig):
+                assert "levada resync MANIFEST --all" in refused.hint
+                rig.running = None
+            else:
+                assert running
+                rig.code("orders", "publication_changed")
+                rig.code("items", "publication_changed")
+                rig.stop()
         rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
         rig.start()
         rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
@@ -272,6 +280,14 @@ def test_a_publication_made_again_on_an_older_server(
         with db.connect() as connection:
             drop_slot(connection, rig.config.slot.name, terminate=True)
         rig.sql("DROP PUBLICATION {p}")
+
+
+def _refusal(rig: Published) -> SlotLost | None:
+    try:
+        rig.start()
+    except SlotLost as refused:
+        return refused
+    return None
 
 
 def test_every_table_is_asked_to_be_copied_again_on_an_older_server(
