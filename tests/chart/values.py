@@ -20,6 +20,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": [{"name": "registry"}],
         },
         "updatePolicy": {"maxConcurrent": 3, "deadlineSeconds": 900},
+        "driverToken": {"secretName": "driver-token", "key": "bearer"},
         "driverImage": "registry.example/levada-with-more:1",
         "serviceAccount": {"name": "syncer", "annotations": {"example.com/role": "none"}},
         "podAnnotations": {"example.com/a": "1"},

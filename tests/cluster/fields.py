@@ -10,6 +10,7 @@ from levada.spec.model import CHANGE, Model
 
 PATCHES: dict[str, Any] = {
     "suspend": True,
+    "restartNonce": 1,
     "source.host": "other.pg.svc",
     "source.port": 5433,
     "source.database": "other",
@@ -57,6 +58,10 @@ PATCHES: dict[str, Any] = {
     "driver.image": "levada:other",
     "driver.resources.requests": {"cpu": "2"},
     "driver.resources.limits": {"memory": "8Gi"},
+    "driver.serviceAccount.name": "other",
+    "driver.serviceAccount.annotations": {"example.com/role": "other"},
+    "driver.tokenSecretRef.name": "other-token",
+    "driver.tokenSecretRef.key": "other",
     "driver.sparkConf": {"spark.sql.session.timeZone": "UTC"},
     "driver.podTemplate": {"metadata": {"annotations": {"team": "data"}}},
     "executor.instances.min": 1,

@@ -6,11 +6,13 @@ import json
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator
+from levada.runtime.access_token import AccessToken
 from levada.runtime.http import ProgressServer, not_ready
 from levada.runtime.progress import PipelineState, Progress
 
@@ -123,3 +125,32 @@ def test_bound_to_loopback_unless_told_otherwise() -> None:
     with ProgressServer(lambda: None) as server:
         assert server.address.startswith("http://127.0.0.1:")
     server.close()
+
+
+def test_token_is_asked_for_progress_and_metrics(tmp_path: Path) -> None:
+    """With a token, progress and metrics are for requests that have it. Probes need none, as a kubelet has none."""
+    file = tmp_path / "token"
+    file.write_text("one-two\n")
+    with ProgressServer(running, token=AccessToken(file)) as server:
+        for path in ("/v1/progress", "/metrics", "/other"):
+            assert get(server, path)[0] == 401
+            assert get(server, path, Authorization="Bearer one")[0] == 401
+            assert get(server, path, Authorization="Basic one-two")[0] == 401
+        assert get(server, "/v1/progress", Authorization="Bearer one-two")[0] == 200
+        assert get(server, "/metrics", Authorization="bearer one-two")[0] == 200
+        assert get(server, "/livez")[0] == 200
+        assert get(server, "/readyz")[0] == 200
+
+
+def test_changed_token_needs_no_restart(tmp_path: Path) -> None:
+    """The file is read for each request. An empty or missing one admits no request."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    with ProgressServer(running, token=AccessToken(file)) as server:
+        file.write_text("new")
+        assert get(server, "/v1/progress", Authorization="Bearer old")[0] == 401
+        assert get(server, "/v1/progress", Authorization="Bearer new")[0] == 200
+        file.write_text("")
+        assert get(server, "/v1/progress", Authorization="Bearer ")[0] == 401
+        file.unlink()
+        assert get(server, "/v1/progress", Authorization="Bearer new")[0] == 401

@@ -19,6 +19,7 @@ from levada.errors import DestinationChanged, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, inspect_slot, pipelines
+from levada.runtime.access_token import request_headers
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
 from levada.runtime.destination_errors import destination_errors
@@ -44,7 +45,7 @@ class Step:
 
 def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
     """List what is to be removed, ask unless ``confirmed``, and remove it."""
-    if running_progress(work_dir, manifests.pipeline.metadata.name) is not None:
+    if running_progress(work_dir, manifests.pipeline.metadata.name, request_headers(manifests, secrets)) is not None:
         raise NeedsOperator(
             "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
         )

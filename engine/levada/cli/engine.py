@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -79,7 +79,9 @@ def announced(work_dir: Path, address: str) -> Iterator[None]:
             file.unlink(missing_ok=True)
 
 
-def running_progress(work_dir: Path, pipeline: str | None = None) -> dict[str, Any] | None:
+def running_progress(
+    work_dir: Path, pipeline: str | None = None, headers: Mapping[str, str] | None = None
+) -> dict[str, Any] | None:
     """Return the document of ``/v1/progress`` of the engine that uses the work folder, None if none answers.
 
     An engine that was killed leaves its address. Whatever else answers there, also another ``pipeline``, is no answer.
@@ -88,7 +90,8 @@ def running_progress(work_dir: Path, pipeline: str | None = None) -> dict[str, A
     if address is None:
         return None
     try:
-        with urllib.request.urlopen(f"{address}/v1/progress", timeout=_TIMEOUT_S) as response:
+        request = urllib.request.Request(f"{address}/v1/progress", headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             document = json.load(response)
     except (OSError, HTTPException, ValueError):
         return None

@@ -22,6 +22,7 @@ from levada.cli.signals import StopSignals
 from levada.cli.waiting import Left, wait_for
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.private import private_folder
+from levada.runtime.access_token import access_token
 from levada.runtime.following import ManifestFollower
 from levada.runtime.http import LOOPBACK, ProgressServer
 from levada.runtime.manifest import build, destination_secret, pipeline_config
@@ -109,6 +110,7 @@ class _Run:
             host=options.host,
             port=options.port,
             progress_deadline_s=manifests.pipeline.spec.health.progress_deadline_seconds,
+            token=access_token(manifests, options.secrets),
         )
 
     @property

@@ -15,6 +15,7 @@ from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.printable import printable_values
+from levada.runtime.access_token import request_headers
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
 from levada.runtime.manifest import open_store, pipeline_config, target_names
@@ -37,7 +38,9 @@ from levada.values import QualifiedTable, SnapshotId, TableId
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
-    document: Document | None = running_progress(work_dir, manifests.pipeline.metadata.name)
+    document: Document | None = running_progress(
+        work_dir, manifests.pipeline.metadata.name, request_headers(manifests, secrets)
+    )
     if document is None:
         document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
     if output is Output.JSON:

@@ -16,6 +16,7 @@ from typing import Final, Self
 from prometheus_client.exposition import choose_encoder
 
 from levada.errors import NeedsOperator
+from levada.runtime.access_token import AccessToken
 from levada.runtime.liveness import Liveness
 from levada.runtime.metrics import registry
 from levada.runtime.progress import PipelineState, Progress
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
 _OBSERVE_S: Final = 10.0
+_PROBES: Final = ("/livez", "/readyz")
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -41,7 +43,8 @@ class ProgressServer:
     """Serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics``; a context manager.
 
     ``progress`` returns a snapshot, None before there is a pipeline; it is called from several threads. Port 0 takes a
-    free one. Raise NeedsOperator ``port_taken`` if the address cannot be bound.
+    free one. With a ``token``, progress and metrics are only for requests that have it. Raise NeedsOperator
+    ``port_taken`` if the address cannot be bound.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class ProgressServer:
         host: str = LOOPBACK,
         port: int = 0,
         progress_deadline_s: float = 900.0,
+        token: AccessToken | None = None,
     ) -> None:
+        self._token = token
         self._progress = progress
         self._registry = registry(progress)
         self._liveness = Liveness(progress_deadline_s)
@@ -99,10 +104,13 @@ class ProgressServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def answer(self, path: str, accept: str) -> Answer:
+    def answer(self, path: str, accept: str, authorization: str = "") -> Answer:
         """Return what a GET of this path is answered with."""
+        plain = path.partition("?")[0]
+        if self._token is not None and plain not in _PROBES and not self._token.admits(authorization):
+            return Answer(HTTPStatus.UNAUTHORIZED, _TEXT, b"this driver answers only with its token\n")
         progress = self._progress()
-        match path.partition("?")[0]:
+        match plain:
             case "/livez":
                 return _verdict(self._liveness.observe(progress, datetime.now(UTC)))
             case "/readyz":
@@ -151,7 +159,7 @@ def _verdict(reason: str) -> Answer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], answer: Callable[[str, str], Answer]) -> None:
+    def __init__(self, address: tuple[str, int], answer: Callable[[str, str, str], Answer]) -> None:
         self.answer = answer
         super().__init__(address, _Handler)
 
@@ -168,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
+        if answer.status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
@@ -177,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> Answer:
         try:
-            return self.server.answer(self.path, self.headers.get("Accept", ""))
+            return self.server.answer(self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", ""))
         except Exception:
             _log.exception("cannot answer %s", self.path.partition("?")[0])
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"the log says why\n")

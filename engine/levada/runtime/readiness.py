@@ -18,6 +18,7 @@ from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_ids
 from levada.postgres.preflight import Problem, Severity
+from levada.runtime.access_token import access_token
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.destination_errors import destination_errors
@@ -44,6 +45,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     except LevadaError as error:
         return (_problem(error),)
     problems = [*_raised(lambda: _check_folder(work_dir)), *check_source(config)]
+    problems += _raised(lambda: access_token(manifests, secrets))
     stored = _Stored()
     try:
         stored = _read_store(manifests, config)

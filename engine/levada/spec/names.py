@@ -8,6 +8,7 @@ from pydantic import Field
 
 _LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_OPTIONAL_SUBDOMAIN: Final = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"
 _SLOT: Final = r"^[a-z0-9_]*$"
 _LAKE: Final = r"[^{}./\\#?%\x00-\x1f\x7f]"
 _CATALOG_NAMESPACE: Final = rf"^({_LAKE}|\{{schema\}})+(\.({_LAKE}|\{{schema\}})+)*$"
@@ -16,6 +17,7 @@ _LAKE_TABLE: Final = rf"^{_LAKE}*$"
 FORMS: Final = {
     _LABEL: "must have only a-z, 0-9 and -, and begin and end with a letter or digit",
     _SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
+    _OPTIONAL_SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
     _SLOT: "must have only a-z, 0-9 and _, as PostgreSQL's slot names do",
     _CATALOG_NAMESPACE: "may have {schema} for the source's schema and dots between levels,"
     " and none of { } / \\ # ? % nor control characters",
@@ -31,6 +33,7 @@ STATE_PARTS: Final = 8
 
 PipelineName = Annotated[str, Field(pattern=_LABEL, min_length=1, max_length=MAX_PIPELINE_NAME)]
 ObjectName = Annotated[str, Field(pattern=_SUBDOMAIN, min_length=1, max_length=253)]
+OptionalObjectName = Annotated[str, Field(pattern=_OPTIONAL_SUBDOMAIN, max_length=253)]
 SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
 """A PostgreSQL identifier, unquoted and as it is spelled in the catalog."""

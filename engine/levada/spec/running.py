@@ -9,8 +9,9 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from levada.spec.model import CHANGE, Change, Model, Rule, Whole, exactly_one, setting
-from levada.spec.names import Identifier
+from levada.spec.names import Identifier, OptionalObjectName
 from levada.spec.quantity import Amount, Bytes
+from levada.spec.source import SecretKeyRef
 
 OWNED_SPARK_CONF = (
     "spark.master",
@@ -175,6 +176,23 @@ def _pod_template() -> Any:
     return Field({}, json_schema_extra={CHANGE: Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True})
 
 
+class ServiceAccount(Model):
+    """The account of the pipeline's pods."""
+
+    rules = (
+        Rule(
+            "give a name or annotations, not both: the operator does not change an account that is there",
+            "self.name == '' || size(self.annotations) == 0",
+            lambda a: not (a.name and a.annotations),
+        ),
+    )
+
+    name: OptionalObjectName = setting(Change.RESTART, "")
+    """An account of the namespace, for the driver, its Jobs and its executors. Empty: the operator makes accounts."""
+    annotations: Annotated[dict[str, str], Field(max_length=50)] = setting(Change.RESTART, {})
+    """Annotations of the accounts that the operator makes, such as the cloud's role that they stand for."""
+
+
 class Driver(Model):
     """The driver: the pod that replicates."""
 
@@ -197,6 +215,11 @@ class Driver(Model):
     """What the driver's container asks for."""
     spark_conf: Annotated[dict[str, str], Field(max_length=500)] = setting(Change.RESTART, {})
     """Further settings of Spark, by Spark's names; values are strings."""
+    service_account: ServiceAccount = setting(Change.RESTART, {})
+    """The account of the pods."""
+    token_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """A token, without which the driver answers neither /v1/progress nor /metrics. Without it: it answers everyone. The
+    operator must have the same token: the chart's driverToken."""
     pod_template: PodTemplate = _pod_template()
     """A pod template that the driver's pod is merged into: labels, tolerations, priority and the like."""
 

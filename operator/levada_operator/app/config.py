@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 
 from levada_operator.act.elector import LeaseKey
 from levada_operator.decide.election import Terms, terms_of
@@ -14,7 +15,8 @@ from levada_operator.observe.objects import Surroundings, UpdatePolicy
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``namespaces`` empty: all. ``address`` and ``port`` are those of probes and metrics.
+    """``namespaces`` empty: all. ``driver_token`` is the file with the token that drivers may
+    ask for. ``address`` and ``port`` are those of probes and metrics.
 
     Of all operators with the same ``lease``, one writes.
     """
@@ -22,6 +24,7 @@ class Config:
     surroundings: Surroundings
     lease: LeaseKey
     terms: Terms
+    driver_token: Path | None = None
     namespaces: tuple[str, ...] = ()
     address: str = "0.0.0.0"
     port: int = 8081
@@ -31,11 +34,13 @@ class Config:
 def read_config(environment: Mapping[str, str]) -> Config:
     """Read the settings; raise ValueError for one that cannot be."""
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
+    token = environment.get("LEVADA_DRIVER_TOKEN_FILE")
     return Config(
         Surroundings(
             image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
             operator_namespace=environment.get("POD_NAMESPACE", ""),
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
+            has_driver_token=bool(token),
             updates=UpdatePolicy(
                 max_concurrent=int(environment.get("LEVADA_UPDATES", "1")),
                 deadline=timedelta(seconds=int(environment.get("LEVADA_UPDATE_SECONDS", "600"))),
@@ -46,6 +51,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
             environment.get("LEVADA_LEASE") or "levada-operator",
         ),
         terms=terms_of(int(environment.get("LEVADA_LEASE_SECONDS", "15"))),
+        driver_token=Path(token) if token else None,
         namespaces=namespaces,
         address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
         port=int(environment.get("LEVADA_PORT", "8081")),

@@ -9,6 +9,7 @@ import platform
 import signal
 import time
 import uuid
+from functools import partial
 from typing import Final
 
 import kopf
@@ -52,7 +53,7 @@ async def operate(config: Config) -> None:
     try:
         if await _first(elected, stop) is elected:
             cluster = FencedCluster(ApiServer.connect(), lambda: elector.leads)
-            shells.append(Shell(config, cluster, fetch_progress))
+            shells.append(Shell(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
             await _lead(config, shells[0], stop)
     finally:
         # After the last write, so that the next leader begins where this one has ended.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from levada.errors import InvalidManifest
 from levada.spec import (
@@ -23,6 +24,10 @@ from levada_operator.observe.objects import Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _VALID = Condition("Accepted", True, "Valid")
+_NO_TOKEN: Final = (
+    "spec.driver.tokenSecretRef: the operator has no token to read the driver's progress with; install the chart with"
+    " driverToken.secretName"
+)
 _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
 
 
@@ -95,6 +100,8 @@ def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineMan
         pipeline = parse_manifest(PipelineManifest, observed.pipeline.manifest, where)
     except InvalidManifest as error:
         return last, Condition("Accepted", False, "InvalidSpec", error.message + _kept(last))
+    if pipeline.spec.driver.token_secret_ref is not None and not observed.surroundings.has_driver_token:
+        return last, Condition("Accepted", False, "InvalidSpec", _NO_TOKEN + _kept(last))
     if last is not None and (fixed := _immutable(changed_fields(last.spec, pipeline.spec))):
         message = f"{describe(fixed)}: make a new Pipeline, or set it back"
         return last, Condition("Accepted", False, "ImmutableChange", message + _kept(last))

@@ -15,13 +15,22 @@ _RBAC = "rbac.authorization.k8s.io/v1"
 
 
 def build_service_accounts(owner: Owner) -> list[dict[str, Any]]:
-    """Return the driver's account, and the executors'; the latter can do nothing."""
+    """Return the accounts that the operator makes: the driver's and the executors'. The latter has no rights at all.
+
+    Both have the annotations of the manifest, since both reach the lake. With an account of the user's there is none.
+    """
+    if owner.spec.driver.service_account.name:
+        return []
     names = [(driver_name(owner.name), DRIVER_CONTAINER)]
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         names.append((executor_name(owner.name), EXECUTOR_ROLE))
     # A pod that needs a token asks for it.
     content = {"automountServiceAccountToken": False}
-    return [build_object(owner, "ServiceAccount", "v1", name, role, content) for name, role in names]
+    accounts = [build_object(owner, "ServiceAccount", "v1", name, role, content) for name, role in names]
+    for account in accounts:
+        if annotations := owner.spec.driver.service_account.annotations:
+            account["metadata"]["annotations"] = dict(annotations)
+    return accounts
 
 
 def build_role(owner: Owner) -> list[dict[str, Any]]:
@@ -39,7 +48,7 @@ def build_role(owner: Owner) -> list[dict[str, Any]]:
     name = driver_name(owner.name)
     binding = {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": owner.account, "namespace": owner.namespace}],
     }
     return [
         build_object(owner, "Role", _RBAC, name, DRIVER_CONTAINER, {"rules": rules}),
@@ -83,4 +92,22 @@ def build_network_policy(owner: Owner) -> dict[str, Any]:
     }
     return build_object(
         owner, "NetworkPolicy", "networking.k8s.io/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec}
+    )
+
+
+def build_executor_policy(owner: Owner) -> dict[str, Any] | None:
+    """Return who may reach an executor: its driver and the other executors. None where there are no executors."""
+    if owner.spec.driver.mode is not DriverMode.CLUSTER:
+        return None
+    peers = [
+        {"podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: role}}}
+        for role in (DRIVER_CONTAINER, EXECUTOR_ROLE)
+    ]
+    spec = {
+        "podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: EXECUTOR_ROLE}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": peers}],
+    }
+    return build_object(
+        owner, "NetworkPolicy", "networking.k8s.io/v1", executor_name(owner.name), EXECUTOR_ROLE, {"spec": spec}
     )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from levada_operator.desired.access import build_network_policy, build_role, build_service_accounts, build_state
+from levada_operator.desired.access import (
+    build_executor_policy,
+    build_network_policy,
+    build_role,
+    build_service_accounts,
+    build_state,
+)
 from levada_operator.desired.driver import build_service, build_staging_claim, build_stateful_set
 from levada_operator.desired.manifest import build_manifest
 from levada_operator.desired.owner import Owner
@@ -13,6 +19,7 @@ from levada_operator.desired.owner import Owner
 def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
     """Return them in the order in which they are applied: the driver last, when all that it needs is there."""
     claim = build_staging_claim(owner)
+    executors = build_executor_policy(owner)
     return [
         build_manifest(owner),
         *build_service_accounts(owner),
@@ -20,6 +27,7 @@ def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
         *build_state(owner),
         *([] if claim is None else [claim]),
         build_network_policy(owner),
+        *([] if executors is None else [executors]),
         build_service(owner),
         build_stateful_set(owner, running=running),
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from levada.spec import Manifests, PipelineSpec
-from levada_operator.names import API_VERSION, labels
+from levada_operator.names import API_VERSION, driver_name, executor_name, labels
 from levada_operator.observe.objects import Surroundings
 
 
@@ -33,6 +33,16 @@ class Owner:
     def image(self) -> str:
         """The image of every pod of the Pipeline."""
         return self.spec.driver.image or self.surroundings.image
+
+    @property
+    def account(self) -> str:
+        """The account of the driver and of its Jobs."""
+        return self.spec.driver.service_account.name or driver_name(self.name)
+
+    @property
+    def executor_account(self) -> str:
+        """The account of the executors. Their pods never get its token for the API server."""
+        return self.spec.driver.service_account.name or executor_name(self.name)
 
 
 def build_object(

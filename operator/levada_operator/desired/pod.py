@@ -11,7 +11,7 @@ from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_v
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
 from levada_operator.desired.templates import merged
-from levada_operator.names import RESTART_ON, driver_name, labels, manifest_name, staging_name
+from levada_operator.names import RESTART_ON, labels, manifest_name, staging_name
 from levada_operator.observe.pods import DRIVER_CONTAINER, PREFLIGHT_CONTAINER
 
 HTTP_PORT: Final = 8080
@@ -34,7 +34,7 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
             "annotations": {RESTART_ON: restart_digest(owner.manifests)},
         },
         "spec": {
-            "serviceAccountName": driver_name(owner.name),
+            "serviceAccountName": owner.account,
             "automountServiceAccountToken": needs_token(owner),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_S,
@@ -57,7 +57,7 @@ def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str,
         "metadata": {"labels": labels(owner.name, role)},
         "spec": {
             "restartPolicy": "Never",
-            "serviceAccountName": driver_name(owner.name),
+            "serviceAccountName": owner.account,
             "automountServiceAccountToken": needs_token(owner),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 10,

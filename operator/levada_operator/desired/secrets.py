@@ -34,6 +34,8 @@ def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
 
 def _secret_names(owner: Owner) -> Iterator[str | None]:
     source, destination = owner.spec.source, owner.spec.destination
+    token = owner.spec.driver.token_secret_ref
+    yield token.name if token else None
     for reference in (
         source.credentials_secret_ref,
         source.tls.ca_secret_ref,

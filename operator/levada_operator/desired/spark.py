@@ -46,7 +46,9 @@ def spark_properties(owner: Owner) -> str:
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_ROLE,
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.container.image": owner.image,
-        "spark.kubernetes.authenticate.executor.serviceAccountName": executor_name(owner.name),
+        "spark.kubernetes.authenticate.executor.serviceAccountName": owner.executor_account,
+        # Spark makes another secret at each start of the driver, and hands it to its executors in their environment.
+        "spark.authenticate": "true",
         "spark.executor.cores": cores,
         "spark.kubernetes.executor.request.cores": cpu,
         # Copies are made by Python, outside of the heap; compaction by the JVM.
@@ -71,7 +73,7 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
         "kind": "Pod",
         "metadata": {"labels": labels(owner.name, EXECUTOR_ROLE)},
         "spec": {
-            "serviceAccountName": executor_name(owner.name),
+            "serviceAccountName": owner.executor_account,
             "automountServiceAccountToken": False,
             "securityContext": pod_security(),
             "containers": [

@@ -108,6 +108,7 @@ class Surroundings:
     operator_namespace: str
     metrics_namespace: str = ""
     updates: UpdatePolicy = UpdatePolicy()
+    has_driver_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)

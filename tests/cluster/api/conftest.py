@@ -42,6 +42,7 @@ class Operator:
 
     namespace: str
     log: Path
+    image: str = "levada:test"
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -58,7 +59,7 @@ class Operator:
         self.port = free_port()
         environment = os.environ | {
             "LEVADA_NAMESPACES": self.namespace,
-            "LEVADA_IMAGE": "levada:test",
+            "LEVADA_IMAGE": self.image,
             "LEVADA_ADDRESS": "127.0.0.1",
             "LEVADA_PORT": str(self.port),
             "LEVADA_SWEEP_SECONDS": "1",

@@ -1,0 +1,109 @@
+"""Upgrades on a real node: drivers restart one by one, and of two operators one acts."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.cluster.bringup.layout import Layout
+from tests.cluster.bringup.node import enter
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.node.installed import Installed
+from tests.cluster.node.place import Place
+
+pytestmark = pytest.mark.long
+
+NAMES = ("shop", "east", "west")
+DEPLOYMENT = "levada-operator"
+LIGHT = {"resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}}
+
+
+def pods(place: Place) -> dict[str, dict[str, Any]]:
+    """Return the drivers' pods by Pipeline."""
+    found = place.kubectl.get("pods", "", "-l", "levada.dev/role=driver")
+    return {pod["metadata"]["labels"]["levada.dev/pipeline"]: pod for pod in found}
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Return True if a pod is ready and stays."""
+    conditions = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+@pytest.fixture
+def three(place: Place) -> Place:
+    """Three Pipelines of one source, each with a slot and a namespace of the lake of its own, all Ready."""
+    for name in NAMES:
+        body = place.manifest(driver=LIGHT)
+        body["metadata"]["name"] = name
+        body["spec"]["destination"]["iceberg"]["namespace"] = f"{name}_{{schema}}"
+        if "staging" in body["spec"]:
+            body["spec"]["staging"] = {}
+        place.kubectl.apply(body)
+    for name in NAMES:
+        place.kubectl("wait", "--for=condition=Ready", f"pipeline/{name}", "--timeout=400s")
+    return place
+
+
+@pytest.fixture
+def deployment(operator: Installed) -> Iterator[Kubectl]:
+    """The operator's Deployment, as it was afterwards."""
+    kubectl = operator.kubectl
+    yield kubectl
+    kubectl("set", "env", f"deployment/{DEPLOYMENT}", "LEVADA_UPDATES=1")
+    kubectl("scale", f"deployment/{DEPLOYMENT}", "--replicas=1")
+    kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=180s")
+
+
+def test_upgrade_of_three_pipelines(layout: Layout, three: Place, deployment: Kubectl, image: str) -> None:
+    """Another image for all drivers: at no moment are two of them away, and each is Ready again in the end."""
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(three).items()}
+    assert set(before) == set(NAMES)
+    # The same content by another name: what changes is the pod's template.
+    other = f"{image}-again"
+    subprocess.run(enter(layout, "ctr", "-n", "k8s.io", "images", "tag", "--force", image, other), check=True)
+    try:
+        deployment("set", "env", f"deployment/{DEPLOYMENT}", f"LEVADA_IMAGE={other}")
+        most = 0
+
+        def all_new() -> bool:
+            nonlocal most
+            now = pods(three)
+            most = max(most, sum(name not in now or not is_ready(now[name]) for name in NAMES))
+            return all(name in now and now[name]["metadata"]["uid"] != before[name] for name in NAMES) and all(
+                is_ready(pod) for pod in now.values()
+            )
+
+        eventually(all_new, 900)
+        assert most == 1
+        updated = [e for e in three.kubectl.get("events") if e["reason"] == "DriverUpdated"]
+        assert {e["involvedObject"]["name"] for e in updated} == set(NAMES)
+    finally:
+        deployment("set", "env", f"deployment/{DEPLOYMENT}", f"LEVADA_IMAGE={image}")
+
+
+def test_two_replicas(shop: Place, deployment: Kubectl) -> None:
+    """Scaled to two, both are ready and one leads. When the leader's pod is deleted, the other one goes on."""
+    deployment("scale", f"deployment/{DEPLOYMENT}", "--replicas=2")
+    deployment("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=180s")
+
+    def holder() -> str:
+        lease = deployment.get("lease", DEPLOYMENT)
+        return str(lease["spec"].get("holderIdentity", "")).partition("_")[0]
+
+    def replicas() -> list[str]:
+        found = deployment.get("pods", "", "-l", "app.kubernetes.io/component=operator")
+        return [pod["metadata"]["name"] for pod in found]
+
+    first = eventually(holder)
+    assert first in replicas()
+    (standby,) = set(replicas()) - {first}
+    assert "standby: " in deployment("logs", standby)
+    deployment("delete", "pod", first, "--wait=false")
+    eventually(lambda: holder() == standby)
+    before = shop.driver_uid()
+    shop.patch(restartNonce=int(shop.kubectl.get("pipeline", "shop")["metadata"]["generation"]))
+    eventually(lambda: shop.driver_uid() not in ("", before))
+    shop.ready()
