@@ -11,7 +11,7 @@ import pytest
 from levada_operator.act.elector import Callbacks, Elector, LeaseKey
 from levada_operator.decide.election import terms_of
 from levada_operator.kube.fenced import FencedCluster
-from levada_operator.kube.interface import RequestFailed
+from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.observe.objects import Body
 
 KEY = LeaseKey("levada-system", "levada-operator")
@@ -196,17 +196,23 @@ def test_leader_that_stood_still_writes_nothing(time: Timeline) -> None:
     lead(one, time)
     writes: list[Body] = []
 
-    class Cluster:
+    class Writes:
         def apply(self, body: Body) -> dict[str, Any]:
             writes.append(body)
             return dict(body)
 
-    fenced = FencedCluster(Cluster(), lambda: one.leads)  # type: ignore[arg-type]  # only apply is called
+    fenced = FencedCluster(Writes(), lambda: one.leads)  # type: ignore[arg-type]  # only apply is called
     fenced.apply({"kind": "Job"})
     time.now += 100.0
     with pytest.raises(RequestFailed):
         fenced.apply({"kind": "Job"})
     assert len(writes) == 1
+
+
+def test_fence_has_every_request() -> None:
+    """What the operator asks of a cluster, it can ask through the fence."""
+    requests = {name for name in vars(Cluster) if not name.startswith("_")}
+    assert requests <= set(vars(FencedCluster))
 
 
 def test_deleted_lease_is_made_again_by_its_holder(time: Timeline) -> None:

@@ -24,6 +24,10 @@ class FencedCluster:
         """Return an object, None if there is none."""
         return self._cluster.get(kind, namespace, name)
 
+    def rehearse(self, body: Body) -> None:
+        """Ask whether an object would be taken. Nothing is written."""
+        self._cluster.rehearse(body)
+
     def apply(self, body: Body) -> dict[str, Any]:
         """Apply an object's fields and return it."""
         self._check()
