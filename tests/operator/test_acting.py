@@ -34,6 +34,7 @@ from levada_operator.decide.events import Note
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
 from levada_operator.names import FINALIZER
+from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -58,7 +59,9 @@ class Requests:
         self.writes: list[tuple[str, str, str]] = []
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+    def list_objects(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
         return [body for (k, _), body in self.there.items() if k == kind]
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -264,6 +267,33 @@ def test_world_sees_movement_and_rivals() -> None:
     seen = world.observe(SHOP, at(30))
     assert seen is not None
     assert seen.rivals == ()
+
+
+def test_world_finds_the_pods_that_cannot_be_created() -> None:
+    """A StatefulSet or a Job without its pod has the newest failure of its own; one with a pod has none."""
+    world = World(SURROUNDINGS)
+    world.put(pipeline())
+    labels = {"levada.dev/pipeline": "shop"}
+    metadata = {"name": "shop-driver", "namespace": "data", "uid": "s", "labels": labels}
+    world.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
+    job = {"name": "shop-cleanup", "uid": "j", "creationTimestamp": written(NOON)}
+    world.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
+    assert world.lacking_pods() == ["data"]
+    failures = [CreationFailure(u, f"{u} {s}", at(s)) for u, s in (("s", 5), ("s", 9), ("j", 7), ("other", 8))]
+    world.creations_failed("data", failures)
+
+    def found() -> dict[str, str]:
+        seen = world.observe(SHOP, NOON)
+        assert seen is not None
+        return {k.kind: f.message for k, f in seen.creation_failures.items()}
+
+    assert found() == {"StatefulSet": "s 9", "Job": "j 7"}
+    world.put(pod_body())
+    assert found() == {"Job": "j 7"}
+    of_job = {"labels": labels, "ownerReferences": [{"uid": "j"}]}
+    world.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
+    assert found() == {}
+    assert world.lacking_pods() == []
 
 
 def test_event_is_counted_and_not_repeated_at_once() -> None:

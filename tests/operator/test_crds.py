@@ -74,7 +74,7 @@ def test_names_and_columns() -> None:
     ]
     assert normal == [
         ["Ready", "Phase", "Tables", "Lag", "Age"],
-        ["Pipeline", "Table", "Phase", "Copied", "Rows", "Lag", "Age"],
+        ["Pipeline", "Table", "Phase", "Copied", "Rows copied", "Lag", "Age"],
     ]
 
 

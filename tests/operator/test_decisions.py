@@ -32,6 +32,7 @@ from levada_operator.decide.events import EVENT_REASONS, transitions
 from levada_operator.decide.phase import pipeline_phase
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.creation import CreationFailure, read_creation_failure
 from levada_operator.observe.objects import ObjectKey, Refusal, read_job
 from levada_operator.observe.observed import Observed
 
@@ -179,6 +180,51 @@ def test_trouble_of_the_pod_has_a_reason_and_a_way_out(name: str) -> None:
     assert reason in {n.reason for n in reconcile(seen).notes}
 
 
+REFUSED_PODS = {
+    'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged (container "side" must not set'
+    " securityContext.privileged=true)": "spec.driver.podTemplate",
+    'pods "x" is forbidden: exceeded quota: small, requested: memory=3Gi, limited: memory=1Gi': "-n data",
+    'pods "x" is forbidden: failed quota: small: must specify limits.cpu': "spec.driver.resources",
+    'pods "x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 3Gi': "describe limitrange -n data",
+}
+
+
+def creation_failure(message: str, uid: str = "uid-sts", seconds: float = -5) -> CreationFailure:
+    """Return what a controller's Event reports."""
+    text = f"create Pod shop-driver-0 in StatefulSet shop-driver failed error: {message}"
+    event = {"metadata": {}, "involvedObject": {"uid": uid}, "message": text, "lastTimestamp": written(at(seconds))}
+    return read_creation_failure(event)
+
+
+@pytest.mark.parametrize("message", REFUSED_PODS)
+def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> None:
+    """A driver's pod that the cluster does not let be created is a condition with the cause and what to do."""
+    failed = {ObjectKey("StatefulSet", "shop-driver"): creation_failure(message)}
+    seen = running(progress=None, pods=(), creation_failures=failed)
+    told = conditions(seen)["DriverAvailable"]
+    assert (told.status, told.reason, phase(seen)) == (False, "PodRefused", "Failed")
+    assert told.message.startswith(message)
+    assert REFUSED_PODS[message] in told.message.removeprefix(message)
+    assert "PodRefused" in {n.reason for n in reconcile(seen).notes}
+    since = {"type": "DriverAvailable", "status": "False", "reason": "Starting", "message": "",
+             "lastTransitionTime": written(at(60))}  # fmt: skip
+    later = running(body=pipeline(status={"conditions": [since]}), progress=None, pods=(), creation_failures=failed)
+    assert conditions(later)["DriverAvailable"].reason == "Starting", "an Event of an earlier trouble"
+
+
+def test_refused_pod_of_a_dedicated_copy_is_its_tables() -> None:
+    """The table whose copy cannot have a pod says why."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"))
+    (job,) = copies(running(progress=told))
+    message = next(iter(REFUSED_PODS))
+    failed = {ObjectKey("Job", job["metadata"]["name"]): creation_failure(message)}
+    plan = reconcile(running(progress=told, creation_failures=failed))
+    status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
+    (ready,) = (c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodRefused")
+    assert "violates PodSecurity" in ready["message"]
+
+
 def test_preflight_tells_of_the_source() -> None:
     """An answer of the source to the preflight counts for SourceReachable, though no driver ever ran."""
     text = "error: password authentication failed [source_auth_failed]"
@@ -207,6 +253,38 @@ def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
         assert code in found["SlotHealthy"].message
         assert found["SourceReachable"].status is True
         assert (found["Ready"].reason, phase(seen)) == ("SlotUnhealthy", "Failed")
+
+
+@pytest.mark.parametrize("container", ["preflight", "driver"])
+def test_reason_of_a_failure_is_held_until_it_has_passed(container: str) -> None:
+    """A container that runs again has not shown that its failure is gone. The reason stays until the pod is ready."""
+    text = "error: password authentication failed [source_auth_failed]"
+    failed = waiting(container, "CrashLoopBackOff", exitCode=3, message=text)
+    again = merge(failed, {"conditions": [{"type": "Ready", "status": "False"}]})
+    (state,) = next(v for k, v in again.items() if k.endswith("Statuses"))
+    before = conditions(running(progress=None, pods=(pod(**failed),)))
+    state["state"] = {"running": {"startedAt": written(at(-5))}}
+    assert conditions(running(progress=None, pods=(pod(**again),))) == before
+    state["state"] = {"running": {"startedAt": written(at(-901))}}
+    late = running(progress=None, pods=(pod(**again),))
+    assert conditions(late)["DriverAvailable"].reason == "Starting", "an old failure is not today's"
+    state |= {"ready": True, "state": {"terminated": {"exitCode": 0}} if container == "preflight" else state["state"]}
+    assert conditions(running(progress=None, pods=(pod(**again),)))["DriverAvailable"].reason == "Starting"
+
+
+def test_every_problem_of_the_preflight_is_in_the_status() -> None:
+    """All errors that the preflight found are told with their hints and codes, the store's rights among them."""
+    text = (
+        "error: wal_level is replica [wal_level_not_logical]\n  hint: ALTER SYSTEM SET wal_level = 'logical'\n"
+        "error: role app may not create schema levada [store_privilege_missing]\n"
+        "  hint: GRANT CREATE ON DATABASE shop\n"
+        "warning: table public.a has no replica identity [identity_missing]\n  hint: ALTER TABLE a\n"
+    )
+    seen = running(progress=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    assert conditions(seen)["DriverAvailable"].message.splitlines() == [
+        "wal_level is replica; ALTER SYSTEM SET wal_level = 'logical' [wal_level_not_logical]",
+        "role app may not create schema levada; GRANT CREATE ON DATABASE shop [store_privilege_missing]",
+    ]
 
 
 def test_stuck_pod_is_told() -> None:
@@ -314,6 +392,88 @@ def test_table_status_tells_copy_lag_and_error() -> None:
     status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
     assert (status["phase"], status["error"]["solution"][:11]) == ("Errored", "ALTER TABLE")
     assert "TableErrored" in {n.reason for n in plan.notes}
+
+
+def statuses(seen: Observed) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the status of the Pipeline and that of its only TableSync."""
+    found = {w.key.kind: w.status for w in reconcile(seen).statuses}
+    return found["Pipeline"], found["TableSync"]
+
+
+DOWN = {"type": "Replicating", "status": "False", "reason": "Stopped", "message": "",
+        "lastTransitionTime": written(at(-280))}  # fmt: skip
+CRASHED = pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message="error: no [source_auth_failed]"))
+WAS_READY = table_sync() | {"status": {"phase": "Ready", "copy": {"rows": 5, "bytes": 5, "percent": 100}}}
+ALL_READY = {"total": 1, "byPhase": {"Ready": 1}}
+UNREAD: dict[str, Observed] = {
+    "the driver has ended": running(WAS_READY, progress=progress(fetched=-280), pods=(CRASHED,)),
+    "the operator is new": running(
+        WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), progress=None, pods=(CRASHED,)
+    ),
+    "the engine cannot sign in": running(
+        WAS_READY,
+        progress=progress(
+            table_document(lagSeconds=280),
+            capture={"connected": False, "error": error_document(code="source_auth_failed")},
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_table_whose_changes_are_not_read_is_not_ready(name: str) -> None:
+    """While nobody reads the WAL, a table is Stale and not Ready, and its lag grows. The Pipeline counts none."""
+    whole, table = statuses(UNREAD[name])
+    assert (table["phase"], table["lagSeconds"], table["display"]["lag"]) == ("Stale", 300, "5m")
+    (ready,) = (c for c in table["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NotReplicating")
+    assert (whole["tables"]["byPhase"], whole["display"]["tables"]) == ({"Stale": 1}, "0/1")
+
+
+def test_short_interruptions_change_no_table() -> None:
+    """A stream that is opened again, and a driver that an operator has not asked yet, leave a table Ready."""
+    opening = progress(table_document(lagSeconds=20), capture={"connected": False})
+    for seen in (running(WAS_READY, progress=opening), running(WAS_READY, progress=None)):
+        assert next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")["phase"] == "Ready"
+
+
+def test_suspended_table_does_not_count_as_ready() -> None:
+    """One of a suspended TableSync, or Pipeline, counts as Suspended. A Pipeline can be Ready with suspended tables."""
+    parked = running(table_sync(suspend=True), table_sync("events"), progress=progress(
+        table_document(), table_document("events")))  # fmt: skip
+    status = next(w.status for w in reconcile(parked).statuses if w.key.kind == "Pipeline")
+    assert (status["tables"]["byPhase"], status["display"]["tables"]) == ({"Ready": 1, "Suspended": 1}, "1/2")
+    assert conditions(parked)["Ready"].status is True
+    whole, table = statuses(running(body=SUSPENDED, pods=(), progress=progress(fetched=-280)))
+    assert (whole["tables"]["byPhase"], table["phase"], table["display"]["lag"]) == (
+        {"Suspended": 1},
+        "Suspended",
+        "5m",
+    )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        table_document(phase="DataSync", copy=None),
+        table_document(phase="DataSync", copy={"rows": 0, "bytes": 0, "percent": 0.0, "secondsLeft": None}),
+        table_document(
+            resync={"step": "Copying", "copy": {"rows": 0, "bytes": 0, "percent": 0.0, "secondsLeft": None}}
+        ),
+        table_document(resync={"step": "Waiting", "copy": None}),
+    ],
+)
+def test_new_copy_does_not_show_the_size_of_the_last(report: dict[str, Any]) -> None:
+    """A table that is copied again, in place or as a shadow copy, shows the new copy's rows and percentage."""
+    _, table = statuses(running(WAS_READY, progress=progress(report)))
+    assert (table["display"]["copied"], table["display"]["rows"]) == ("0%", "0")
+
+
+def test_nothing_streams_before_the_driver_is_ready() -> None:
+    """A driver that is not ready yet is Starting, also once its stream is open."""
+    starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
+    seen = running(pods=(starting,), progress=progress(*(table_document(f"t{i}", "Init", copy=None) for i in range(5))))
+    assert phase(seen) == "Starting"
 
 
 def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:

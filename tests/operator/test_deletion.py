@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.samples import NOON, at, merge, owned, owner, pipeline, pod, running, written
+from tests.operator.samples import NOON, at, merge, owned, owner, pipeline, pod, running, waiting, written
 
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -49,12 +51,15 @@ def test_then_the_cleanup_runs_and_lets_go() -> None:
 
 
 STOPPED = owned(owner(), running=False)
-ENDED = {
-    "phase": "Failed",
-    "containerStatuses": [
-        {"name": "cleanup", "state": {"terminated": {"exitCode": 1, "message": "error: no user [secret_missing]"}}}
-    ],
-}
+
+
+def ended(message: str) -> dict[str, Any]:
+    """Return the status of a pod whose clean-up ended with that error."""
+    state = {"name": "cleanup", "state": {"terminated": {"exitCode": 1, "message": message}}}
+    return {"phase": "Failed", "containerStatuses": [state]}
+
+
+ENDED = ended("error: no user [secret_missing]")
 WAYS_OUT: dict[str, Observed] = {
     "time is over": deleting(-601, owned=STOPPED, pods=(), jobs=(job(),)),
     "time is over while the pod does not end": deleting(-601),
@@ -63,6 +68,24 @@ WAYS_OUT: dict[str, Observed] = {
     ),
     "the Job has failed": deleting(owned=STOPPED, pods=(), jobs=(job(failed=True),)),
     "the Secret is gone": deleting(owned=STOPPED, pods=(pod("cleanup", "shop-cleanup-x", **ENDED),), jobs=(job(),)),
+    "the password is wrong": deleting(
+        owned=STOPPED,
+        jobs=(job(),),
+        pods=(pod("cleanup", "shop-cleanup-x", **ended("error: wrong password [source_auth_failed]")),),
+    ),
+    "the image is nowhere": deleting(
+        -120,
+        owned=STOPPED,
+        jobs=(job(),),
+        pods=(pod("cleanup", "shop-cleanup-x", **waiting("cleanup", "ImagePullBackOff", "no such image")),),
+    ),
+    "the pod of the Job is refused": deleting(
+        -120,
+        owned=STOPPED,
+        pods=(),
+        jobs=(replace(job(), created=at(-61)),),
+        creation_failures={ObjectKey("Job", "shop-cleanup"): CreationFailure("j", "exceeded quota: small", at(-60))},
+    ),
     "it is skipped": deleting(body=pipeline(metadata={"annotations": {"levada.dev/skip-cleanup": "true"}})),
     "the namespace has lost the manifest": deleting(
         -601, body=pipeline(status={"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}), owned=OwnedObjects(), pods=()

@@ -10,6 +10,8 @@ import psycopg
 import pytest
 from tests.conftest import Database
 
+from levada.capture.requirements import table_not_published
+from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
 from levada.postgres.publications import (
     drop_publication,
@@ -144,6 +146,19 @@ def test_tables_that_refuse_updates_are_named(versions: Database, statements: tu
         assert inspect_coverage(c, "inserts", {A}).refusing == ()
         versions.execute("ALTER TABLE a REPLICA IDENTITY FULL", "UPDATE a SET id = 2")
         assert inspect_coverage(c, "p", {A, B}).refusing == ()
+
+
+def test_hints_break_no_update(db: Database) -> None:
+    """A hinted CREATE or ALTER PUBLICATION runs as printed, and every table can still be updated afterwards."""
+    db.execute("CREATE TABLE a (id int)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with db.connection.connect() as c, pytest.raises(NeedsOperator) as missing:
+        published_tables(c, "p")
+    db.execute(missing.value.hint, "UPDATE a SET id = 2", "DROP PUBLICATION p", "CREATE PUBLICATION p")
+    with db.connection.connect() as c:
+        lacking = table_not_published(c, "p", [A, B])
+    db.execute(*lacking.hint.split("; "), "UPDATE a SET id = 3")
+    with db.connection.connect() as c:
+        assert [t.name for t in published_tables(c, "p")] == [A, B]
 
 
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:

@@ -12,7 +12,14 @@ import yaml
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
-from levada.runtime.manifest import destination_class, load_destination, open_store, pipeline_config, table_settings
+from levada.runtime.manifest import (
+    destination_class,
+    load_destination,
+    open_store,
+    pipeline_config,
+    secret,
+    table_settings,
+)
 from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
@@ -139,6 +146,21 @@ def test_secrets_are_folders_with_files(tmp_path: Path) -> None:
     assert config.source.credentials == tmp_path / "cdc"
     assert config.source.sslrootcert == tmp_path / "ca" / "ca.crt"
     assert config.source.sslmode == "verify-full"
+
+
+def test_hint_in_a_pod_is_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pod the hint names the Secret and its keys, not the folder that only the pod has."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    (tmp_path / "cdc").mkdir()
+    with pytest.raises(NeedsOperator) as missing:
+        secret(tmp_path, "cdc", "username", "password")
+    assert missing.value.hint == (
+        "kubectl create secret generic cdc --from-literal=username=VALUE --from-literal=password=VALUE"
+    )
+    (tmp_path / "cdc" / "username").write_text("levada")
+    with pytest.raises(NeedsOperator) as lacking:
+        secret(tmp_path, "cdc", "username", "password")
+    assert lacking.value.hint == """kubectl patch secret cdc -p '{"stringData": {"password": "VALUE"}}'"""
 
 
 @pytest.mark.parametrize(("made", "named"), [([], "Secret cdc"), (["username"], "Secret cdc has no key password")])

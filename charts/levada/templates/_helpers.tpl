@@ -83,7 +83,7 @@ readOnlyRootFilesystem: true
   verbs: [list]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create, list, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, create, patch]

@@ -11,7 +11,13 @@ import psycopg
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
 from levada.postgres.preflight import PreflightRequest, find_problems, refuse
-from levada.postgres.publications import inspect_coverage, read_publication
+from levada.postgres.publications import (
+    add_statement,
+    identify_statement,
+    inspect_coverage,
+    leave_out_unidentified,
+    read_publication,
+)
 from levada.postgres.slots import inspect_slot, validate_slot
 from levada.values import QualifiedTable
 
@@ -39,7 +45,7 @@ def require_source(
     _require_coverage(connection, publication, required, manage)
     published = _published(connection, publication)
     if missing := sorted(read - required - published):
-        raise table_not_published(publication, missing)
+        raise table_not_published(connection, publication, missing)
     concerned = required | read
     request = PreflightRequest(
         slot=slot,
@@ -52,13 +58,19 @@ def require_source(
     refuse(p for p in find_problems(connection, request) if p.code not in ignored)
 
 
-def table_not_published(publication: str, missing: Sequence[QualifiedTable]) -> NeedsOperator:
-    """Return the error for tables that the stream would not have."""
-    names = ", ".join(map(str, missing))
+def table_not_published(
+    connection: psycopg.Connection[Any], publication: str, missing: Sequence[QualifiedTable]
+) -> NeedsOperator:
+    """Return the error for tables that the stream would not have.
+
+    The hint first gives an identity to tables without one. PostgreSQL refuses their UPDATEs and DELETEs once they are
+    published: https://www.postgresql.org/docs/current/logical-replication-publication.html
+    """
+    _, unidentified = leave_out_unidentified(connection, publication, set(missing))
     return NeedsOperator(
         "table_not_published",
-        f"publication {publication} has no table {names}",
-        hint=f"ALTER PUBLICATION {publication} ADD TABLE {names}",
+        f"publication {publication} has no table {', '.join(map(str, missing))}",
+        hint="; ".join([*map(identify_statement, unidentified), add_statement(publication, missing)]),
     )
 
 

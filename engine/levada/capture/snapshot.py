@@ -76,7 +76,7 @@ class SnapshotSource(BatchSource):
     def _require(self, tables: Sequence[QualifiedTable]) -> list[PublishedTable]:
         published = {t.name: t for t in published_tables(self._connection, self._publication)}
         if missing := [t for t in tables if t not in published]:
-            raise table_not_published(self._publication, missing)
+            raise table_not_published(self._connection, self._publication, missing)
         return [published[t] for t in tables]
 
     def _lock(self, tables: Sequence[QualifiedTable]) -> None:

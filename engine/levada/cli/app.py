@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +17,9 @@ from levada.cli.exits import Exit
 from levada.cli.output import Output, reader_has_left, show_any_text, show_error, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest
+
+if TYPE_CHECKING:
+    from levada.postgres.preflight import Problem
 
 CALLED_AT: Final = time.monotonic()
 """When the process began, as nearly as Python tells: a time limit counts from here."""
@@ -155,9 +159,16 @@ def check(
     """Look for everything that would keep a pipeline from running; change nothing."""
     from levada.cli.check import check as check_pipeline
     from levada.cli.manifests import folder, read
+    from levada.cli.pod import TERMINATION_LOG, check_until_right
 
-    manifests = read(manifest, secrets, work_dir)
-    return check_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), output)
+    def once() -> tuple[Exit, tuple[Problem, ...]]:
+        manifests = read(manifest, secrets, work_dir)
+        return check_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), output)
+
+    log = os.environ.get(TERMINATION_LOG)
+    if not log or secrets is None or work_dir is None:
+        return once()[0]
+    return check_until_right(once, Path(log), [manifest.parent, *sorted(secrets.iterdir())], work_dir)
 
 
 @app.command()

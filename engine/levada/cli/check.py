@@ -17,8 +17,10 @@ from levada.runtime.readiness import start_problems
 from levada.spec import Manifests
 
 
-def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
-    """Print what was found; anything but warnings is `Exit.PREFLIGHT`."""
+def check(
+    manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output
+) -> tuple[Exit, tuple[Problem, ...]]:
+    """Print and return what was found; anything but warnings is `Exit.PREFLIGHT`."""
     destination_class(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
@@ -39,7 +41,7 @@ def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Ou
         show_problems(problems)
         if config is not None and found is not None:
             show_coverage(found, config)
-    return Exit.PREFLIGHT if refused(problems) else Exit.OK
+    return Exit.PREFLIGHT if refused(problems) else Exit.OK, problems
 
 
 def refused(problems: Iterable[Problem]) -> bool:

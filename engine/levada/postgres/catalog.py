@@ -14,6 +14,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
 from levada.postgres.failures import source_errors
+from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -101,12 +102,12 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
         rows = conn.execute(_PUBLISHED.format(limits=limits, own=sql.Literal(SEAL_SCHEMA)), [publication]).fetchall()
         known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
     if known is None:
+        # Not FOR ALL TABLES, after which PostgreSQL would refuse updates of tables without identity.
+        safe, _ = leave_out_unidentified(conn, publication, set(list_tables(conn)))
         raise NeedsOperator(
             "publication_missing",
             f"there is no publication {publication} in database {conn.info.dbname}",
-            hint=sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES WITH (publish_via_partition_root = true)")
-            .format(sql.Identifier(publication))
-            .as_string(None),
+            hint=create_statement(publication, sorted(safe)),
         )
     return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -142,11 +143,21 @@ class PostgresConnection:
         return Silence(self.silence_s, self.at_work)
 
     def _connect(self, application: str) -> WatchedConnection:
-        with source_errors(f"connecting to {self.where}"):
+        with self._named_secret(), source_errors(f"connecting to {self.where}"):
             conninfo = self.conninfo(application=application, addresses=self._addresses())
             connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.doing = f"{self.application_name}:{application} at {self.where}"
         return connection
+
+    @contextmanager
+    def _named_secret(self) -> Iterator[None]:
+        """Name the Secret in the hint of a refused login."""
+        try:
+            yield
+        except NeedsOperator as error:
+            if error.code == "source_auth_failed" and self.credentials is not None:
+                error.hint = f"check the keys username and password of Secret {self.credentials.name}"
+            raise
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a connection to a walsender of this database, non-blocking."""
@@ -154,7 +165,8 @@ class PostgresConnection:
             conninfo = self.conninfo(replication=True, application=application, addresses=self._addresses())
         pg = pq.PGconn.connect_start(conninfo.encode())
         try:
-            self._complete(pg)
+            with self._named_secret():
+                self._complete(pg)
         except BaseException:
             pg.finish()
             raise
@@ -193,8 +205,8 @@ class PostgresConnection:
         except (OSError, UnicodeDecodeError) as error:
             raise NeedsOperator(
                 "credentials_unreadable",
-                f"the credentials for {self.where} have no readable file {name!r}: {type(error).__name__}",
-                hint="the Secret needs the keys username and password",
+                f"key {name} of Secret {self.credentials.name} for {self.where} is unreadable: {type(error).__name__}",
+                hint=f"give Secret {self.credentials.name} the keys username and password, as UTF-8 text",
             ) from None
 
 

@@ -18,6 +18,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.publications import (
     CoverageReport,
     Publication,
+    identify_statement,
     inspect_coverage,
     leave_out_unidentified,
     read_publication,
@@ -389,7 +390,7 @@ def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTab
 
 
 def _identify(table: QualifiedTable) -> str:
-    return _sql("ALTER TABLE {}.{} REPLICA IDENTITY FULL", table.schema, table.name) + "; or give it a primary key"
+    return f"{identify_statement(table)}; or give it a primary key"
 
 
 def _sql(template: str, *names: str) -> str:

@@ -227,6 +227,11 @@ def create_statement(publication: str, tables: Collection[QualifiedTable]) -> st
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
 
 
+def identify_statement(table: QualifiedTable) -> str:
+    """Return the SQL that lets a table without a key be published."""
+    return sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(_list([table])).as_string(None)
+
+
 def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
 

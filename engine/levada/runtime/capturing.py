@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -31,6 +32,7 @@ class CaptureThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
         self._error: ErrorProgress | None = None
+        self._connected_at = time.monotonic()
         self.attempts = 0
         """How many tries in a row have ended before their session of the stream began."""
 
@@ -43,6 +45,13 @@ class CaptureThread:
     def connected(self) -> bool:
         """Return True while the stream is open and the server answers on it; from any thread."""
         return self._worker.connected
+
+    def silent_s(self) -> float:
+        """Return for how many seconds no stream has been open, as far as calls of this have seen; 0 while one is."""
+        now = time.monotonic()
+        if self.connected:
+            self._connected_at = now
+        return now - self._connected_at
 
     @property
     def error(self) -> ErrorProgress | None:

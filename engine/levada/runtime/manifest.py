@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -221,20 +221,26 @@ def secret(secrets: Path | None, name: str, *keys: str) -> Path:
             hint=f"say --secrets DIR, where DIR/{name} has a file for each key" + _listed(keys),
         )
     folder = secrets / name
-    if not folder.is_dir():
-        raise NeedsOperator(
-            "secret_missing",
-            f"Secret {name}: there is no folder {folder}",
-            hint=f"make {folder} with a file for each key" + _listed(keys),
-        )
-    missing = [key for key in keys if not (folder / key).is_file()]
-    if missing:
-        raise NeedsOperator(
-            "secret_missing",
-            f"Secret {name} has no key {', '.join(missing)}",
-            hint="; ".join(f"write {folder / key}" for key in missing),
-        )
+    if not folder.is_dir() or (keys and not any(folder.iterdir())):
+        # Kubernetes mounts an empty folder for a Secret that does not exist.
+        raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, make=True))
+    if missing := [key for key in keys if not (folder / key).is_file()]:
+        message = f"Secret {name} has no key {', '.join(missing)}"
+        raise NeedsOperator("secret_missing", message, hint=_secret_hint(folder, missing, make=False))
     return folder
+
+
+def _secret_hint(folder: Path, keys: Sequence[str], *, make: bool) -> str:
+    """Return the command that gives a Secret its keys: in a pod by kubectl, because its folders are out of reach."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        if make:
+            literals = "".join(f" --from-literal={key}=VALUE" for key in keys)
+            return f"kubectl create secret generic {folder.name}{literals}"
+        values = ", ".join(f'"{key}": "VALUE"' for key in keys)
+        return f"kubectl patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
+    if make:
+        return f"make {folder} with a file for each key{_listed(keys)}"
+    return "; ".join(f"write {folder / key}" for key in keys)
 
 
 def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
@@ -345,5 +351,5 @@ def _trusted_certificates(mode: TlsMode) -> Path | None:
     return None
 
 
-def _listed(keys: tuple[str, ...]) -> str:
+def _listed(keys: Sequence[str]) -> str:
     return f": {', '.join(keys)}" if keys else ""

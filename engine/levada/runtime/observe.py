@@ -44,12 +44,16 @@ class RateMeter:
         return (total - before) / (now - then) if now > then else 0.0
 
 
-def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TableProgress:
-    """Return one table's progress. ``now_us``: microseconds since 1970 UTC."""
+def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: float = 0.0) -> TableProgress:
+    """Return one table's progress. ``now_us``: microseconds since 1970 UTC.
+
+    ``silent_s``: for how many seconds no changes could be read. For all that is known, a table trails by that much.
+    """
     pending, controls = roster.backlog.pending(record.id), roster.controls(record)
     oldest = pending.oldest_commit_ts_us
-    copied = record.copy.progress() if record.copy is not None else record.copied
     copying = record.phase.name in ("Init", "DataSync")
+    # The size of the copy before says nothing about one that has not begun.
+    copied = record.copy.progress() if record.copy is not None else None if copying else record.copied
     return TableProgress(
         id=record.id,
         table=record.name,
@@ -58,7 +62,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int) -> TablePro
         note=_REFUSES_UPDATES if record.refuses_updates else record.note,
         copy=copied if copied is not None or copying else _finished_before(),
         applied_lsn=roster.position(record) if roster.backlog.knows(record.id) and not copying else None,
-        lag_seconds=None if copying else max(0.0, (now_us - oldest) / 1e6) if oldest is not None else 0.0,
+        lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,
         pending_rows=pending.rows,
         staged_bytes=pending.bytes,
@@ -112,8 +116,9 @@ def pipeline_progress(
     slot: SlotProgress,
     capture: CaptureProgress,
     durable: bool,
+    silent_s: float,
 ) -> Progress:
-    """Put the parts together; called by the supervisor's thread."""
+    """Put the parts together; called by the supervisor's thread. ``silent_s`` is as `table_progress` takes it."""
     now_us = time.time_ns() // 1000
     roster = supervisor.roster
     tables = sorted(roster.tables.values(), key=lambda r: r.name)
@@ -126,7 +131,7 @@ def pipeline_progress(
         slot=slot,
         capture=capture,
         staging=StagingProgress(durable, roster.backlog.segments, roster.backlog.staged_bytes),
-        tables=tuple(table_progress(r, roster, now_us) for r in tables),
+        tables=tuple(table_progress(r, roster, now_us, silent_s) for r in tables),
         error=fatal_progress(roster.fatal),
     )
 

@@ -568,6 +568,7 @@ class Pipeline:
             slot=self._sampler.progress(),
             capture=capture_progress(self._capture, rate),
             durable=self._staging.durable,
+            silent_s=self._capture.silent_s(),
         )
         self._progress = replace(progress, verified_lsn=supervisor.roster.storage.verified_lsn)
 

@@ -78,6 +78,8 @@ class ResyncProgress:
 class TableProgress:
     """One table. ``lag_seconds`` is the age of the oldest change that is not at the destination, 0 without one.
 
+    While no changes can be read, it is at least the time since then: what waits at the source is not known.
+
     ``rows_applied`` counts row changes since this process began; ``staged_bytes`` waits for this table's apply.
     """
 

@@ -30,6 +30,28 @@ _NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
 _OBJECT_STORES = "^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|oss)://"
 
 
+_SECRET_PROPERTIES = (
+    "credential",
+    "token",
+    "password",
+    "jdbc.password",
+    "rest.auth.basic.password",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "client.secret-access-key",
+    "client.session-token",
+    "fs.s3a.secret.key",
+    "fs.s3a.session.token",
+    "gcs.oauth2.token",
+    "adls.auth.shared-key.account.key",
+    "adls.account-key",
+    "adls.sas-token",
+    "oss.access-key-secret",
+)
+"""Names of properties whose values are secrets, of Iceberg and of the file systems."""
+_PASSWORD_IN_URI = "://[^/?#]*:[^/?#]*@|[?&;]password="
+
+
 class Catalog(Model):
     """An Iceberg catalog."""
 
@@ -51,6 +73,18 @@ class Catalog(Model):
             f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
             lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
             field="warehouse",
+        ),
+        Rule(
+            "secrets are no plain properties: put them into the Secret of credentialsSecretRef, under the same names",
+            f"[{', '.join(map(repr, _SECRET_PROPERTIES))}].all(k, !(k in self.properties))",
+            lambda c: not c.properties.keys() & set(_SECRET_PROPERTIES),
+            field="properties",
+        ),
+        Rule(
+            "must hold no password: put it into the Secret of credentialsSecretRef",
+            f"!self.uri.matches('{_PASSWORD_IN_URI}')",
+            lambda c: re.search(_PASSWORD_IN_URI, c.uri) is None,
+            field="uri",
         ),
     )
 

@@ -13,6 +13,9 @@ _SLOT: Final = r"^[a-z0-9_]*$"
 _LAKE: Final = r"[^{}./\\#?%\x00-\x1f\x7f]"
 _CATALOG_NAMESPACE: Final = rf"^({_LAKE}|\{{schema\}})+(\.({_LAKE}|\{{schema\}})+)*$"
 _LAKE_TABLE: Final = rf"^{_LAKE}*$"
+# A name or IPv4 address, an IPv6 address, or the folder of a Unix socket. The empty one is reported by its length.
+_HOST: Final = r"^([^\s/@?#:]*|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%\w+)?|/\S*)$"
+_STAGING_URI: Final = r"^(|/.*|file:/.*|(s3|s3a|gs|abfs|abfss)://.+)$"
 
 FORMS: Final = {
     _LABEL: "must have only a-z, 0-9 and -, and begin and end with a letter or digit",
@@ -21,6 +24,8 @@ FORMS: Final = {
     _SLOT: "must have only a-z, 0-9 and _, as PostgreSQL's slot names do",
     _CATALOG_NAMESPACE: "may have {schema} for the source's schema and dots between levels,"
     " and none of { } / \\ # ? % nor control characters",
+    _HOST: "must be a host name or an address, without scheme, user, port and path",
+    _STAGING_URI: "must be a folder's s3://, gs://, abfs:// or file:// URI, or a path",
     _LAKE_TABLE: "must have none of { } . / \\ # ? % nor control characters",
 }
 """What each pattern asks for, in words."""
@@ -38,6 +43,8 @@ SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
 """A PostgreSQL identifier, unquoted and as it is spelled in the catalog."""
 CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=255)]
+Host = Annotated[str, Field(pattern=_HOST, min_length=1, max_length=253)]
+StagingUri = Annotated[str, Field(pattern=_STAGING_URI, max_length=2048)]
 LakeTable = Annotated[str, Field(pattern=_LAKE_TABLE, max_length=255)]
 """A table's name in the lake, empty for the source's."""
 

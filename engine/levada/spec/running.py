@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from levada.spec.model import CHANGE, Change, Model, Rule, Whole, exactly_one, setting
-from levada.spec.names import Identifier, OptionalObjectName
+from levada.spec.names import Identifier, OptionalObjectName, StagingUri
 from levada.spec.quantity import Amount, Bytes
 from levada.spec.source import SecretKeyRef
 
@@ -65,7 +65,7 @@ class Staging(Model):
         ),
     )
 
-    uri: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
+    uri: StagingUri = setting(Change.IMMUTABLE, "")
     """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none. S3 is reached as the catalog's
     properties and Secret say, unless the URI has a query of its own."""
     volume_claim: VolumeClaim | None = setting(Change.IMMUTABLE, None)

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from levada.spec.model import Change, Flag, Model, Whole, setting
-from levada.spec.names import Identifier, ObjectName, SlotName
+from levada.spec.names import Host, Identifier, ObjectName, SlotName
 from levada.values import QualifiedTable
 
 
@@ -84,7 +84,7 @@ class Publication(Model):
 class Source(Model):
     """The source database."""
 
-    host: str = setting(Change.RESTART, min_length=1, max_length=253)
+    host: Host = setting(Change.RESTART)
     """The server's host name or address."""
     port: Whole = setting(Change.RESTART, 5432, ge=1, le=65535)
     """The server's TCP port."""

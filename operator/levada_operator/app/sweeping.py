@@ -16,6 +16,7 @@ from levada_operator.app.world import World
 from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.kube.interface import Cluster
 from levada_operator.names import PIPELINE_LABEL
+from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
 from levada_operator.observe.progress import read_progress
 
@@ -71,6 +72,7 @@ class Sweeper:
             self._world.exist("Pipeline", pipelines, now)
             self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
         await self._list(MOVING + RESTING if resting else MOVING, now)
+        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._world.lacking_pods()))
         await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._world.drivers()))
         self._turn += 1
         self._watchdog.swept()
@@ -86,6 +88,10 @@ class Sweeper:
             *(self._run(self._cluster.list_objects, kind, namespace, labels) for namespace in self._namespaces)
         )
         return [body for bodies in each for body in bodies]
+
+    async def _read_failures(self, namespace: str) -> None:
+        events = await self._run(self._cluster.list_objects, "Event", namespace, "", f"reason={FAILED}")
+        self._world.creations_failed(namespace, [read_creation_failure(e) for e in events])
 
     async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
         document = await self._run(self._fetch, address, HTTP_PORT)

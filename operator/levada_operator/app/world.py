@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from levada_operator.decide.rollout import is_updating
 from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_name, driver_pod
+from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -44,6 +45,7 @@ class World:
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
         self._beginning: set[PipelineKey] = set()
         self._updating: set[PipelineKey] = set()
+        self._failures: dict[str, Mapping[str, CreationFailure]] = {}
 
     def put(self, body: Body) -> None:
         """Take an object in, unless a newer state of it is known."""
@@ -130,6 +132,22 @@ class World:
                 found.append((key, address))
         return found
 
+    def lacking_pods(self) -> list[str]:
+        """Return the namespaces in which a StatefulSet or a Job of a Pipeline has no pod although it wants one."""
+        lacking = {key.namespace for key, mine in self._children.items() if next(_without_pods(mine), None)}
+        self._failures = {n: found for n, found in self._failures.items() if n in lacking}
+        return sorted(lacking)
+
+    def creations_failed(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
+        """Take in the failures to create pods that are known of a namespace, in any order."""
+        latest = sorted(failures, key=lambda f: f.at)
+        self._failures[namespace] = {f.owner_uid: f for f in latest}
+
+    def _creation_failures(self, key: PipelineKey) -> dict[ObjectKey, CreationFailure]:
+        known = self._failures.get(key.namespace, {})
+        lacking = ((k, b["metadata"].get("uid", "")) for k, b in _without_pods(self._children.get(key, {})))
+        return {k: known[uid] for k, uid in lacking if uid in known}
+
     def observe(self, key: PipelineKey, now: datetime) -> Observed | None:
         """Return all that is known of a Pipeline, None if there is none of that name."""
         body = self.pipelines.get(key)
@@ -155,6 +173,7 @@ class World:
             rivals=self.rivals(pipeline),
             refusals=self._refusals.get(key, ()),
             updating=len(self._updating - {key}),
+            creation_failures=self._creation_failures(key),
         )
 
     def began(self, key: PipelineKey) -> None:
@@ -205,6 +224,20 @@ def _resolved(host: str, namespace: str) -> str:
 def utcnow() -> datetime:
     """Return the time."""
     return datetime.now(UTC)
+
+
+def _without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
+    """Yield the StatefulSets and Jobs that want a pod and have none."""
+    owners = {o.get("uid") for k, b in children.items() if k.kind == "Pod"
+              for o in b["metadata"].get("ownerReferences") or ()}  # fmt: skip
+    for key, body in children.items():
+        status = body.get("status") or {}
+        wants = key.kind == "StatefulSet" and (body.get("spec") or {}).get("replicas", 1) > 0
+        wants |= key.kind == "Job" and not any(c["status"] == "True" for c in status.get("conditions") or ())
+        # A pod that was made by hand has no owner.
+        named = ObjectKey("Pod", f"{key.name}-0") in children
+        if wants and not named and body["metadata"].get("uid") not in owners:
+            yield key, body
 
 
 def _refers(body: Body) -> str:

@@ -127,7 +127,7 @@ _TABLE_SYNC_COLUMNS: Final = [
     _column("Table", ".status.display.table"),
     _column("Phase", ".status.phase"),
     _column("Copied", ".status.display.copied"),
-    _column("Rows", ".status.display.rows"),
+    _column("Rows copied", ".status.display.rows"),
     _column("Lag", ".status.display.lag"),
     _AGE,
     _column("Ready", f"{_READY}.status", wide=True),

@@ -32,6 +32,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "Unschedulable",
         "ImagePullFailed",
         "SecretMissing",
+        "PodRefused",
         "ConfigMissing",
         "Evicted",
         "StuckTerminating",
@@ -48,7 +49,17 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
 """The reasons of each of a Pipeline's conditions, by its type; the order is that of the status."""
 
 TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
-    "Ready": ("Streaming", "InitialCopy", "CatchingUp", "Errored", "Suspended", "NotSelected", "NotReported"),
+    "Ready": (
+        "Streaming",
+        "InitialCopy",
+        "CatchingUp",
+        "Errored",
+        "Suspended",
+        "NotSelected",
+        "NotReported",
+        "NotReplicating",
+        "PodRefused",
+    ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "Duplicate", "NoPipeline"),
 }
 """The same for a TableSync."""

@@ -12,6 +12,7 @@ let go                 at once, also when time is over, the namespace goes, or n
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from levada.spec import Manifests, Remains
 from levada_operator.decide.acceptance import Acceptance
@@ -21,10 +22,16 @@ from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import CLEANUP_ROLE, build_cleanup_job
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
-from levada_operator.names import driver_name
+from levada_operator.names import cleanup_name, driver_name
+from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.pods import Termination
+from levada_operator.observe.pods import Termination, Trouble
+
+_LOGIN: Final = ("source_auth_failed", "source_access_denied", "source_database_missing")
+"""Codes of a source that refuses every further attempt as well."""
+_PATIENCE: Final = timedelta(seconds=60)
+"""How long a clean-up that cannot run is waited for."""
 
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
@@ -99,11 +106,26 @@ def _hopeless(observed: Observed, manifests: Manifests) -> str:
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
         return f"clean-up was not done within {limit.total_seconds():.0f} s{_last_words(observed)}"
-    if any(j.failed for j in observed.jobs if j.role == CLEANUP_ROLE):
+    jobs = [j for j in observed.jobs if j.role == CLEANUP_ROLE]
+    if any(j.failed for j in jobs):
         return f"the clean-up failed{_last_words(observed)}"
-    if any(t.code == "secret_missing" for t in _ends(observed)):
+    refused = observed.creation_failures.get(ObjectKey("Job", cleanup_name(observed.pipeline.name)))
+    if refused is not None and any(observed.now - j.created > _PATIENCE for j in jobs):
+        return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
+    if any(t.code == "secret_missing" or t.code in _LOGIN for t in _ends(observed)):
         return f"the clean-up cannot sign in{_last_words(observed)}"
+    if (image := _image_trouble(observed)) is not None:
+        return f"the image of the clean-up cannot be pulled: {image.message}"
     return ""
+
+
+def _image_trouble(observed: Observed) -> Trouble | None:
+    """Return why the image cannot be pulled, after a registry had time to answer."""
+    for pod in observed.pods:
+        old = observed.now - pod.created > _PATIENCE
+        if pod.role == CLEANUP_ROLE and old and pod.trouble is not None and pod.trouble.reason == "ImagePullFailed":
+            return pod.trouble
+    return None
 
 
 def _ends(observed: Observed) -> list[Termination]:

@@ -24,6 +24,7 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "Unschedulable": WARNING,
     "ImagePullFailed": WARNING,
     "SecretMissing": WARNING,
+    "PodRefused": WARNING,
     "ConfigMissing": WARNING,
     "Evicted": WARNING,
     "StuckTerminating": WARNING,
@@ -70,6 +71,7 @@ _TOLD: Final[dict[tuple[str, str], str]] = {
     ("Suspended", "Drained"): "Suspended",
     ("Suspended", "NotRequested"): "Resumed",
     ("Ready", "Errored"): "TableErrored",
+    ("Ready", "PodRefused"): "PodRefused",
 }
 _RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
 """Told only after the opposite."""
@@ -81,6 +83,7 @@ _DRIVER_TROUBLES: Final = frozenset(
         "Unschedulable",
         "ImagePullFailed",
         "SecretMissing",
+        "PodRefused",
         "ConfigMissing",
         "Evicted",
         "StuckTerminating",

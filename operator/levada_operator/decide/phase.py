@@ -36,6 +36,8 @@ class TablePhase(StrEnum):
     SYNC_DONE = "SyncDone"
     READY = "Ready"
     ERRORED = "Errored"
+    STALE = "Stale"
+    """The table was Ready, and its changes are not read at present."""
     SUSPENDED = "Suspended"
     REMOVED = "Removed"
     """No longer a table that the Pipeline replicates."""
@@ -53,6 +55,7 @@ _FATAL_DRIVER = frozenset(
         "OutOfMemory",
         "ImagePullFailed",
         "SecretMissing",
+        "PodRefused",
         "ConfigMissing",
         "RefusedByCluster",
     }
@@ -85,4 +88,6 @@ def pipeline_phase(conditions: Mapping[str, Condition], *, deleting: bool) -> Pi
         return PipelinePhase.STARTING
     if conditions["TablesHealthy"].status is False:
         return PipelinePhase.DEGRADED
+    if ready.reason == "DriverNotReady":
+        return PipelinePhase.STARTING
     return PipelinePhase.COPYING if ready.reason == "InitialCopy" else PipelinePhase.STREAMING

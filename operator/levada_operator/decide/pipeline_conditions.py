@@ -7,13 +7,18 @@ from typing import Final
 
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.conditions import Condition
-from levada_operator.decide.phase import COPYING
+from levada_operator.decide.phase import COPYING, TablePhase
 from levada_operator.decide.slot import SlotSample, slot_sample
-from levada_operator.names import PIPELINE_LABEL
+from levada_operator.decide.table_phase import table_phases
+from levada_operator.names import PIPELINE_LABEL, driver_name
+from levada_operator.observe.creation import CreationFailure, creation_text
+from levada_operator.observe.objects import ObjectKey, read_time
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import ErrorReport, TableReport
 
 STUCK_AFTER: Final = timedelta(seconds=60)
+_CLOCKS: Final = timedelta(seconds=10)
+"""How far the clocks of the operator and of the API server's controllers may differ."""
 _ENDED: Final = ("Failed", "Stopped")
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
@@ -59,6 +64,9 @@ def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
         return Condition(of, False, "RefusedByCluster", refusal_text(observed.refusals[0]))
     wanted = not acceptance.manifests.pipeline.spec.suspend and observed.pipeline.deleting_since is None
     if pod is None:
+        failure = observed.creation_failures.get(ObjectKey("StatefulSet", driver_name(observed.pipeline.name)))
+        if wanted and failure is not None and _current(failure, observed):
+            return Condition(of, False, "PodRefused", creation_text(failure, observed.pipeline.namespace))
         return Condition(of, False, "Starting" if wanted else "ScaledToZero")
     if pod.deleting_since is not None:
         if observed.now > pod.deleting_since + STUCK_AFTER:
@@ -66,11 +74,18 @@ def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
             return Condition(of, False, "StuckTerminating", message)
         return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the pod before is ending")
     if pod.trouble is not None:
-        code = f" [{pod.trouble.code}]" if pod.trouble.code else ""
-        return Condition(of, False, pod.trouble.reason, pod.trouble.message + code)
+        return Condition(of, False, pod.trouble.reason, pod.trouble.text)
     if pod.ready:
         return Condition(of, True, "PodReady", pod.name)
     return Condition(of, False, "Starting", f"pod {pod.name} is not ready yet")
+
+
+def _current(failure: CreationFailure, observed: Observed) -> bool:
+    """Return True if the failure is of the driver's present trouble: Events outlive their causes by an hour."""
+    for last in observed.pipeline.status.get("conditions", ()):
+        if last["type"] == "DriverAvailable":
+            return failure.at >= read_time(last["lastTransitionTime"]) - _CLOCKS
+    return True
 
 
 def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
@@ -85,7 +100,7 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
         return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
     pod = observed.driver
     if pod is not None and pod.trouble is not None and pod.trouble.code.startswith(("source_", "replication_")):
-        return Condition(of, False, "Refused", f"{pod.trouble.message} [{pod.trouble.code}]")
+        return Condition(of, False, "Refused", pod.trouble.text)
     if sample is not None and sample.by_job:
         if sample.failure:
             return Condition(of, False, "Refused", sample.failure)
@@ -199,9 +214,9 @@ def errored_tables(tables: tuple[TableReport, ...]) -> list[TableReport]:
 
 
 def _streaming(observed: Observed) -> Condition:
-    tables = observed.progress.tables if observed.progress else ()
-    if waiting := [t for t in tables if t.phase != "Ready"]:
-        copying = sum(t.phase in COPYING for t in waiting)
+    phases = [phase for _, phase in table_phases(observed)]
+    if waiting := [p for p in phases if p not in (TablePhase.READY, TablePhase.SUSPENDED)]:
+        copying = sum(p in COPYING for p in waiting)
         return Condition(
             "Ready", False, "InitialCopy", f"{copying} tables to copy, {len(waiting) - copying} to catch up"
         )

@@ -12,9 +12,9 @@ from levada_operator.decide.phase import pipeline_phase
 from levada_operator.decide.pipeline_conditions import errored_tables
 from levada_operator.decide.rounding import rounded_bytes, size_text
 from levada_operator.decide.slot import slot_sample
+from levada_operator.decide.table_phase import table_phases, unread_since
 from levada_operator.names import driver_pod
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import ProgressReport
 
 MAX_ATTENTION: Final = 20
 _MAX_ATTENTION_TEXT: Final = 256
@@ -24,7 +24,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
     """Return the whole status; every field that `kubectl get` prints is there from the first time on."""
     pipeline, before = observed.pipeline, observed.pipeline.status
     slot = _slot(observed, acceptance)
-    tables = _tables(observed.progress) if observed.progress else before.get("tables", {"total": 0, "byPhase": {}})
+    tables = _tables(observed)
     status = {
         "observedGeneration": pipeline.generation,
         "phase": pipeline_phase(conditions, deleting=pipeline.deleting_since is not None).value,
@@ -85,8 +85,11 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
     return {key: value for key, value in slot.items() if value is not None}
 
 
-def _tables(progress: ProgressReport) -> dict[str, Any]:
-    counts = Counter(t.phase for t in progress.tables)
+def _tables(observed: Observed) -> dict[str, Any]:
+    progress = observed.progress
+    if progress is None:
+        return _without_news(observed)
+    counts = Counter(phase.value for _, phase in table_phases(observed))
     attention = [
         {
             "name": f"{t.schema}.{t.name}",
@@ -98,6 +101,17 @@ def _tables(progress: ProgressReport) -> dict[str, Any]:
     ]
     tables: dict[str, Any] = {"total": len(progress.tables), "byPhase": dict(sorted(counts.items()))}
     return tables | ({"attention": attention} if attention else {})
+
+
+def _without_news(observed: Observed) -> dict[str, Any]:
+    """Return the counts as they were written last. Tables that were Ready are stale while no driver reports."""
+    tables: dict[str, Any] = observed.pipeline.status.get("tables", {"total": 0, "byPhase": {}})
+    if unread_since(observed) is None:
+        return tables
+    counts = Counter({"Stale" if phase == "Ready" else phase: 0 for phase in tables["byPhase"]})
+    for phase, count in tables["byPhase"].items():
+        counts["Stale" if phase == "Ready" else phase] += count
+    return tables | {"byPhase": dict(sorted(counts.items()))}
 
 
 def _whole_seconds(text: str | None) -> str | None:

@@ -18,7 +18,8 @@ from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rollout import paced
 from levada_operator.decide.slot import lag_turn
-from levada_operator.decide.table_status import settled, table_ready, table_status
+from levada_operator.decide.table_phase import name_of, settled
+from levada_operator.decide.table_status import table_ready, table_status
 from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
 from levada_operator.desired.manifest import says_something
 from levada_operator.desired.objects import build_objects
@@ -129,7 +130,7 @@ def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
             yield build_tie(owner, table_sync.name)
     if not settled(observed) or observed.progress is None:
         return
-    known = {_table(t) for t in observed.table_syncs}
+    known = {name_of(t) for t in observed.table_syncs}
     new = [t for t in observed.progress.tables if QualifiedTable(t.schema, t.name) not in known]
     for table in new[:MAX_CREATIONS]:
         yield build_table_sync(owner, table.schema, table.name)
@@ -142,7 +143,7 @@ def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSync
     told = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}
     changed = {t.metadata.name for t in manifests.table_syncs if says_something(t)}
     for table_sync in observed.table_syncs:
-        if table_sync.ours and table_sync.name not in changed and _table(table_sync) not in told:
+        if table_sync.ours and table_sync.name not in changed and name_of(table_sync) not in told:
             yield table_sync
 
 
@@ -158,7 +159,7 @@ def _told(observed: Observed, acceptance: Acceptance) -> tuple[tuple[StatusWrite
     if observed.pipeline.deleting_since is None:
         reports = {QualifiedTable(t.schema, t.name): t for t in observed.progress.tables} if observed.progress else {}
         for table_sync in observed.table_syncs:
-            write, told = _table_told(observed, acceptance, table_sync, reports.get(_table(table_sync)))
+            write, told = _table_told(observed, acceptance, table_sync, reports.get(name_of(table_sync)))
             writes += write
             notes += told
     return tuple(writes), notes
@@ -173,8 +174,3 @@ def _table_told(
     status = table_status(observed, table_sync, report, conditions)
     notes = list(transitions(key, before.get("conditions", ()), conditions))
     return [StatusWrite(key, status, urgent(before, status))] if says_more(before, status) else [], notes
-
-
-def _table(table_sync: TableSyncObject) -> QualifiedTable:
-    table = table_sync.spec.get("table", {})
-    return QualifiedTable(table.get("schema", "public"), table.get("name", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from levada_operator.decide.conditions import Condition, conditions_json
-from levada_operator.decide.phase import CATCHING_UP, TablePhase
+from levada_operator.decide.phase import CATCHING_UP, COPYING, TablePhase
 from levada_operator.decide.rounding import (
     count_text,
     rounded_bytes,
@@ -13,7 +13,10 @@ from levada_operator.decide.rounding import (
     rounded_seconds,
     seconds_text,
 )
-from levada_operator.observe.objects import TableSyncObject
+from levada_operator.decide.table_phase import table_phase, unread_since
+from levada_operator.names import copy_name
+from levada_operator.observe.creation import CreationFailure, creation_text
+from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
 
@@ -26,24 +29,27 @@ def table_status(
 ) -> dict[str, Any]:
     """Return the whole status. ``report`` is None for a table that the driver does not tell of."""
     before, table = table_sync.status, table_sync.spec.get("table", {})
-    copy = _copy(report.copy if report else None, before.get("copy"))
-    lag = rounded_seconds(report.lag_seconds) if report else None
+    phase = table_phase(observed, table_sync, report)
+    copy = _copy(phase, report.copy if report else None, before.get("copy"))
+    shown = _resync_copy(report) or copy
+    lag = _lag(observed, phase, report)
     status: dict[str, Any] = {
         "observedGeneration": table_sync.generation,
-        "phase": table_phase(observed, table_sync, report).value,
+        "phase": phase.value,
         "display": {
             "table": f"{table.get('schema', 'public')}.{table.get('name', '')}",
-            "copied": f"{copy['percent']}%" if copy else "",
-            "rows": count_text(copy["rows"]) if copy else "",
+            "copied": f"{shown['percent']}%" if shown else "",
+            "rows": count_text(shown["rows"]) if shown else "",
             "lag": seconds_text(lag),
-            "left": seconds_text(copy.get("secondsLeft")) if copy else "",
+            "left": seconds_text(shown.get("secondsLeft")) if shown else "",
         },
         "conditions": conditions_json(conditions, before.get("conditions", ()), table_sync.generation, observed.now),
     }
     if copy:
         status["copy"] = copy
     if report is None:
-        return status | {k: before[k] for k in _KEPT if k in before}
+        kept = {k: before[k] for k in _KEPT if k in before}
+        return status | kept | ({"lagSeconds": lag} if lag is not None else {})
     told = {
         "destinationTable": report.destination_table,
         "mode": report.mode,
@@ -62,26 +68,6 @@ def table_status(
     return status
 
 
-def table_phase(observed: Observed, table_sync: TableSyncObject, report: TableReport | None) -> TablePhase:
-    """Return the engine's phase, or what the operator makes of its silence."""
-    if report is not None and report.phase == TablePhase.ERRORED:
-        return TablePhase.ERRORED
-    if table_sync.spec.get("suspend"):
-        return TablePhase.SUSPENDED
-    if report is None:
-        known = table_sync.status.get("phase")
-        if observed.progress is None and known:
-            return TablePhase(known)
-        return TablePhase.REMOVED if settled(observed) else TablePhase.PENDING
-    return TablePhase(report.phase) if report.phase in set(TablePhase) else TablePhase.PENDING
-
-
-def settled(observed: Observed) -> bool:
-    """Tell whether the driver's list of tables is whole: one that starts has none yet, and that means nothing."""
-    progress = observed.fresh
-    return progress is not None and progress.state == "Running" and progress.connected and bool(progress.tables)
-
-
 def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableReport | None) -> Condition:
     """Return the condition Ready."""
     of, phase = "Ready", table_phase(observed, table_sync, report)
@@ -89,19 +75,49 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableRe
         return Condition(of, False, "Errored", _message(report.error))
     if phase is TablePhase.SUSPENDED:
         return Condition(of, False, "Suspended")
+    if report is not None and (failure := _copy_refused(observed, report)) is not None:
+        return Condition(of, False, "PodRefused", creation_text(failure, observed.pipeline.namespace))
     if phase is TablePhase.REMOVED:
         return Condition(of, False, "NotSelected", "the Pipeline does not replicate this table")
     if phase is TablePhase.PENDING:
         return Condition(of, None, "NotReported")
+    if phase is TablePhase.STALE:
+        ask = f"kubectl describe pipeline {observed.pipeline.name} -n {observed.pipeline.namespace}"
+        return Condition(of, False, "NotReplicating", f"no changes are read from the source; see: {ask}")
     if phase is TablePhase.READY:
         return Condition(of, True, "Streaming")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
 
 
-def _copy(copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _copy_refused(observed: Observed, report: TableReport) -> CreationFailure | None:
+    """Return why the pod of the table's dedicated copy cannot be created, None if it can."""
+    job = copy_name(observed.pipeline.name, report.schema, report.name, report.copy_order)
+    return observed.creation_failures.get(ObjectKey("Job", job)) if report.copy_order else None
+
+
+def _lag(observed: Observed, phase: TablePhase, report: TableReport | None) -> int | None:
+    """Return the age of the oldest change that may not be at the destination. It grows while no driver reports."""
+    since = unread_since(observed)
+    if since is None or phase not in (TablePhase.STALE, TablePhase.SUSPENDED):
+        return rounded_seconds(report.lag_seconds) if report else None
+    silent_s = (observed.now - since).total_seconds()
+    return rounded_seconds(silent_s + ((report.lag_seconds or 0.0) if report else 0.0))
+
+
+def _resync_copy(report: TableReport | None) -> dict[str, Any] | None:
+    """Return the progress of a new copy that is made while the table stays readable, None if none is made."""
+    if report is None or report.resync is None or report.resync.step not in ("Waiting", "Copying"):
+        return None
+    return _copy(TablePhase.DATA_SYNC, report.resync.copy, None)
+
+
+def _copy(phase: TablePhase, copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, Any] | None:
+    if copy is None and phase in COPYING:
+        # The size of the copy before says nothing about one that has not begun.
+        return {"rows": 0, "bytes": 0, "percent": 0}
     if copy is None:
         return before
-    if copy.percent >= 100 and not copy.rows and before:
+    if phase not in COPYING and copy.percent >= 100 and not copy.rows and before:
         # A driver that found the copy finished does not know how large it was.
         return before | {"percent": 100}
     told = {
@@ -115,8 +131,8 @@ def _copy(copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, A
 
 def _resync(resync: ResyncReport) -> dict[str, Any]:
     told: dict[str, Any] = {"step": resync.step}
-    if (copy := _copy(resync.copy, None)) is not None:
-        told["copy"] = copy
+    if resync.copy is not None:
+        told["copy"] = _copy(TablePhase.DATA_SYNC, resync.copy, None)
     if resync.error is not None:
         told["message"] = _message(resync.error)
     return told

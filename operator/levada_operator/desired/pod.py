@@ -80,6 +80,8 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     }
     if name == DRIVER_CONTAINER:
         environment["LEVADA_DEDICATED_COPIES"] = "1"
+    if name == PREFLIGHT_CONTAINER:
+        environment["LEVADA_TERMINATION_LOG"] = "/dev/termination-log"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
         # Not in a Job's pod: executors belong to the driver's.
         environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"

@@ -37,13 +37,17 @@ class ApiServer:
         configuration.retries = _RETRIES
         return cls(client.ApiClient(configuration), read_s)
 
-    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+    def list_objects(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
         """Return the objects of a kind."""
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
         query: list[tuple[str, Any]] = [("resourceVersion", "0")]
         if labels:
             query.append(("labelSelector", labels))
+        if fields:
+            query.append(("fieldSelector", fields))
         answer = self._request("GET", f"{resource.prefix}{where}/{resource.plural}", query=query)
         group = resource.prefix.removeprefix("/apis/").removeprefix("/api/")
         items: list[dict[str, Any]] = answer["items"]

@@ -52,8 +52,13 @@ class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as al
 class Cluster(Protocol):
     """The requests; each blocks, and may be called from several threads. All raise RequestFailed."""
 
-    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
-        """Return the objects of a kind, in all namespaces unless one is given; they may be a moment old."""
+    def list_objects(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
+        """Return the objects of a kind, in all namespaces unless one is given. They may be a moment old.
+
+        ``labels`` and ``fields`` are selectors.
+        """
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, None if there is none."""

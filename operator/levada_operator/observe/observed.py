@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from levada_operator.names import driver_pod
+from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     JobState,
+    ObjectKey,
     OwnedObjects,
     PipelineObject,
     Refusal,
@@ -20,6 +23,9 @@ from levada_operator.observe.progress import ProgressReport
 
 STALE_AFTER: Final = timedelta(seconds=60)
 """How old the last progress may be before there is no news."""
+
+HELD_FOR: Final = timedelta(minutes=15)
+"""How long the failure before counts for a container that runs again and is not ready. Back-off ends at 5 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,17 @@ class Observed:
     rivals: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     updating: int = 0
+    creation_failures: Mapping[ObjectKey, CreationFailure] = field(default_factory=dict)
+    """By the StatefulSet or Job that has no pod."""
 
     @property
     def driver(self) -> PodState | None:
-        """The driver's pod."""
-        return next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
+        """The driver's pod. A failure counts until the pod is ready, or its container has run for long without."""
+        pod = next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
+        if pod is None or pod.trouble is None or pod.trouble.runs_since is None:
+            return pod
+        passed = pod.ready or self.now - pod.trouble.runs_since > HELD_FOR
+        return replace(pod, trouble=None) if passed else pod
 
     @property
     def fresh(self) -> ProgressReport | None:

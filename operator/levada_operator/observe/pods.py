@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,6 +29,14 @@ class Trouble:
     reason: str
     message: str
     code: str = ""
+    runs_since: datetime | None = None
+    """When the container was started again after the failure, None if it was not."""
+
+    @property
+    def text(self) -> str:
+        """The message with the code of each error."""
+        code = f"[{self.code}]"
+        return self.message if not self.code or code in self.message else f"{self.message} {code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,19 @@ def _troubles(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Itera
         elif reason == "CreateContainerConfigError":
             missing = "SecretMissing" if "secret" in message.lower() else "ConfigMissing"
             yield Trouble(missing, message)
-        elif reason in _CRASH_REASONS or (reason in _BETWEEN and _failed(container)):
-            yield _crash(container, message)
+        elif reason in _CRASH_REASONS or (reason in _BETWEEN and (_failed(container) or _failed_before(container))):
+            yield replace(_crash(container, message), runs_since=_runs_since(container))
+
+
+def _failed_before(container: Mapping[str, Any]) -> bool:
+    """Return True if the container runs again after a failure. It has not shown yet that the cause is gone."""
+    state, before = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
+    return "running" in state and not container.get("ready") and int(before.get("exitCode") or 0) != 0
+
+
+def _runs_since(container: Mapping[str, Any]) -> datetime | None:
+    started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
+    return read_time(started) if started else None
 
 
 def _failed(container: Mapping[str, Any]) -> bool:
@@ -128,13 +147,21 @@ def _crash(container: Mapping[str, Any], waiting: str) -> Trouble:
 
 
 def told(output: str) -> tuple[str, str]:
-    """Return the first error in what a command wrote, with its hint, and its code; both empty if there is none."""
-    error = _ERROR_LINE.search(output or "")
-    if error is None:
+    """Return every error that a command wrote, each with its hint, and the first one's code. Both may be empty.
+
+    Of several errors, each but the first begins a line and is followed by its code.
+    """
+    errors = list(_ERROR_LINE.finditer(output or ""))
+    texts = []
+    for error in errors:
+        hint = _HINT_LINE.match(output, error.end() + 1)
+        texts.append(error["message"] + (f"; {hint['hint']}" if hint else ""))
+    if not errors:
         return "", ""
-    hint = _HINT_LINE.match(output, error.end() + 1)
-    text = error["message"] + (f"; {hint['hint']}" if hint else "")
-    return text, error["code"]
+    first, *others = texts
+    codes = [error["code"] for error in errors]
+    lines = [f"{first} [{codes[0]}]", *(f"{t} [{c}]" for t, c in zip(others, codes[1:], strict=True))]
+    return ("\n".join(lines) if others else first), codes[0]
 
 
 def output_document(pod: PodState) -> Mapping[str, Any] | None:

@@ -30,6 +30,7 @@ FILE_ONLY = {
     "kinds": "kubectl itself refuses it",
     "no_pipeline": "documents of one file",
     "not_yaml": "kubectl itself refuses it",
+    "pod_template": "the API server does not look into it; the operator does",
     "strangers": "documents of one file",
     "twice": "kubectl itself refuses it",
     "two_pipelines": "documents of one file",

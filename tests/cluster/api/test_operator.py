@@ -168,6 +168,17 @@ def test_typo_in_a_pod_template(kubectl: Kubectl, operator: Operator, driver: Fa
     eventually(lambda: "freshnessSeconds: 30" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
 
 
+def test_pod_that_pod_security_refuses(kubectl: Kubectl, operator: Operator, controllers: None) -> None:
+    """A sidecar that the namespace's standard forbids is named by a condition and an Event, with what to do."""
+    side = {"name": "side", "image": "busybox", "securityContext": {"privileged": True}}
+    kubectl.apply(shop(driver={"podTemplate": {"spec": {"containers": [side]}}}))
+    eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PodRefused"))
+    assert any("violates PodSecurity" in m and "spec.driver.podTemplate" in m for m in events(kubectl, "PodRefused"))
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"containers": None}}}}})
+    eventually(lambda: kubectl.get("pod", "shop-driver-0"))
+    eventually(lambda: condition(kubectl, "DriverAvailable")[1] != "PodRefused")
+
+
 def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
     """A failed preflight and a failed table are conditions and Events, with what mends them."""
     streaming(kubectl, driver)

@@ -23,7 +23,7 @@ def test_shop_from_apply_to_nothing_left(place: Place) -> None:
     assert re.fullmatch(r"shop +True +Streaming +6/6 +\S+ +\S+", line.strip()), line
     eventually(lambda: kubectl("get", "tablesyncs").count(" Ready ") == len(TABLES))
     head, *lines = kubectl("get", "tablesyncs").splitlines()
-    assert head.split() == ["NAME", "PIPELINE", "TABLE", "PHASE", "COPIED", "ROWS", "LAG", "AGE"]
+    assert head.split() == ["NAME", "PIPELINE", "TABLE", "PHASE", "COPIED", "ROWS", "COPIED", "LAG", "AGE"]
     assert {line.split()[2] for line in lines} == {f"public.{table}" for table in TABLES}
     assert "DriverReady" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
 

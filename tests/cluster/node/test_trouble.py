@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.cluster.bringup.layout import Layout
@@ -55,6 +56,22 @@ def test_wrong_password(troubled: Place) -> None:
     troubled.kubectl.apply(secret("wrong"))
     troubled.apply()
     told(troubled, "PreflightFailed", "password", "source_auth_failed")
+
+
+def preflight(place: Place) -> dict[str, Any]:
+    """Return the state of the preflight's container, empty before there is one."""
+    states = place.driver().get("status", {}).get("initContainerStatuses", ())
+    return next((dict(s) for s in states if s["name"] == "preflight"), {})
+
+
+def test_corrected_secret_is_taken_at_once(troubled: Place) -> None:
+    """The preflight that fails again stays, its reason too. It takes a corrected Secret without another start."""
+    eventually(lambda: "running" in preflight(troubled).get("state", {}) and preflight(troubled)["restartCount"], 300)
+    starts = preflight(troubled)["restartCount"]
+    assert troubled.condition("DriverAvailable") == ("False", "PreflightFailed")
+    troubled.kubectl.apply(secret())
+    troubled.reaches("DriverAvailable", "True", "PodReady")
+    assert preflight(troubled)["restartCount"] == starts
 
 
 def test_driver_without_memory(troubled: Place) -> None:

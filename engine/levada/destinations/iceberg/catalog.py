@@ -165,7 +165,7 @@ def _read_key(path: Path) -> str:
         raise NeedsOperator(
             "credentials_unreadable",
             f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
-            hint=f"write {path} as UTF-8 text, readable by this process",
+            hint=f"give Secret {path.parent.name} the key {path.name} as UTF-8 text, readable by this process",
         ) from None
 
 

@@ -1,0 +1,76 @@
+"""The phase of each table, and since when no changes are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from levada.values import QualifiedTable
+from levada_operator.decide.phase import TablePhase
+from levada_operator.observe.objects import TableSyncObject, read_time
+from levada_operator.observe.observed import STALE_AFTER, Observed
+from levada_operator.observe.progress import TableReport
+
+
+def settled(observed: Observed) -> bool:
+    """Return True if the driver's list of tables is complete. One that starts has none yet, which means nothing."""
+    progress = observed.fresh
+    return progress is not None and progress.state == "Running" and progress.connected and bool(progress.tables)
+
+
+def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: TableReport | None) -> TablePhase:
+    """Return the engine's phase, or what the operator knows better. ``table_sync`` is None before it is made."""
+    if report is not None and report.phase == TablePhase.ERRORED:
+        return TablePhase.ERRORED
+    if (table_sync is not None and table_sync.spec.get("suspend")) or _suspended(observed):
+        return TablePhase.SUSPENDED
+    known = TablePhase.PENDING
+    if report is not None:
+        known = TablePhase(report.phase) if report.phase in set(TablePhase) else TablePhase.PENDING
+    elif observed.progress is not None or table_sync is None or "phase" not in table_sync.status:
+        return TablePhase.REMOVED if settled(observed) else TablePhase.PENDING
+    else:
+        known = TablePhase(table_sync.status["phase"])
+    return TablePhase.STALE if known is TablePhase.READY and _stale(observed, report) else known
+
+
+def table_phases(observed: Observed) -> Iterator[tuple[TableReport, TablePhase]]:
+    """Yield the phase of each table that the driver has reported."""
+    table_syncs = {name_of(t): t for t in observed.table_syncs}
+    for report in observed.progress.tables if observed.progress is not None else ():
+        yield report, table_phase(observed, table_syncs.get(QualifiedTable(report.schema, report.name)), report)
+
+
+def name_of(table_sync: TableSyncObject) -> QualifiedTable:
+    """Return the table that a TableSync is for."""
+    table = table_sync.spec.get("table", {})
+    return QualifiedTable(table.get("schema", "public"), table.get("name", ""))
+
+
+def unread_since(observed: Observed) -> datetime | None:
+    """Return since when no driver has reported, None while one does. What waits at the source is not known then."""
+    if observed.fresh is not None:
+        return None
+    if observed.progress is not None:
+        return observed.progress.fetched_at
+    pod = observed.driver
+    if pod is not None and pod.ready:
+        # An operator that has just started asks it soon.
+        return None
+    for last in observed.pipeline.status.get("conditions", ()):
+        if last["type"] == "Replicating" and last["status"] != "True":
+            return read_time(last["lastTransitionTime"])
+    return observed.now
+
+
+def _stale(observed: Observed, report: TableReport | None) -> bool:
+    if unread_since(observed) is not None:
+        return True
+    progress = observed.fresh
+    # A stream that is opened again within seconds is no news for thousands of tables.
+    trails = report is not None and (report.lag_seconds or 0) >= STALE_AFTER.total_seconds()
+    return progress is not None and not progress.connected and trails
+
+
+def _suspended(observed: Observed) -> bool:
+    return bool(observed.pipeline.spec.get("suspend")) and observed.driver is None

@@ -1,0 +1,49 @@
+"""Pods that the API server does not let a StatefulSet or a Job create. Only the controllers' Events report them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from levada_operator.observe.objects import Body, read_time
+
+FAILED: Final = "FailedCreate"
+"""The reason of the Events, of both controllers."""
+
+# StatefulSets write "create Pod p in StatefulSet s failed error: ...", Jobs write "Error creating: ...".
+_PREFIX: Final = re.compile(r"^(create Pod \S+ in StatefulSet \S+ failed error|Error creating): ")
+_SOLUTIONS: Final = (
+    (r"violates PodSecurity", "remove what it names from spec.driver.podTemplate, or widen the namespace's standard:"
+     " kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=LEVEL --overwrite"),
+    (r"failed quota: .*must specify", "set what it names in spec.driver.resources"),
+    (r"exceeded quota", "lower spec.driver.resources, or raise the quota: kubectl edit resourcequota -n {namespace}"),
+    (r"(maximum|minimum) \S+ usage per|limit to request ratio", "set spec.driver.resources within the range of:"
+     " kubectl describe limitrange -n {namespace}"),
+    (r"admission webhook", "change what the webhook refuses, in spec.driver"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CreationFailure:
+    """The last failure of a controller to create a pod. ``owner_uid`` is the StatefulSet's or Job's."""
+
+    owner_uid: str
+    message: str
+    at: datetime
+
+
+def read_creation_failure(event: Body) -> CreationFailure:
+    """Read an Event of the reason FailedCreate."""
+    involved = event.get("involvedObject") or {}
+    series = (event.get("series") or {}).get("lastObservedTime")
+    at = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    reason = _PREFIX.sub("", str(event.get("message") or "")).strip()
+    return CreationFailure(str(involved.get("uid", "")), reason, read_time(at))
+
+
+def creation_text(failure: CreationFailure, namespace: str) -> str:
+    """Return why the pod cannot be created, and what to do."""
+    found = next((s for pattern, s in _SOLUTIONS if re.search(pattern, failure.message)), "")
+    return failure.message + (f"; {found.format(namespace=namespace)}" if found else "")

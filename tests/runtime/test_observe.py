@@ -1,0 +1,71 @@
+"""What progress reports of a table while its source cannot be read, or before its copy has begun."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from tests.runtime.recording import Recording
+
+from levada.capture import CaptureWorker
+from levada.copy.progress import CopyProgress
+from levada.postgres.catalog import PublishedTable
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.membership import PublicationState
+from levada.runtime.capturing import CaptureThread
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
+from levada.runtime.live import LiveConfig
+from levada.runtime.observe import table_progress
+from levada.runtime.retries import RetryLimits
+from levada.runtime.roster import Roster
+from levada.runtime.source import SourceTables
+from levada.stores import MemoryStore
+from levada.stores.phases import Init, Ready, TableReplicationPhase
+from levada.values import Lsn, QualifiedTable, TableId
+
+ID, NAME = TableId(1), QualifiedTable("public", "orders")
+
+
+def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> Roster:
+    """Return a roster of one table in that phase."""
+    config = PipelineConfig(
+        "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
+        PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
+    )  # fmt: skip
+    store = MemoryStore("shop")
+    store.next_epoch()
+    store.update_table_replication_states({ID: phase})
+    roster = Roster(LiveConfig(config), store, Recording(), lambda: 1)
+    published = (PublishedTable(ID, NAME, "r", (), None, None),)
+    roster.adopt(
+        SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False, verified_to=Lsn(100)
+    )
+    return roster
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 280.0])
+def test_lag_grows_while_changes_cannot_be_read(tmp_path: Path, silent_s: float) -> None:
+    """Nothing that is staged waits, and the table trails all the same: what is at the source is not known."""
+    roster = roster_with(tmp_path, Ready())
+    assert table_progress(roster.tables[ID], roster, 0, silent_s).lag_seconds == silent_s
+
+
+def test_a_copy_that_has_not_begun_is_not_the_last_one(tmp_path: Path) -> None:
+    """A table that waits for its new copy does not show the size of the copy before."""
+    roster = roster_with(tmp_path, Init())
+    roster.tables[ID].copied = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
+    assert table_progress(roster.tables[ID], roster, 0).copy is None
+
+
+def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a stream is open there is no silence. Without one it grows."""
+    worker, now = SimpleNamespace(connected=True), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    capture = CaptureThread(cast(CaptureWorker, worker), RetryLimits, lambda error: None)
+    now = 160.0
+    assert capture.silent_s() == 0.0
+    worker.connected, now = False, 440.0
+    assert capture.silent_s() == 280.0
