@@ -58,4 +58,5 @@ def key_of(body: Body) -> ObjectKey:
 
 
 def _content(body: Body) -> str:
-    return digest(json.dumps(body, sort_keys=True))
+    # Without the metadata, which may have the time.
+    return digest(json.dumps({k: v for k, v in body.items() if k != "metadata"}, sort_keys=True))

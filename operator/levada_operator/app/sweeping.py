@@ -14,7 +14,7 @@ from levada_operator.act.metrics import PIPELINES, SWEEP, TABLES
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.app.world import World
 from levada_operator.desired.pod import HTTP_PORT
-from levada_operator.kube.interface import Cluster
+from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.names import PIPELINE_LABEL
 from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
@@ -90,7 +90,12 @@ class Sweeper:
         return [body for bodies in each for body in bodies]
 
     async def _read_failures(self, namespace: str) -> None:
-        events = await self._run(self._cluster.list_objects, "Event", namespace, "", f"reason={FAILED}")
+        try:
+            events = await self._run(self._cluster.list_objects, "Event", namespace, "", f"reason={FAILED}")
+        except RequestFailed as error:
+            # An operator without this right does everything else.
+            _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
+            return
         self._world.creations_failed(namespace, [read_creation_failure(e) for e in events])
 
     async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
