@@ -168,7 +168,8 @@ def check(
     log = os.environ.get(TERMINATION_LOG)
     if not log or secrets is None or work_dir is None:
         return once()[0]
-    return check_until_right(once, Path(log), [manifest.parent, *sorted(secrets.iterdir())], work_dir)
+    mounted = sorted(secrets.iterdir()) if secrets.is_dir() else []
+    return check_until_right(once, Path(log), [manifest.parent, *mounted], work_dir)
 
 
 @app.command()

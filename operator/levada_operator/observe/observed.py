@@ -25,7 +25,7 @@ STALE_AFTER: Final = timedelta(seconds=60)
 """How old the last progress may be before there is no news."""
 
 HELD_FOR: Final = timedelta(minutes=15)
-"""How long the failure before counts for a container that runs again and is not ready. Back-off ends at 5 minutes."""
+"""How long the failure before counts for a driver that runs again and is not ready. Its back-off ends at 5 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Observed:
         pod = next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
         if pod is None or pod.trouble is None or pod.trouble.runs_since is None:
             return pod
-        passed = pod.ready or self.now - pod.trouble.runs_since > HELD_FOR
+        passed = self.now - pod.trouble.runs_since > HELD_FOR
         return replace(pod, trouble=None) if passed else pod
 
     @property

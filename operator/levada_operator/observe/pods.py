@@ -30,7 +30,7 @@ class Trouble:
     message: str
     code: str = ""
     runs_since: datetime | None = None
-    """When the container was started again after the failure, None if it was not."""
+    """When the driver was started again after the failure, None if it was not."""
 
     @property
     def text(self) -> str:
@@ -123,6 +123,9 @@ def _failed_before(container: Mapping[str, Any]) -> bool:
 
 
 def _runs_since(container: Mapping[str, Any]) -> datetime | None:
+    if container["name"] == PREFLIGHT_CONTAINER:
+        # It ends as soon as a start would succeed. Until then its failure is today's, however long it runs.
+        return None
     started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
     return read_time(started) if started else None
 
