@@ -24,7 +24,7 @@ from levada.runtime.roster import Roster
 from levada.runtime.source import SourceTables
 from levada.stores import MemoryStore
 from levada.stores.phases import Init, Ready, TableReplicationPhase
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import QualifiedTable, TableId
 
 ID, NAME = TableId(1), QualifiedTable("public", "orders")
 
@@ -40,9 +40,7 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> Roster:
     store.update_table_replication_states({ID: phase})
     roster = Roster(LiveConfig(config), store, Recording(), lambda: 1)
     published = (PublishedTable(ID, NAME, "r", (), None, None),)
-    roster.adopt(
-        SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False, verified_to=Lsn(100)
-    )
+    roster.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
     return roster
 
 

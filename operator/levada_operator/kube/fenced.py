@@ -16,9 +16,11 @@ class FencedCluster:
         self._cluster = cluster
         self._leads = leads
 
-    def list_objects(self, kind: str, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+    def list_objects(
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
         """Return the objects of a kind."""
-        return self._cluster.list_objects(kind, namespace, labels)
+        return self._cluster.list_objects(kind, namespace, labels, fields)
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, None if there is none."""
