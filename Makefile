@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, el
 
 cluster-up: setup ## Start a Kubernetes on this machine and print its KUBECONFIG; it stays until make cluster-down
 	@$(BRINGUP) up
+
+cluster-image: setup ## Build the image of these sources, load it into that cluster's node and print its name
+	@$(BRINGUP) image
 
 cluster-down: ## End it
 	@$(BRINGUP) down

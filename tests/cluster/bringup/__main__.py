@@ -1,4 +1,4 @@
-"""``python -m tests.cluster.bringup up | down | run COMMAND | enter COMMAND``: the cluster, by hand and for `make`."""
+"""``python -m tests.cluster.bringup up | down | image | run COMMAND | enter COMMAND``: the cluster, by hand or by `make`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tests.cluster.bringup import node
-from tests.cluster.bringup.images import load_pause
+from tests.cluster.bringup.images import ensure_image, load_pause
 from tests.cluster.bringup.layout import Layout
 from tests.cluster.bringup.machine import NODE_PACKAGES, install, missing
 from tests.cluster.bringup.programs import ensure_programs
@@ -24,6 +24,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start the cluster, print its KUBECONFIG; it stays until `down`")
     commands.add_parser("down", help="end the cluster; programs and images stay")
+    commands.add_parser("image", help="build Levada's image of these sources, load it into the node, print its name")
     run = commands.add_parser("run", help="run a command with a cluster that ends with it")
     run.add_argument("--or-skip", action="store_true", help="end well where this machine cannot have a cluster")
     enter = commands.add_parser("enter", help="run a command on the node")
@@ -35,6 +36,9 @@ def main() -> int:
     layout = Layout.default()
     if options.command == "enter":
         return subprocess.run(node.enter(layout, *words), check=False).returncode
+    if options.command == "image":
+        print(ensure_image(layout))
+        return 0
     if options.command == "down":
         node.down(layout)
         return 0

@@ -44,6 +44,7 @@ def up(layout: Layout, give_first_image: Callable[[Layout], None]) -> None:
     write_settings(layout)
     for folder in _cgroups():
         (folder / CGROUP).mkdir(exist_ok=True)
+        _set_weight(folder / CGROUP)
     init = _start(layout)
     _link(init)
     kubectl = ["kubectl", "--kubeconfig", str(layout.kubeconfig())]
@@ -160,6 +161,13 @@ def _cgroups() -> list[Path]:
     if (_CONTROLLERS / "cgroup.controllers").exists():
         return [_CONTROLLERS]
     return [p for p in _CONTROLLERS.iterdir() if p.is_dir() and not p.is_symlink() and (p / "cgroup.procs").exists()]
+
+
+def _set_weight(folder: Path) -> None:
+    """Give all pods together the weight of one busy process per processor. The default is that of one in all."""
+    for name, of_one, most in (("cpu.shares", 1024, 262144), ("cpu.weight", 100, 10000)):
+        if (folder / name).exists():
+            (folder / name).write_text(str(min(of_one * (os.cpu_count() or 1), most)))
 
 
 def _remove_cgroup(folder: Path) -> None:
