@@ -1,4 +1,4 @@
-"""``python -m tests.cluster.bringup up | down | image | run COMMAND | enter COMMAND``: the cluster, by hand or by `make`."""
+"""``python -m tests.cluster.bringup up | down | image | run COMMAND | enter COMMAND``: by hand and for `make`."""
 
 from __future__ import annotations
 

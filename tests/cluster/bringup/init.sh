@@ -60,7 +60,7 @@ keep kubelet kubelet --config "$STATE/kubelet.json" --kubeconfig="$STATE/kubelet
 keep proxy kube-proxy --kubeconfig="$STATE/proxy.kubeconfig" --hostname-override="$NODE_NAME" --proxy-mode=iptables \
   --cluster-cidr="$PODS" --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 \
   --conntrack-tcp-timeout-close-wait=0
-keep coredns coredns -conf "$STATE/Corefile"
+keep names names --kubeconfig "$STATE/admin.kubeconfig" --address "$NODE:53"
 
 while :; do
   wait -n 2> /dev/null # for what lost its parent

@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def programs(self) -> Path:
-        """Kubernetes, CoreDNS, kubectl, helm."""
+        """Kubernetes, its DNS, kubectl, helm."""
         return self.root / "programs"
 
     @property

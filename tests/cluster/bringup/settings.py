@@ -25,7 +25,6 @@ def write_settings(layout: Layout) -> None:
         ("audit-policy.json", _AUDIT),
     ):
         (state / name).write_text(json.dumps(content, indent=1))
-    (state / "Corefile").write_text(_corefile(layout))
 
 
 def _containerd(layout: Layout) -> str:
@@ -116,17 +115,3 @@ def _kubelet(layout: Layout) -> dict[str, Any]:
         "volumePluginDir": str(layout.state / "volume-plugins"),
         "containerLogMaxSize": "50Mi",
     }
-
-
-def _corefile(layout: Layout) -> str:
-    return f""".:53 {{
-    bind {NODE}
-    errors
-    kubernetes cluster.local in-addr.arpa {{
-        kubeconfig {layout.kubeconfig()}
-        pods insecure
-        ttl 5
-    }}
-    cache 5
-}}
-"""
