@@ -239,6 +239,13 @@ def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Pa
     assert running_progress(tmp_path) is None
 
 
+def test_status_of_an_engine_that_starts_says_so(manifest: Path, tmp_path: Path) -> None:
+    """An engine that has no progress yet is not taken for one that does not run."""
+    with ProgressServer(lambda: None) as server, announced(tmp_path, server.address):
+        assert "an engine is starting on this machine" in on(manifest, "status", "--work-dir", tmp_path).stdout
+    assert "no engine answers" in on(manifest, "status", "--work-dir", tmp_path).stdout
+
+
 def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> None:
     """A table that works has nothing to retry; an unknown one is named, with those that exist."""
     publish(db)

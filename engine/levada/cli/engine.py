@@ -9,9 +9,11 @@ import os
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
 
 from levada.errors import NeedsOperator
 from levada.private import private_file
@@ -98,6 +100,19 @@ def running_progress(
     if not isinstance(document, dict) or "pipeline" not in document or pipeline not in (None, document["pipeline"]):
         return None
     return document
+
+
+def engine_starts(work_dir: Path) -> bool:
+    """Return True if an engine uses the work folder that has no progress yet: it still starts."""
+    address = _read(work_dir).get("address")
+    try:
+        urllib.request.urlopen(f"{address}/v1/progress", timeout=_TIMEOUT_S).close()
+    except HTTPError as error:
+        with error:
+            return error.code == HTTPStatus.SERVICE_UNAVAILABLE
+    except (OSError, HTTPException, ValueError):
+        pass
+    return False
 
 
 def work_dir_unusable(work_dir: Path, why: str) -> NeedsOperator:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-from levada.cli.engine import running_progress
+from levada.cli.engine import engine_starts, running_progress
 from levada.cli.exits import Exit
 from levada.cli.figures import size
 from levada.cli.output import Output, console, write_json
@@ -35,6 +36,8 @@ from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, SnapshotId, TableId
 
+_STARTS: Final = "an engine is starting on this machine: this is what the store keeps"
+
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
@@ -48,7 +51,8 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     else:
         console().print(dashboard(printable_values(document)))
         if document["state"] == PipelineState.STOPPED:
-            console().print(_without_engine(manifests), style="dim")
+            words = _STARTS if engine_starts(work_dir) else _without_engine(manifests)
+            console().print(words, style="dim")
     return verdict(document)
 
 
