@@ -57,9 +57,12 @@ class Operator:
     def join(self) -> None:
         """Start the process with the Lease as it is."""
         self.port = free_port()
+        token = self.log.with_name("driver-token")
+        token.write_text("only-a-test")
         environment = os.environ | {
             "LEVADA_NAMESPACES": self.namespace,
             "LEVADA_IMAGE": self.image,
+            "LEVADA_DRIVER_TOKEN_FILE": str(token),
             "LEVADA_ADDRESS": "127.0.0.1",
             "LEVADA_PORT": str(self.port),
             "LEVADA_SWEEP_SECONDS": "1",

@@ -22,6 +22,7 @@ BASES: dict[str, dict[str, Any]] = {
         "source": {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}},
         "destination": {"iceberg": {"catalog": {"warehouse": "s3://lake/wh"}}},
         "staging": {"uri": "s3://lake/staging"},
+        "driver": {"tokenSecretRef": {"name": "driver-token", "key": "token"}},
     },
     "own": {
         "destination": {"iceberg": None, "custom": {"type": "http", "credentialsSecretRef": {"name": "http"}}},
@@ -112,4 +113,6 @@ def _driver_available(kubectl: Kubectl) -> str:
 
 
 def _base(path: str) -> str:
-    return "own" if path.startswith(("destination.custom", "staging.volumeClaim")) else "lake"
+    # An account has a name or annotations.
+    own = ("destination.custom", "staging.volumeClaim", "driver.serviceAccount.annotations")
+    return "own" if path.startswith(own) else "lake"

@@ -13,8 +13,8 @@ from levada.spec import Change
 
 pytestmark = pytest.mark.long
 
-_OF_OTHERS = ("destination.custom", "staging.volumeClaim")
-"""Fields that the shop's Pipeline cannot have beside those that it has."""
+_OF_OTHERS = ("destination.custom", "staging.volumeClaim", "driver.serviceAccount", "driver.tokenSecretRef")
+"""Fields that exclude others of the shop's Pipeline, or that need more of the cluster than it has."""
 
 
 def of_class(change: Change) -> list[str]:
