@@ -29,7 +29,7 @@ from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored, Ready, RetryPolicy
-from levada.values import TableId
+from levada.values import PipelineOwner, TableId
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -186,10 +186,10 @@ def publish(db: Database) -> None:
         connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
 
 
-def kept(db: Database, name: str, phase: Errored | Ready) -> TableId:
+def kept(db: Database, name: str, phase: Errored | Ready, pipeline: str = "") -> TableId:
     """Leave a table's phase in the store, as an engine would have; return its id."""
     [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
-    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store = PostgresStore(db.connection, pipeline or db.name.replace("_", "-"))
     store.next_epoch()
     store.update_table_replication_states({TableId(oid): phase})
     store.close()
@@ -323,7 +323,8 @@ def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path,
     starting.next_epoch()
     given = load_manifests(manifest.read_text())
     secrets = manifest.parent / "secrets"
-    first = next(plan(given, pipeline_config(given, secrets=secrets), secrets))
+    owner = PipelineOwner("local-1", given.pipeline.metadata.name)
+    first = next(plan(given, pipeline_config(given, secrets=secrets), secrets, owner))
     assert first.remove() == f"slot levada_{db.name}: there is none"
     with pytest.raises(StaleEpoch):
         starting.store_fingerprint("publication", "1")

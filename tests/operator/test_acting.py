@@ -259,7 +259,7 @@ def test_world_sees_movement_and_rivals() -> None:
     assert seen is not None
     assert seen.moved_at == NOON
     younger = merge(pipeline(), {"metadata": {"name": "copy", "uid": "u2", "creationTimestamp": "2026-01-31T11:59:00Z"},
-                                 "spec": {"source": {"slot": {"name": "levada_shop"}}}})  # fmt: skip
+                                 "spec": {"source": {"slot": {"name": "levada_data__shop"}}}})  # fmt: skip
     world.put(younger)
     other = world.observe(PipelineKey("data", "copy"), at(30))
     assert other is not None

@@ -13,7 +13,7 @@ from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
 
-SQL = "SELECT pg_drop_replication_slot('levada_shop')"
+SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
 
 
 def deleting(since: float = -5, *, body: dict[str, Any] | None = None, **changes: Any) -> Observed:
@@ -100,7 +100,7 @@ def test_always_ends_and_names_what_is_left(name: str) -> None:
     assert plan.release
     (note,) = (n for n in plan.notes if n.reason == "CleanupAbandoned")
     assert SQL in note.message
-    assert "levada_shop" in note.message
+    assert "levada.dev/take-over-from=uid-shop" in note.message
     assert note.type == "Warning"
 
 
@@ -118,18 +118,44 @@ def test_refused_spec_does_not_hold_the_deletion_up() -> None:
 
 
 def test_nothing_to_clean() -> None:
-    """A Pipeline that never ran, that lost to an older one, or whose policy is to retain everything goes at once."""
-    all_stay = {"slot": "Retain", "state": "Retain"}
+    """A Pipeline that never ran, or that lost to an older one, goes without a clean-up."""
     for seen in (
         deleting(owned=OwnedObjects(), pods=(), progress=None),
         deleting(owned=OwnedObjects(), pods=(), progress=None, rivals=("data/older",)),
-        deleting(body=pipeline(spec={"deletionPolicy": all_stay}), owned=owned(owner(deletionPolicy=all_stay))),
         deleting(body=pipeline(spec={"store": {}}), owned=OwnedObjects(), pods=()),
     ):
         plan = reconcile(seen)
         assert plan.release
         assert plan.apply == ()
         assert not any(n.reason == "CleanupAbandoned" for n in plan.notes)
+
+
+def test_what_is_retained_is_released() -> None:
+    """A policy that retains everything has a clean-up too, which lets another Pipeline claim what stays."""
+    all_stay = {"deletionPolicy": {"slot": "Retain", "state": "Retain"}}
+    body, stopped = pipeline(spec=all_stay), owned(owner(**all_stay), running=False)
+    plan = reconcile(deleting(body=body, owned=stopped, pods=()))
+    assert ([b["kind"] for b in plan.apply], plan.release) == (["Job"], False)
+    done = reconcile(deleting(body=body, owned=stopped, pods=(), jobs=(job(succeeded=True),)))
+    assert done.release
+    (note,) = (n for n in done.notes if n.reason == "CleanupFinished")
+    assert (
+        note.message == "retained for another Pipeline: slot levada_data__shop, state, publication, destination tables"
+    )
+
+
+def test_what_belongs_to_another_is_left_alone() -> None:
+    """A clean-up that met another Pipeline's property ends the deletion, and no SQL that drops it is printed."""
+    said = (
+        "error: the state belongs to Pipeline a/shop, and this is Pipeline data/shop [not_the_owner]\n  hint: rename\n"
+    )
+    ended = merge(ENDED, {"containerStatuses": [{"name": "cleanup", "state": {"terminated": {
+        "exitCode": 1, "message": said}}}]})  # fmt: skip
+    plan = reconcile(deleting(owned=STOPPED, pods=(pod("cleanup", "shop-cleanup-x", **ended),), jobs=(job(),)))
+    assert plan.release
+    (note,) = (n for n in plan.notes if n.reason == "CleanupAbandoned")
+    assert "nothing was removed: the state belongs to Pipeline a/shop, and this is Pipeline data/shop" in note.message
+    assert "pg_drop_replication_slot" not in note.message
 
 
 def test_policy_changed_last_is_the_one_that_holds() -> None:

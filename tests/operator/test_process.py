@@ -22,7 +22,7 @@ from tests.servers.ports import free_port
 from levada_operator.desired.pod import HTTP_PORT
 
 _T = TypeVar("_T")
-SQL = "SELECT pg_drop_replication_slot('levada_shop')"
+SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
 
 
 def eventually(check: Callable[[], _T], seconds: float = 60.0) -> _T:
@@ -253,13 +253,16 @@ def test_deletion_ends_in_a_namespace_that_goes(
     assert SQL in told
 
 
-def test_policy_of_retaining_all_needs_no_finalizer(
+def test_policy_of_retaining_all_releases_what_stays(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
-    """Where nothing is to be removed, deletion waits for nobody."""
+    """Nothing is removed, and a clean-up Job still makes it free for another Pipeline."""
     operator()
     bring_up(server, driver, spec={"deletionPolicy": {"slot": "Retain", "state": "Retain"}})
-    assert not (server.get("Pipeline", "shop") or {})["metadata"].get("finalizers")
+    eventually(lambda: _with_finalizer(server))
+    server.delete("Pod", "shop-driver-0")
+    server.delete("Pipeline", "shop")
+    eventually(lambda: server.get("Job", "shop-cleanup"))
 
 
 def test_standby_writes_nothing_until_the_leader_has_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -23,6 +24,7 @@ from levada.spec import (
     table_settings,
 )
 from levada.spec.model import CHANGE, Model
+from levada.spec.names import default_object_name
 from levada.values import QualifiedTable, TableMode
 
 SMALLEST = (CORPUS / "good" / "smallest.yaml").read_text()
@@ -93,10 +95,22 @@ def test_defaults_are_those_of_the_schema() -> None:
 def test_names_are_derived_from_the_pipeline() -> None:
     """A dash, which a slot's name may not have, becomes an underscore; a name given is kept."""
     manifest = load_manifests((CORPUS / "good" / "as_kubernetes_hands_out.yaml").read_text()).pipeline
-    assert (manifest.slot_name, manifest.publication_name) == ("levada_my_shop", "levada_my_shop")
+    assert (manifest.slot_name, manifest.publication_name) == ("levada_data__my_shop", "levada_data__my_shop")
     named = SMALLEST.replace("database: shop}", "database: shop, slot: {name: s}, publication: {name: P p}}")
     assert load_manifests(named).pipeline.slot_name == "s"
     assert load_manifests(named).pipeline.publication_name == "P p"
+
+
+def test_no_two_pipelines_have_one_default_name() -> None:
+    """The namespace is part of it. What would be ambiguous or too long ends with a digest, and is a slot's name."""
+    pairs = [
+        *[("", "shop"), ("a", "shop"), ("a-b", "c"), ("a", "b-c"), ("", "a--b"), ("a", "b"), ("a", "b--c")],
+        *[("a--b", "c"), ("", "a-b-c"), ("n" * 63, "p" * 40), ("n" * 63, "p" * 39 + "q"), ("n" * 62, "p" * 40)],
+    ]
+    names = [default_object_name(name, namespace) for namespace, name in pairs]
+    assert len(set(names)) == len(pairs)
+    assert all(re.fullmatch(r"[a-z0-9_]{1,63}", name) for name in names)
+    assert names[:3] == ["levada_shop", "levada_a__shop", "levada_a_b__c"]
 
 
 def test_table_sync_overrides_its_pipeline() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,7 +12,15 @@ from tests.stores.conftest import OpenStore
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.stores import CopyOrder, DestinationTableMetadata, PipelineStore, TableAction, TableControls, table_worker
+from levada.stores import (
+    CopyOrder,
+    DestinationTableMetadata,
+    OwnerRecord,
+    PipelineStore,
+    TableAction,
+    TableControls,
+    table_worker,
+)
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -25,7 +34,7 @@ from levada.stores.phases import (
     TableReplicationPhase,
 )
 from levada.stores.storage import HISTORY
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable, SnapshotId, TableId
 
 ORDERS, ITEMS = TableId(16402), TableId(4_000_000_000)
 
@@ -431,3 +440,37 @@ def test_close_twice(store: PipelineStore) -> None:
     """A closed store may be closed again."""
     store.close()
     store.close()
+
+
+def test_owner_is_recorded_once(store: PipelineStore, open_store: OpenStore) -> None:
+    """Of several that claim an unowned state at the same time one has it; it is handed over by naming what is there."""
+    assert store.get_owner_record() is None
+    claims = [OwnerRecord(PipelineOwner(f"uid-{n}", "a/shop"), "slot", "publication") for n in range(6)]
+    stores = [open_store("shop") for _ in claims]
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(lambda s, c: s.change_owner_record(None, c), stores, claims))
+    assert sorted(done) == [False] * 5 + [True]
+    mine = claims[done.index(True)]
+    assert open_store("shop").get_owner_record() == mine
+    assert stores[done.index(True)].change_owner_record(None, mine), "done twice is done"
+    released, other = replace(mine, owner=None), OwnerRecord(PipelineOwner("uid-x", "b/shop"), "slot", "publication")
+    assert not store.change_owner_record(released, other)
+    assert store.change_owner_record(mine, released)
+    assert open_store("shop").get_owner_record() == released
+    assert store.change_owner_record(released, other)
+    assert open_store("other").get_owner_record() is None
+
+
+def test_a_former_owner_gets_no_epoch(store: PipelineStore, open_store: OpenStore) -> None:
+    """An engine that has claimed the pipeline and was overtaken before its epoch leaves the new owner's epoch valid."""
+    mine, other = (OwnerRecord(PipelineOwner(uid, "a/shop"), "s", "p") for uid in ("uid-1", "uid-2"))
+    assert store.change_owner_record(None, mine)
+    second = open_store("shop")
+    assert second.change_owner_record(mine, other)
+    second.next_epoch()
+    with pytest.raises(NeedsOperator) as refused:
+        store.next_epoch()
+    assert refused.value.code == "not_the_owner"
+    second.delete_pipeline_state()
+    assert second.get_owner_record() == other
+    second.update_table_replication_states({ORDERS: Init()})

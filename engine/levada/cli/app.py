@@ -231,6 +231,22 @@ def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir =
     return cleanup_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), confirmed=yes)
 
 
+@app.command()
+def takeover(
+    manifest: ManifestFile,
+    former: Annotated[str, typer.Option("--from", metavar="UID", help="The UID of the owner that hands over.")],
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+    yes: Yes = False,
+) -> Exit:
+    """Make a pipeline the owner of what belongs to a former one: its store, publication and staged changes."""
+    from levada.cli.manifests import folder, read
+    from levada.cli.takeover import takeover as take_pipeline_over
+
+    manifests = read(manifest, secrets, work_dir)
+    return take_pipeline_over(manifests, secrets, folder(manifest, manifests, work_dir), former, confirmed=yes)
+
+
 @app.command(hidden=True)
 def copy(
     manifest: ManifestFile,

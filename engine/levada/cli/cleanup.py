@@ -1,11 +1,14 @@
-"""`levada cleanup`: remove what a pipeline left behind, as its deletionPolicy says; may be run again."""
+"""`levada cleanup`: remove what a pipeline left behind, as its deletionPolicy says, and release the rest.
+
+May be run again. Nothing is removed if any part of it belongs to another Pipeline.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,21 +18,32 @@ from levada.cli.engine import running_progress, sole_user
 from levada.cli.exits import Exit
 from levada.cli.output import console
 from levada.destinations import Destination
-from levada.errors import DestinationChanged, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
-from levada.postgres.slots import drop_slot, inspect_slot, pipelines
+from levada.postgres.slots import drop_slot, inspect_slot
 from levada.runtime.access_token import request_headers
 from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import made
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import build, open_store, pipeline_config
+from levada.runtime.ownership import (
+    identify,
+    refuse,
+    release,
+    require_owner,
+    source_holdings,
+    staging_holdings,
+    store_holdings,
+)
 from levada.runtime.source_record import SourceRecord
 from levada.runtime.staging_area import open_staging
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains
 from levada.stores.readiness import postgres_store_exists
+from levada.stores.slot_owners import slots_of_others
+from levada.values import PipelineOwner
 
 _PLACELESS: Final = frozenset({"destination_name_unusable", "table_not_ours"})
 """Codes of tables that never had a place at the destination."""
@@ -56,7 +70,8 @@ def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confi
 
 def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    steps = list(plan(manifests, config, secrets))
+    owner = _required_owner(manifests, config)
+    steps = list(plan(manifests, config, secrets, owner))
     out = console()
     for step in steps:
         out.print(f"to be removed: {step.what}", markup=False)
@@ -67,7 +82,37 @@ def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, conf
     return Exit.OK
 
 
-def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Iterator[Step]:
+def _required_owner(manifests: Manifests, config: PipelineConfig) -> PipelineOwner:
+    """Return this process's Pipeline; raise NeedsOperator ``not_the_owner`` if any place belongs to another one."""
+    record = None
+    if _has_store(manifests, config):
+        store = open_store(manifests, config)
+        try:
+            record = store.get_owner_record()
+        finally:
+            store.close()
+    owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
+    # The former owner is still the owner as long as nothing was taken over.
+    config = replace(config, take_over_from="")
+    refuse(config, owner, store_holdings(config, record))
+    try:
+        refuse(config, owner, staging_holdings(config, open_staging(config.staging)))
+    except LevadaError as error:
+        # A staging area that does not answer keeps no slot from being dropped. Its owner is read again before use.
+        if error.code in ("not_the_owner", "owner_unreadable"):
+            raise
+    with config.source.connect(application="cleanup") as connection:
+        refuse(config, owner, source_holdings(config, connection))
+    return owner
+
+
+def _has_store(manifests: Manifests, config: PipelineConfig) -> bool:
+    """Return False if the store would have to be made first."""
+    postgres = manifests.pipeline.spec.store.postgres
+    return postgres is None or postgres_store_exists(config.source, postgres.schema_name)
+
+
+def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, owner: PipelineOwner) -> Iterator[Step]:
     """Yield the steps in an order in which a failure leaves nothing that a second run would not find."""
     policy = manifests.pipeline.spec.deletion_policy
     if policy.slot is Remains.DELETE:
@@ -80,6 +125,11 @@ def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> 
         yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config))
     if policy.slot is Remains.DELETE:
         yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
+    forget = policy.state is Remains.DELETE
+    yield Step(
+        "the ownership of what stays, so that another Pipeline may claim it",
+        lambda: _release(manifests, config, owner, forget=forget),
+    )
 
 
 def _take_over(manifests: Manifests, config: PipelineConfig) -> None:
@@ -87,14 +137,14 @@ def _take_over(manifests: Manifests, config: PipelineConfig) -> None:
 
     One that streams is left alone: the slot that it holds cannot be dropped.
     """
-    postgres = manifests.pipeline.spec.store.postgres
-    if postgres is not None and not postgres_store_exists(config.source, postgres.schema_name):
+    if not _has_store(manifests, config):
         return
     with config.source.connect(application="cleanup") as connection:
         slot = inspect_slot(connection, config.slot.name)
     if slot is None or not slot.active:
         store = open_store(manifests, config)
         try:
+            require_owner(config, store)
             store.next_epoch()
         finally:
             store.close()
@@ -110,18 +160,30 @@ def _drop_slot(manifests: Manifests, config: PipelineConfig) -> str:
 def _forget(manifests: Manifests, config: PipelineConfig) -> str:
     store = open_store(manifests, config)
     try:
-        # Taken over first: an engine that still runs somewhere may write no more.
+        # First: an engine that still runs somewhere may write no more.
+        owner = require_owner(config, store)
+        staging = open_staging(config.staging)
+        refuse(config, owner, staging_holdings(config, staging))
         store.next_epoch()
         store.delete_pipeline_state()
     finally:
         store.close()
-    log = SegmentLog(open_staging(config.staging), config.name)
+    log = SegmentLog(staging, config.name)
     log.collect_garbage()
     segments = log.list()
     for segment in segments:
         log.remove(segment)
     shutil.rmtree(config.work_dir / "destination", ignore_errors=True)
     return f"state: forgotten, with {len(segments)} staged segments"
+
+
+def _release(manifests: Manifests, config: PipelineConfig, owner: PipelineOwner, *, forget: bool) -> str:
+    store = open_store(manifests, config)
+    try:
+        release(config, store, open_staging(config.staging), owner, forget=forget)
+    finally:
+        store.close()
+    return "ownership: released"
 
 
 def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> str:
@@ -173,7 +235,7 @@ def _drop_publication(config: PipelineConfig) -> str:
 
 def _drop_trigger(config: PipelineConfig) -> str:
     with config.source.connect(application="cleanup") as connection:
-        others = pipelines(connection) - {config.name}
+        others = slots_of_others(connection, config.slot.name)
         if others:
-            return f"event trigger: kept for {', '.join(sorted(others))}"
+            return f"event trigger: kept for {', '.join(f'slot {slot}' for slot in sorted(others))}"
         return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "there is none")

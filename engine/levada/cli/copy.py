@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.copy_job import CopyJob, open_order
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import build, open_store, pipeline_config
+from levada.runtime.ownership import require_owner
 from levada.spec import Manifests
 from levada.values import QualifiedTable, TableId
 
@@ -35,6 +36,7 @@ def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str) 
     (table,) = resolve([name], known)
     store = open_store(manifests, config)
     try:
+        require_owner(config, store)
         if open_order(store, known[table]) is None:
             # Spark need not be started for that.
             return _nothing_to_do(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT: Final = "10s"
+_OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
+"""The comment of a publication that a Pipeline owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,36 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
         found = read_publication(conn, name) is not None
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
     return found
+
+
+@source_errors("reading the owner of the publication")
+def read_publication_owner(conn: psycopg.Connection[Any], name: str) -> PipelineOwner | None:
+    """Return the Pipeline that the publication's comment names. None if there is no such comment, or no publication."""
+    row = conn.execute(
+        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
+    ).fetchone()
+    match = None if row is None or row[0] is None else _OWNED.fullmatch(row[0])
+    return None if match is None else PipelineOwner(match["uid"], match["name"])
+
+
+def mark_publication(conn: psycopg.Connection[Any], name: str, owner: PipelineOwner | None) -> None:
+    """Write the owner into the publication's comment. None: remove the comment.
+
+    A comment of other content stays, and so does that of a publication that this role does not own.
+    """
+    found = read_publication(conn, name)
+    if found is None or not found.owned:
+        return
+    with source_errors(f"marking publication {name} with its owner"):
+        row = conn.execute(
+            "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
+        ).fetchone()
+        kept = None if row is None else row[0]
+        wanted = None if owner is None else f"Levada pipeline {owner.name}, owner {owner.uid}"
+        if kept == wanted or (kept is not None and not _OWNED.fullmatch(kept)):
+            return
+        comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(wanted))
+        conn.execute(comment)
 
 
 def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:

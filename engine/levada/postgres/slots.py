@@ -252,11 +252,12 @@ def _try_drop(conn: psycopg.Connection[Any], name: str) -> bool:
 
 
 @source_errors("listing replication slots")
-def pipelines(conn: psycopg.Connection[Any]) -> frozenset[str]:
-    """Return the names of the pipelines that have a main slot in this database."""
-    rows = conn.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()").fetchall()
-    names = (parse_slot_name(name) for (name,) in rows)
-    return frozenset(name[0] for name in names if name is not None and name[1] is None)
+def database_slots(conn: psycopg.Connection[Any]) -> frozenset[str]:
+    """Return the names of the permanent slots of this database."""
+    rows = conn.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+    ).fetchall()
+    return frozenset(name for (name,) in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,9 @@ class PipelineConfig:
     others are ``default_table``. ``batch_bytes`` and ``batch_fill_s`` close a segment; ``freshness_s`` is how far a
     table may trail; ``heartbeat_s`` of 0 is off. ``work_dir`` holds caches that may be lost. A start with another
     ``copies_depend_on`` than a table was copied with copies it again. Times are in seconds, sizes in bytes.
+
+    ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
+    ``take_over_from`` is the UID of a former owner, whose store, slot, publication and staged changes this one takes.
     """
 
     name: str
@@ -96,6 +99,14 @@ class PipelineConfig:
     retries: RetryLimits = field(default_factory=RetryLimits)
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
     copies_depend_on: str = ""
+    namespace: str = ""
+    uid: str = ""
+    take_over_from: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace, if it has one."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return what holds for a table."""

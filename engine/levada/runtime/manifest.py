@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
 """The variable that tells that somebody runs `levada copy` for what is ordered: the operator, in its drivers' pods."""
 
+PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
+"""The variable with the UID of the Pipeline object. The operator sets it in every pod."""
+
+TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
+"""The variable with the UID of the owner that the Pipeline takes over from."""
+
 _SSL_MODES: Final[Mapping[TlsMode, str]] = {
     TlsMode.DISABLE: "disable",
     TlsMode.REQUIRE: "require",
@@ -180,6 +186,9 @@ def pipeline_config(
         retries=_retries(spec.retries),
         on_unrepresentable=spec.on_unrepresentable,
         copies_depend_on=_copies_depend_on(spec),
+        namespace=manifest.metadata.namespace,
+        uid=os.environ.get(PIPELINE_UID, ""),
+        take_over_from=os.environ.get(TAKE_OVER_FROM, ""),
     )
 
 

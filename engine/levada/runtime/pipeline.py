@@ -33,6 +33,7 @@ from levada.runtime.fencing import require_epoch
 from levada.runtime.live import LiveConfig, require_same
 from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
 from levada.runtime.overtaking import overtake
+from levada.runtime.ownership import Claim, claim
 from levada.runtime.placement import refuse_collisions
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.published import read_gaps
@@ -116,6 +117,7 @@ class Pipeline:
         self._worker: CaptureWorker | None = None
         self._thread: threading.Thread | None = None
         self._epoch = 0
+        self._claim: Claim | None = None
         self._staging: Staging | None = None
         self._looks: StorageLooks | None = None
         self._ledger = StoredLedger(store, durable=False)
@@ -132,7 +134,8 @@ class Pipeline:
 
         This machine, the staging area and the destination are checked before anything is made at the source. A start
         that fails takes back the slot, publication and trigger that it made. Raise NeedsOperator
-        ``pipeline_already_started`` for an object that was started before, and what keeps the pipeline from starting.
+        ``pipeline_already_started`` for an object that was started before, ``not_the_owner`` for what belongs to
+        another Pipeline, and what else keeps the pipeline from starting.
         """
         with self._stop_lock:
             if self._starter is not None:
@@ -149,6 +152,8 @@ class Pipeline:
             self._error = as_levada_error(error)
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
             self._take_back(error)
+            if self._claim is not None and not isinstance(error, StaleEpoch):
+                self._claim.give_back()
             self._close()
             self._ended.set()
             raise
@@ -264,6 +269,7 @@ class Pipeline:
         self._spark = self._spark or spark_session(f"levada {config.name}")
         staging = self._staging = open_staging(config.staging)
         self._probe(staging)
+        self._claim = claim(config, store, staging)
         self._epoch = store.next_epoch()
         store.load_table_schemas()
         store.load_table_replication_states()
@@ -294,7 +300,8 @@ class Pipeline:
         config, store = self.config, self._store
         assert self._staging is not None
         log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
-        source = prepare_source(config, store, record, log, self._take_tables, lost)
+        owner = None if self._claim is None else self._claim.owner
+        source = prepare_source(config, store, record, log, self._take_tables, lost, owner=owner)
         if self._source is not None:
             self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
@@ -331,6 +338,9 @@ class Pipeline:
     def _take_back(self, error: BaseException) -> None:
         """Undo what a failed start made at the source, unless another process has taken the pipeline over."""
         if self._before is None or isinstance(error, StaleEpoch):
+            return
+        if isinstance(error, LevadaError) and error.code == "not_the_owner":
+            # It was refused before it made anything, and what has come since is the owner's.
             return
         try:
             # Refused if another process has taken the pipeline over meanwhile: then the slot is that one's.

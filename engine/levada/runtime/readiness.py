@@ -23,12 +23,14 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.controls import MadeAs, made
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.manifest import make_destination, open_store, pipeline_config
+from levada.runtime.ownership import holdings, identify, refuse
 from levada.runtime.placement import place_problems
 from levada.runtime.retries import mends_itself
 from levada.runtime.source import check_source, covered_tables
 from levada.runtime.spark import borrowed_session
 from levada.runtime.staging_area import open_staging, start_makes_room
 from levada.spec import Manifests
+from levada.stores.interface import OwnerRecord
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
 from levada.values import TableId
@@ -52,15 +54,17 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     except LevadaError as error:
         problems.append(_problem(error))
     problems += _staging_problems(config)
+    problems += _owner_problems(manifests, config, stored)
     problems += _destination_problems(manifests, secrets, config, stored)
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What the store keeps: whether a table was copied, and what each was copied as, where that can be read."""
+    """The part of the store that a check needs: whether a table was copied, the owner, and each table's last copy."""
 
     begun: bool = False
+    owner: OwnerRecord | None = None
     copied_as: Mapping[TableId, MadeAs] = field(default_factory=dict)
 
 
@@ -90,7 +94,8 @@ def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
         store.load_table_controls()
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
-        return _Stored(begun, {t: before for t in states if (before := made(store.get_table_controls(t))) is not None})
+        copied_as = {t: before for t in states if (before := made(store.get_table_controls(t))) is not None}
+        return _Stored(begun, store.get_owner_record(), copied_as)
     finally:
         store.close()
 
@@ -104,6 +109,16 @@ def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
             yield _problem(error, _warning_if(start_makes_room(error, staging, config.name)))
     except LevadaError as error:
         yield _problem(error)
+
+
+def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
+    owner = identify(config, stored.owner, volatile=manifests.pipeline.spec.store.memory is not None)
+    try:
+        refuse(config, owner, holdings(config, stored.owner, open_staging(config.staging)))
+    except LevadaError as error:
+        # Other errors were reported by the checks of the source and the staging area.
+        if error.code in ("not_the_owner", "owner_unreadable"):
+            yield _problem(error)
 
 
 def _destination_problems(

@@ -23,7 +23,13 @@ from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import PublicationState, read_publication_state
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
-from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage, leave_out_unidentified
+from levada.postgres.publications import (
+    CoverageReport,
+    ensure_coverage,
+    inspect_coverage,
+    leave_out_unidentified,
+    mark_publication,
+)
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
@@ -31,13 +37,14 @@ from levada.runtime.deciding import is_void
 from levada.runtime.doubts import Doubts
 from levada.runtime.fencing import require_epoch
 from levada.runtime.lost_state import require_state
+from levada.runtime.ownership import claim_source
 from levada.runtime.phases import at_restart
 from levada.runtime.published import intends_slot, keep_publication, unreadable_slot
 from levada.runtime.source_record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +95,12 @@ def prepare_source(
     log: SegmentLog,
     found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
     lost: SlotLost | None = None,
+    *,
+    owner: PipelineOwner | None = None,
 ) -> SourceState:
     """Check the source, and make the publication and the slot where they are missing.
+
+    ``owner`` is this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if they belong to another one.
 
     ``found`` receives the tables before the slot is verified. ``lost`` is the error that ended a running pipeline whose
     policy is to copy every table again. Raise NeedsOperator ``preflight_failed`` with all problems. Raise SlotLost when
@@ -102,10 +113,14 @@ def prepare_source(
             _log.warning("%s [%s]", problem.message, problem.code)
     refuse(problems)
     with config.source.connect(application="start") as connection:
+        if owner is not None:
+            claim_source(config, connection, owner)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
         tables = discover(config, connection, store.get_table_replication_states(), lambda: require_epoch(store))
         _require_tables(config, tables)
+        if owner is not None and config.publication.managed:
+            mark_publication(connection, config.publication.name, owner)
         found(tables.published)
         install_ddl_trigger(connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)

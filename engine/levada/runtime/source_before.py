@@ -13,8 +13,9 @@ from levada.errors import LevadaError
 from levada.postgres.ddl import TRIGGER, remove_ddl_trigger
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import drop_publication, read_publication
-from levada.postgres.slots import drop_slot, inspect_slot, pipelines
+from levada.postgres.slots import drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig
+from levada.stores.slot_owners import slots_of_others
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def _take_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
     if now.slot and not before.slot:
         drop_slot(connection, config.slot.name, wait_s=0)
         _log.info("slot %s is dropped again", config.slot.name)
-    if now.trigger and not before.trigger and not pipelines(connection) - {config.name}:
+    if now.trigger and not before.trigger and not slots_of_others(connection, config.slot.name):
         remove_ddl_trigger(connection)
     if not config.publication.managed or now.members is None:
         return

@@ -7,6 +7,7 @@ from typing import Final
 from levada.destinations.iceberg.catalog import read_credentials
 from levada.errors import LevadaError
 from levada.runtime.config import StagingConfig
+from levada.segments.owner_file import OWNER_FILE
 from levada.segments.staging import Staging
 
 _STORE_PROPERTIES: Final = ("s3.", "client.")
@@ -28,4 +29,4 @@ def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> boo
     A start removes those that no segment names, and frees the others as it applies them. Refusing that start would
     keep the staging area full.
     """
-    return error.code == "staging_full" and bool(staging.list(pipeline))
+    return error.code == "staging_full" and bool(staging.list(pipeline).keys() - {OWNER_FILE})

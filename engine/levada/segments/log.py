@@ -14,6 +14,7 @@ from levada.locations import lies_below
 from levada.segments.checksums import DamageError, VersionError
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
+from levada.segments.owner_file import owner_file
 from levada.segments.staging import Staging
 from levada.segments.writer import SegmentWriter
 from levada.values import Lsn, TableId
@@ -67,6 +68,7 @@ class SegmentLog:
         listed = self.staging.list(self.pipeline)
         manifests = self.list()
         named = {f.path for m in manifests for f in m.files} | {f"{self.pipeline}/{m.name}.json" for m in manifests}
+        named.add(owner_file(self.pipeline))
         garbage = [path for n in listed if (path := f"{self.pipeline}/{n}") not in named]
         check()
         for path in garbage:

@@ -110,6 +110,26 @@ class Staging:
             os.replace(temporary, f"{folder}/{name}")
             self._sync(folder)
 
+    def create(self, path: str, content: bytes) -> None:
+        """Make a small file visible unless there is one of that name. On an object store the last of several wins."""
+        _, root = self._place()
+        if not self._local:
+            self.publish(path, content, naming=())
+            return
+        with self.writing(path):
+            folder, _, name = f"{root}/{path}".rpartition("/")
+            private_folders(Path(root), Path(folder))
+            temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
+            try:
+                Path(temporary).write_bytes(content)
+                self._sync(temporary)
+                with suppress(FileExistsError):
+                    os.link(temporary, f"{folder}/{name}")
+            finally:
+                with suppress(OSError):
+                    os.unlink(temporary)
+            self._sync(folder)
+
     def remove(self, path: str) -> None:
         """Remove a file; not an error if it is gone already."""
         fs, root = self._place()

@@ -6,7 +6,7 @@ The models are the one source of the manifests' form: of the CRDs, of what the c
 from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
 from levada.spec.manifests import EffectiveTable, Manifests, load_manifests, parse_manifest, table_settings
 from levada.spec.model import Change, changed_fields, with_hot_fields
-from levada.spec.names import state_names
+from levada.spec.names import default_object_name, state_names
 from levada.spec.pipeline import (
     API_VERSION,
     CopyDriver,
@@ -43,6 +43,7 @@ __all__ = [
     "Tables",
     "TlsMode",
     "changed_fields",
+    "default_object_name",
     "format_bytes",
     "json_schema",
     "load_manifests",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -49,9 +50,21 @@ LakeTable = Annotated[str, Field(pattern=_LAKE_TABLE, max_length=255)]
 """A table's name in the lake, empty for the source's."""
 
 
-def default_object_name(pipeline: str) -> str:
-    """Name the slot and the publication of a pipeline whose manifest names none."""
-    return f"levada_{pipeline.replace('-', '_')}"
+MAX_SLOT_NAME: Final = 63
+"""PostgreSQL's limit for names, in bytes."""
+
+
+def default_object_name(pipeline: str, namespace: str = "") -> str:
+    """Return the name of the slot and the publication of a pipeline whose manifest names none.
+
+    No two pipelines have the same one. A name that would be too long or ambiguous is cut and ends with a digest.
+    """
+    plain = f"levada_{namespace}__{pipeline}" if namespace else f"levada_{pipeline}"
+    plain = plain.replace("-", "_")
+    if len(plain) <= MAX_SLOT_NAME and "--" not in namespace + "/" + pipeline:
+        return plain
+    digest = hashlib.sha256(f"{namespace}/{pipeline}".encode()).hexdigest()[:10]
+    return f"{plain[: MAX_SLOT_NAME - 11]}_{digest}"
 
 
 def state_names(pipeline: str) -> tuple[str, ...]:

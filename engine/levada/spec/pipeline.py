@@ -125,12 +125,12 @@ class PipelineManifest(Model):
     @property
     def slot_name(self) -> str:
         """The replication slot's name, given or derived."""
-        return self.spec.source.slot.name or default_object_name(self.metadata.name)
+        return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
     def publication_name(self) -> str:
         """The publication's name, given or derived."""
-        return self.spec.source.publication.name or default_object_name(self.metadata.name)
+        return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
 
 class CopyDriver(StrEnum):

@@ -65,7 +65,8 @@ class Slot(Model):
     """The replication slot."""
 
     name: SlotName = setting(Change.IMMUTABLE, "")
-    """The slot's name. Empty: levada_ and the Pipeline's name, with _ for -."""
+    """The slot's name. Empty: levada_NAME, or levada_NAMESPACE__NAME where there is a namespace, with _ for -. A name
+    that is too long or ambiguous is cut and ends with a digest."""
     failover: Flag = setting(Change.RESTART, False)
     """Whether PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
@@ -76,7 +77,7 @@ class Publication(Model):
     """The publication."""
 
     name: Annotated[str, Field(max_length=63)] = setting(Change.RESTART, "")
-    """The publication's name. Empty: levada_ and the Pipeline's name, with _ for -."""
+    """The publication's name. Empty: as the slot's default name."""
     management: PublicationManagement = setting(Change.RESTART, PublicationManagement.MANAGED)
     """Managed: made, and extended by the tables selected. External: never changed, only checked."""
 

@@ -9,6 +9,7 @@ from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
     CopyOrder,
     DestinationTableMetadata,
+    OwnerRecord,
     PipelineStore,
     SchemaStore,
     StateStore,
@@ -27,6 +28,7 @@ __all__ = [
     "DestinationTableMetadata",
     "MemoryStorage",
     "MemoryStore",
+    "OwnerRecord",
     "PipelineStore",
     "PostgresStore",
     "SchemaStore",

@@ -10,10 +10,17 @@ from typing import TypeVar
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, PipelineStore, TableAction, TableControls
+from levada.stores.interface import (
+    CopyOrder,
+    DestinationTableMetadata,
+    OwnerRecord,
+    PipelineStore,
+    TableAction,
+    TableControls,
+)
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Storage, table_worker
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -34,6 +41,7 @@ class CachedStore(PipelineStore):
         self._storage = storage
         self._turn = threading.Lock()
         self._epoch = 0
+        self._owner: PipelineOwner | None = None
         self._phases: Mapping[TableId, TableReplicationPhase] = {}
         self._schemas: Mapping[TableId, _Versions] = {}
         self._destinations: Mapping[TableId, DestinationTableMetadata] = {}
@@ -47,8 +55,19 @@ class CachedStore(PipelineStore):
 
     def next_epoch(self) -> int:
         with self._turn:
-            self._epoch = self._storage.next_epoch()
+            self._epoch = self._storage.next_epoch(self._owner)
             return self._epoch
+
+    def get_owner_record(self) -> OwnerRecord | None:
+        with self._turn:
+            return self._storage.load_owner()
+
+    def change_owner_record(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        with self._turn:
+            changed = self._storage.change_owner(expected, now)
+            if changed:
+                self._owner = None if now is None else now.owner
+            return changed
 
     def join(self, epoch: int) -> None:
         with self._turn:

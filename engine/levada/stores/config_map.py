@@ -34,10 +34,10 @@ from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
-from levada.stores.storage import HISTORY, Storage, table_worker
-from levada.values import Lsn, SnapshotId, TableId
+from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 if TYPE_CHECKING:
     from levada.stores.cluster import ConfigMaps, Version
@@ -50,6 +50,7 @@ ROOM_BYTES: Final = 100_000
 """What of it is left to phases, so that a table that finds no more room can be parked."""
 
 _EPOCH: Final = "epoch"
+_OWNER: Final = "owner"
 _WRITE: Final = "write"
 _PROGRESS: Final = "progress"
 _ACTIONS: Final = "actions"
@@ -174,8 +175,9 @@ class ConfigMapStorage(Storage):
 
     # Epochs
 
-    def next_epoch(self) -> int:
+    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
         def taken(data: _Data) -> int:
+            require_owner(_owner(data), owner)
             data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
             return int(data[_EPOCH])
 
@@ -183,6 +185,23 @@ class ConfigMapStorage(Storage):
         for name in self._parts:
             self._change(name, None, lambda data: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
         return epoch
+
+    # The owner
+
+    def load_owner(self) -> OwnerRecord | None:
+        return _owner(self._read(self._head).data)
+
+    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        def change(data: _Data) -> bool:
+            if _owner(data) not in (expected, now):
+                return False
+            data.pop(_OWNER, None)
+            if now is not None:
+                owner = None if now.owner is None else [now.owner.uid, now.owner.name]
+                data[_OWNER] = json.dumps([owner, now.slot, now.publication])
+            return True
+
+        return self._change(self._head, None, change)
 
     # Requests
 
@@ -349,7 +368,7 @@ class ConfigMapStorage(Storage):
 
     def delete_all(self, epoch: int) -> None:
         def delete(data: _Data) -> None:
-            for key in data.keys() - {_EPOCH, _WRITE}:
+            for key in data.keys() - {_EPOCH, _WRITE, _OWNER}:
                 del data[key]
 
         for name in (self._head, *self._parts):
@@ -398,6 +417,13 @@ def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
 
 def _put(key: str, value: str, content: dict[str, Any]) -> None:
     content[key] = value
+
+
+def _owner(data: Mapping[str, str]) -> OwnerRecord | None:
+    if _OWNER not in data:
+        return None
+    owner, slot, publication = json.loads(data[_OWNER])
+    return OwnerRecord(None if owner is None else PipelineOwner(*owner), slot, publication)
 
 
 def _order(state: _Table) -> CopyOrder | None:

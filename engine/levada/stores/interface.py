@@ -15,7 +15,7 @@ from enum import StrEnum
 from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import TableReplicationPhase
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,15 @@ class CopyOrder:
     epoch: int
     worker: str = ""
     answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The Pipeline that owns the stored state, None if it was released, and the slot and publication it goes with."""
+
+    owner: PipelineOwner | None
+    slot: str
+    publication: str
 
 
 class SchemaStore(ABC):
@@ -218,16 +227,30 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
         """Put ``now`` in the place of ``expected``, in one step; False, and no change, if another is there, or none."""
 
     @abstractmethod
+    def get_owner_record(self) -> OwnerRecord | None:
+        """Return the record of the owner. Read storage, not the cache."""
+
+    @abstractmethod
+    def change_owner_record(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        """Put ``now`` in the place of ``expected``, in one step. Return False, and change nothing, if another is there.
+
+        The owner in ``now`` is this process's: `next_epoch` is refused from then on if storage has another one.
+        """
+
+    @abstractmethod
     def join(self, epoch: int) -> None:
         """Write with the epoch of the driver that this process works for, until another takes the pipeline over."""
 
     @abstractmethod
     def next_epoch(self) -> int:
-        """Take the pipeline over: raise its epoch by one, atomically, and return it; older ones are refused then."""
+        """Raise the pipeline's epoch by one, atomically, and return it. Older ones are refused from then on.
+
+        Raise NeedsOperator ``not_the_owner`` if this process has claimed the pipeline, and storage has another owner.
+        """
 
     @abstractmethod
     def delete_pipeline_state(self) -> None:
-        """Forget everything that is kept of this pipeline but its epoch; not an error if there is nothing."""
+        """Forget all that is kept of this pipeline but its epoch and owner. Not an error if there is nothing."""
 
     @abstractmethod
     def close(self) -> None:

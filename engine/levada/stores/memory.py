@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from levada.errors import StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
-from levada.stores.storage import HISTORY, Storage, table_worker
-from levada.values import Lsn, SnapshotId, TableId
+from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 
 @dataclass(slots=True)
 class _Kept:
     epoch: int = 0
+    owner: OwnerRecord | None = None
     histories: dict[TableId, list[TableReplicationPhase]] = field(default_factory=dict)
     schemas: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = field(default_factory=dict)
     progress: dict[str, Lsn] = field(default_factory=dict)
@@ -49,10 +50,22 @@ class MemoryStorage(Storage):
         with self._kept.lock:
             yield self._kept
 
-    def next_epoch(self) -> int:
+    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
         with self._locked() as kept:
+            require_owner(kept.owner, owner)
             kept.epoch += 1
             return kept.epoch
+
+    def load_owner(self) -> OwnerRecord | None:
+        with self._locked() as kept:
+            return kept.owner
+
+    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        with self._locked() as kept:
+            if kept.owner not in (expected, now):
+                return False
+            kept.owner = now
+            return True
 
     def put_action(self, table: TableId, action: TableAction) -> None:
         with self._locked() as kept:

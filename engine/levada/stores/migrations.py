@@ -102,6 +102,14 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         primary key (pipeline, subject)
     );
     """,
+    """
+    -- The Pipeline that owns the state, NULL once it is released, with the slot and the publication of that state.
+    alter table pipelines
+        add column owner_uid text,
+        add column owner_name text,
+        add column slot text,
+        add column publication text;
+    """,
 )
 
 TABLES: Final = ("store_migrations", *re.findall(r"create table (\w+)", "".join(MIGRATIONS)))

@@ -19,11 +19,11 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import LOGIN_FAILURES, source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
 from levada.stores.migrations import migrate
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
-from levada.stores.storage import HISTORY, Storage, table_worker
-from levada.values import Lsn, SnapshotId, TableId
+from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ _PATIENCE_S: Final = 120.0
 _LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
 _LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
+_OWNER: Final = "SELECT owner_uid, owner_name, slot, publication FROM pipelines WHERE name = %s"
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -129,9 +130,39 @@ class PostgresStorage(Storage):
 
         return self._run(fenced)
 
-    def next_epoch(self) -> int:
+    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
         raising = "UPDATE pipelines SET epoch = epoch + 1 WHERE name = %s RETURNING epoch"
-        return int(self._run(lambda c: _one(c, raising, [self._pipeline])))
+
+        def work(c: _Connection) -> int:
+            require_owner(self._locked_owner(c), owner)
+            return int(_one(c, raising, [self._pipeline]))
+
+        return self._run(work)
+
+    # The owner
+
+    def load_owner(self) -> OwnerRecord | None:
+        return self._run(lambda c: _owner_record(c.execute(_OWNER, [self._pipeline]).fetchone()))
+
+    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        def change(c: _Connection) -> bool:
+            if self._locked_owner(c) not in (expected, now):
+                return False
+            owner = None if now is None else now.owner
+            c.execute(
+                "UPDATE pipelines SET owner_uid = %s, owner_name = %s, slot = %s, publication = %s WHERE name = %s",
+                [
+                    *((None, None) if owner is None else (owner.uid, owner.name)),
+                    *((None, None) if now is None else (now.slot, now.publication)),
+                    self._pipeline,
+                ],
+            )
+            return True
+
+        return self._run(change)
+
+    def _locked_owner(self, c: _Connection) -> OwnerRecord | None:
+        return _owner_record(c.execute(_OWNER + " FOR NO KEY UPDATE", [self._pipeline]).fetchone())
 
     # Requests
 
@@ -420,6 +451,13 @@ def _one(connection: _Connection, statement: LiteralString, parameters: list[Any
     row = connection.execute(statement, parameters).fetchone()
     assert row is not None
     return row[0]
+
+
+def _owner_record(row: tuple[Any, ...] | None) -> OwnerRecord | None:
+    if row is None or row[2] is None:
+        return None
+    uid, name, slot, publication = row
+    return OwnerRecord(PipelineOwner(uid, name) if uid else None, slot, publication)
 
 
 def _phase_text(phase: TableReplicationPhase) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from levada.errors import LevadaError
+from levada.owners import not_the_owner
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, TableAction, TableControls
+from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
-from levada.values import Lsn, SnapshotId, TableId
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 HISTORY: Final = 16
 """How many phases of a table are kept, the current one included; older ones are forgotten."""
@@ -26,6 +27,13 @@ def resync_worker(table: TableId) -> str:
     return f"resync_{int(table)}"
 
 
+def require_owner(record: OwnerRecord | None, mine: PipelineOwner | None) -> None:
+    """Raise NeedsOperator ``not_the_owner`` if the record has an owner that is not this process's, if it has one."""
+    theirs = None if record is None else record.owner
+    if mine is not None and theirs is not None and theirs.uid != mine.uid:
+        raise not_the_owner("the state in the store", theirs, mine)
+
+
 class Storage(ABC):
     """One pipeline's part of a place that keeps state.
 
@@ -38,8 +46,19 @@ class Storage(ABC):
     """The error of the last attempt, while a call is tried again."""
 
     @abstractmethod
-    def next_epoch(self) -> int:
-        """Raise the kept epoch by one, atomically, and return it."""
+    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
+        """Raise the kept epoch by one, atomically, and return it.
+
+        Call `require_owner` in the same step.
+        """
+
+    @abstractmethod
+    def load_owner(self) -> OwnerRecord | None:
+        """Return the record of the owner."""
+
+    @abstractmethod
+    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        """Do what `PipelineStore.change_owner_record` says. Return True if it was done already."""
 
     @abstractmethod
     def put_action(self, table: TableId, action: TableAction) -> None:
@@ -131,7 +150,7 @@ class Storage(ABC):
 
     @abstractmethod
     def delete_all(self, epoch: int) -> None:
-        """Forget everything but the epoch."""
+        """Forget everything but the epoch and the owner."""
 
     @abstractmethod
     def close(self) -> None:

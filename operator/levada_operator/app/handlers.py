@@ -12,12 +12,6 @@ from levada_operator.names import GROUP, VERSION
 from levada_operator.observe.objects import PipelineKey, read_pipeline
 
 _CLEANUP_AGAIN_S: Final = 3
-_REMAINS: Final = {
-    "slot": "Delete",
-    "state": "Delete",
-    "publication": "Retain",
-    "destinationTables": "Retain",
-}
 
 
 def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
@@ -71,10 +65,10 @@ def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
 
 
 def _needs_cleanup(shell: Shell, body: kopf.Body) -> bool:
-    """Tell whether the Pipeline is to have a finalizer: not if all of it stays, nor if its slot is another's."""
-    policy = _REMAINS | dict(body.get("spec", {}).get("deletionPolicy") or {})
-    if all(policy[key] == "Retain" for key in _REMAINS):
-        return False
+    """Return True if the Pipeline needs a finalizer: all but one that never ran because its slot is another's.
+
+    One whose policy retains everything needs it to release the ownership of what stays.
+    """
     pipeline = read_pipeline(_plain(body))
     return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not shell.world.rivals(pipeline)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from levada.spec import default_object_name
 from levada_operator.decide.rollout import is_updating
 from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_name, driver_pod
 from levada_operator.observe.creation import CreationFailure
@@ -210,7 +211,7 @@ class World:
 def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells slots apart, of a spec that need not be right."""
     source = spec.get("source") or {}
-    slot = (source.get("slot") or {}).get("name") or f"levada_{pipeline.name.replace('-', '_')}"
+    slot = (source.get("slot") or {}).get("name") or default_object_name(pipeline.name, pipeline.namespace)
     host = _resolved(str(source.get("host")), pipeline.namespace)
     return (host, source.get("port", 5432), source.get("database"), slot)
 

@@ -4,7 +4,7 @@
 Step                   Ends when
 =====================  =======================================================================
 stop the driver        its pod is gone
-run the clean-up Job   it succeeded
+run the clean-up Job   it succeeded, or what it would remove is another Pipeline's
 let go                 at once, also when time is over, the namespace goes, or nothing is left
 =====================  =======================================================================
 """
@@ -21,8 +21,8 @@ from levada_operator.decide.plan import Plan
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import CLEANUP_ROLE, build_cleanup_job
 from levada_operator.desired.objects import build_objects
-from levada_operator.desired.owner import Owner
-from levada_operator.names import cleanup_name, driver_name
+from levada_operator.desired.owner import build_owner
+from levada_operator.names import TAKE_OVER_FROM, cleanup_name, driver_name
 from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
@@ -37,14 +37,18 @@ _PATIENCE: Final = timedelta(seconds=60)
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     """Return the next step; ``release`` in the last."""
     manifests = acceptance.manifests
-    if manifests is None or not _something_made(observed, acceptance) or not needs_cleanup(manifests):
+    if manifests is None or not _something_made(observed, acceptance):
         return Plan(release=True)
+    if (refused := _refused(observed)) is not None:
+        message = f"nothing was removed: {refused.message}"
+        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", message),))
     if reason := _hopeless(observed, manifests):
-        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", f"{reason}. {left_behind(manifests)}"),))
+        message = f"{reason}. {left_behind(observed, manifests)}"
+        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", message),))
     if observed.refusals and acceptance.before is not None:
         # A driver section that the API server does not take must not keep the driver that runs from being removed.
         manifests = _with_driver_of(acceptance.before, manifests)
-    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    owner = build_owner(observed, manifests)
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
         note = _note(observed, "CleanupStarted", "the driver is being stopped")
@@ -65,14 +69,8 @@ def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
     return Manifests(pipeline.model_copy(update={"spec": spec}), manifests.table_syncs)
 
 
-def needs_cleanup(manifests: Manifests) -> bool:
-    """Tell whether the policy has anything removed."""
-    policy = manifests.pipeline.spec.deletion_policy
-    return Remains.DELETE in (policy.slot, policy.state, policy.publication, policy.destination_tables)
-
-
-def left_behind(manifests: Manifests) -> str:
-    """Name what may be left at the source, and the SQL that removes it."""
+def left_behind(observed: Observed, manifests: Manifests) -> str:
+    """Name the things that may be left, the SQL that removes them, and the way for another Pipeline to use the rest."""
     pipeline = manifests.pipeline
     policy, source = pipeline.spec.deletion_policy, pipeline.spec.source
     parts = []
@@ -86,7 +84,11 @@ def left_behind(manifests: Manifests) -> str:
         parts.append(f'The publication may be left: DROP PUBLICATION IF EXISTS "{name}"')
     if policy.destination_tables is Remains.DELETE:
         parts.append("The tables at the destination may be left")
-    return "; ".join(parts) or "Its state may be left in the store"
+    parts.append(
+        "What is left still belongs to this Pipeline; another one takes it over by the annotation"
+        f" {TAKE_OVER_FROM}={observed.pipeline.uid}"
+    )
+    return "; ".join(parts)
 
 
 def _something_made(observed: Observed, acceptance: Acceptance) -> bool:
@@ -128,6 +130,11 @@ def _image_trouble(observed: Observed) -> Trouble | None:
     return None
 
 
+def _refused(observed: Observed) -> Termination | None:
+    """Return the end of a clean-up that met the property of another Pipeline, which no attempt may remove."""
+    return next((end for end in _ends(observed) if end.code == "not_the_owner"), None)
+
+
 def _ends(observed: Observed) -> list[Termination]:
     pods = sorted((p for p in observed.pods if p.role == CLEANUP_ROLE), key=lambda p: p.created)
     return [p.last_termination for p in pods if p.last_termination is not None]
@@ -146,7 +153,10 @@ def _removed(manifests: Manifests) -> str:
         "publication": policy.publication,
         "destination tables": policy.destination_tables,
     }
-    return "removed: " + ", ".join(name for name, what in named.items() if what is Remains.DELETE)
+    removed = [name for name, what in named.items() if what is Remains.DELETE]
+    retained = [name for name, what in named.items() if what is Remains.RETAIN]
+    done = {"removed": removed, "retained for another Pipeline": retained}
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names)
 
 
 def _note(observed: Observed, reason: str, message: str) -> Note:

@@ -23,7 +23,7 @@ from levada_operator.decide.table_status import table_ready, table_status
 from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
 from levada_operator.desired.manifest import says_something
 from levada_operator.desired.objects import build_objects
-from levada_operator.desired.owner import Owner
+from levada_operator.desired.owner import Owner, build_owner
 from levada_operator.desired.table_sync import build_table_sync, build_tie
 from levada_operator.names import copy_name
 from levada_operator.observe.objects import Body, ObjectKey, Refusal, TableSyncObject
@@ -70,7 +70,7 @@ def _rehearsal(
     if manifests is None or observed.pipeline.deleting_since is not None:
         return ()
     driver = [body for body in apply if body["kind"] == "StatefulSet"]
-    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    owner = build_owner(observed, manifests)
     changed = any(body["kind"] == "ConfigMap" for body in apply)
     executors = build_executor_rehearsal(owner) if changed and manifests.pipeline.spec.executor.pod_template else None
     return (*driver, *([] if executors is None else [executors]))
@@ -83,7 +83,7 @@ def _still(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refus
 
 
 def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -> Plan:
-    owner = Owner(manifests, observed.pipeline.namespace, observed.pipeline.uid, observed.surroundings)
+    owner = build_owner(observed, manifests)
     desired = build_objects(owner, running=not manifests.pipeline.spec.suspend)
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _KEPT]

@@ -8,6 +8,7 @@ from typing import Any
 from levada.spec import Manifests, PipelineSpec
 from levada_operator.names import API_VERSION, driver_name, executor_name, labels
 from levada_operator.observe.objects import Surroundings
+from levada_operator.observe.observed import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Owner:
     namespace: str
     uid: str
     surroundings: Surroundings
+    take_over_from: str = ""
+    """The UID of the owner that the Pipeline takes over from. Empty: of none."""
 
     @property
     def name(self) -> str:
@@ -43,6 +46,12 @@ class Owner:
     def executor_account(self) -> str:
         """The account of the executors. Their pods never get its token for the API server."""
         return self.spec.driver.service_account.name or executor_name(self.name)
+
+
+def build_owner(observed: Observed, manifests: Manifests) -> Owner:
+    """Return the owner of a Pipeline's objects under that accepted manifest."""
+    pipeline = observed.pipeline
+    return Owner(manifests, pipeline.namespace, pipeline.uid, observed.surroundings, pipeline.take_over_from)
 
 
 def build_object(

@@ -78,6 +78,9 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
         "SPARK_LOCAL_DIRS": f"{WORK_DIR}/spark",
     }
+    environment["LEVADA_PIPELINE_UID"] = owner.uid
+    if owner.take_over_from and name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
+        environment["LEVADA_TAKE_OVER_FROM"] = owner.take_over_from
     if name == DRIVER_CONTAINER:
         environment["LEVADA_DEDICATED_COPIES"] = "1"
     if name == PREFLIGHT_CONTAINER:

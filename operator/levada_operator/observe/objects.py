@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP
+from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
 
 Body = Mapping[str, Any]
 
@@ -39,6 +39,7 @@ class PipelineObject:
     status: Body
     deleting_since: datetime | None = None
     skip_cleanup: bool = False
+    take_over_from: str = ""
     finalizers: tuple[str, ...] = ()
 
     @property
@@ -137,6 +138,7 @@ def read_pipeline(body: Body) -> PipelineObject:
         status=body.get("status") or {},
         deleting_since=read_time(deleting) if deleting else None,
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
+        take_over_from=annotations.get(TAKE_OVER_FROM, "").strip(),
         finalizers=tuple(metadata.get("finalizers") or ()),
     )
 

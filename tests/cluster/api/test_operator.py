@@ -10,11 +10,15 @@ from typing import Any
 from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually, make_pod
 from tests.operator.samples import document, error_document, merge, spec, table_document
 
-SQL = "SELECT pg_drop_replication_slot('levada_shop')"
-
+from levada.spec import default_object_name
 
 NO_NODE = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody"}}}}
 """Where the cluster has a node, its pods would be started: here they are written by hand."""
+
+
+def sql(kubectl: Kubectl) -> str:
+    """Return the statement that drops the slot of the namespace's Pipeline."""
+    return f"SELECT pg_drop_replication_slot('{default_object_name('shop', kubectl.namespace)}')"
 
 
 def shop(name: str = "shop", **changes: Any) -> dict[str, Any]:
@@ -224,7 +228,7 @@ def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, dri
 def test_second_pipeline_on_a_slot_never_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
     """The younger of two says which is the older, has no finalizer, and its deletion harms nothing."""
     streaming(kubectl, driver)
-    kubectl.apply(shop("copy", source={"slot": {"name": "levada_shop"}}))
+    kubectl.apply(shop("copy", source={"slot": {"name": default_object_name("shop", kubectl.namespace)}}))
     eventually(lambda: condition(kubectl, "Accepted", "copy") == ("False", "ConflictingPipeline"))
     assert kubectl.get("statefulset", "copy-driver") is None
     kubectl("delete", "pipeline", "copy", "--timeout=60s")
@@ -248,6 +252,13 @@ def test_deletion_cleans_up(kubectl: Kubectl, operator: Operator, driver: FakeDr
     operator.stop(signal.SIGKILL)
     operator.start()
     assert kubectl.get("pipeline", "shop")["status"]["phase"] == "Deleting"
+    complete(kubectl)
+    eventually(lambda: kubectl.get("pipeline", "shop") is None)
+    assert len(events(kubectl, "CleanupFinished")) == 1
+
+
+def complete(kubectl: Kubectl) -> None:
+    """Write the clean-up Job's success, as its controller would."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = [{"type": t, "status": "True", "lastTransitionTime": now} for t in ("SuccessCriteriaMet", "Complete")]
     # Where there is a controller of Jobs, it may have written when this one began: that stays.
@@ -261,8 +272,6 @@ def test_deletion_cleans_up(kubectl: Kubectl, operator: Operator, driver: FakeDr
         "ready": 0,
     }
     kubectl.patch("job", "shop-cleanup", {"status": done}, "--subresource=status")
-    eventually(lambda: kubectl.get("pipeline", "shop") is None)
-    assert len(events(kubectl, "CleanupFinished")) == 1
 
 
 def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
@@ -270,7 +279,7 @@ def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, d
     streaming(kubectl, driver, deletionPolicy={"cleanupTimeoutSeconds": 30})
     deleted(kubectl)
     eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
-    assert SQL in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+    assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
 
 
 def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
@@ -278,7 +287,7 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
     streaming(kubectl, driver)
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
     kubectl("delete", "pipeline", "shop", "--timeout=60s")
-    assert SQL in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+    assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
 
 
 def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None) -> None:
@@ -287,15 +296,35 @@ def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
     eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
     found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={kubectl.namespace}")
-    assert any(SQL in e["message"] for e in found)
+    assert any(sql(kubectl) in e["message"] for e in found)
 
 
 def test_everything_goes_with_its_pipeline(
     kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None
 ) -> None:
-    """What the Pipeline owned is removed by Kubernetes, the TableSyncs too."""
+    """What the Pipeline owned is removed by Kubernetes, the TableSyncs too. What it retains is released first."""
     streaming(kubectl, driver, deletionPolicy={"slot": "Retain", "state": "Retain"})
     eventually(lambda: len(kubectl.get("tablesyncs")) == 2)
-    assert "finalizers" not in kubectl.get("pipeline", "shop")["metadata"]
-    kubectl("delete", "pipeline", "shop", "--timeout=60s")
+    deleted(kubectl)
+    eventually(lambda: kubectl.get("job", "shop-cleanup"))
+    complete(kubectl)
+    eventually(lambda: kubectl.get("pipeline", "shop") is None)
     eventually(lambda: kubectl.get("tablesyncs,statefulset,configmap", "", "-l", "levada.dev/pipeline=shop") == [])
+
+
+def test_pods_know_whose_they_are(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """Every container has the Pipeline's UID. The annotation of a takeover reaches the driver and its check."""
+    streaming(kubectl, driver)
+    uid = kubectl.get("pipeline", "shop")["metadata"]["uid"]
+
+    def given(name: str) -> list[str | None]:
+        pod = kubectl.get("statefulset", "shop-driver")["spec"]["template"]["spec"]
+        variables = [
+            {e["name"]: e.get("value") for e in c["env"]} for c in (*pod["initContainers"], *pod["containers"])
+        ]
+        return [v.get(name) for v in variables]
+
+    assert given("LEVADA_PIPELINE_UID") == [uid, uid]
+    assert given("LEVADA_TAKE_OVER_FROM") == [None, None]
+    kubectl("annotate", "pipeline", "shop", "levada.dev/take-over-from=uid-of-another")
+    eventually(lambda: given("LEVADA_TAKE_OVER_FROM") == ["uid-of-another"] * 2)

@@ -20,6 +20,7 @@ from tests.cluster.node.lake import read_table
 from tests.operator.samples import merge
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.spec import default_object_name
 
 SHOP: Final = Path(__file__).parents[3] / "examples" / "shop"
 sys.path.append(str(SHOP))
@@ -28,7 +29,6 @@ from compare import differences  # type: ignore[import-not-found]  # noqa: E402 
 TABLES: Final = ("customers", "products", "orders", "order_items", "payments", "baskets")
 ROLE: Final = "levada"
 PASSWORD: Final = "only-a-test"
-SLOT: Final = "levada_shop"
 USER: Final = 185
 """The user of the image."""
 
@@ -53,13 +53,18 @@ class Place:
             for statement in statements:
                 connection.execute(statement.encode())
 
+    @property
+    def slot_name(self) -> str:
+        """The name of the Pipeline's slot, which has the namespace in it."""
+        return default_object_name("shop", self.kubectl.namespace)
+
     def slot(self) -> dict[str, Any] | None:
         """Return what PostgreSQL says of the slot: active, and the bytes of lag."""
         with self.connect() as connection:
             row = connection.execute(
                 "SELECT active, pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots"
                 " WHERE slot_name = %s",
-                [SLOT],
+                [self.slot_name],
             ).fetchone()
         return None if row is None else {"active": row[0], "lag": int(row[1])}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.kubectl import Kubectl, eventually
-from tests.cluster.node.place import SLOT, Place
+from tests.cluster.node.place import Place
 
 
 def test_deletion_ends_without_the_source(place: Place) -> None:
@@ -12,7 +12,10 @@ def test_deletion_ends_without_the_source(place: Place) -> None:
     place.ready()
     place.server.stop("immediate")
     place.kubectl("delete", "pipeline", "shop", "--timeout=240s")
-    assert f"SELECT pg_drop_replication_slot('{SLOT}')" in eventually(lambda: place.events("CleanupAbandoned"))[0]
+    assert (
+        f"SELECT pg_drop_replication_slot('{place.slot_name}')"
+        in eventually(lambda: place.events("CleanupAbandoned"))[0]
+    )
 
 
 def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
@@ -22,4 +25,4 @@ def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
     name = place.kubectl.namespace
     cluster("delete", "namespace", name, "--timeout=240s")
     found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={name}")
-    assert any(SLOT in event["message"] for event in found)
+    assert any(place.slot_name in event["message"] for event in found)

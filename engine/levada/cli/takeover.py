@@ -1,0 +1,28 @@
+"""`levada takeover`: make this pipeline the owner of what belongs to a former one. May be run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from levada.cli.exits import Exit
+from levada.cli.output import console
+from levada.runtime.manifest import open_store, pipeline_config
+from levada.runtime.ownership import take_over
+from levada.runtime.staging_area import open_staging
+from levada.spec import Manifests
+
+
+def takeover(manifests: Manifests, secrets: Path | None, work_dir: Path, former: str, *, confirmed: bool) -> Exit:
+    """Ask unless ``confirmed``, and take over. An engine of the former owner ends by that."""
+    if not confirmed and not typer.confirm(f"End every engine of {former}, and take over what it owns?"):
+        raise typer.Abort
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    store = open_store(manifests, config)
+    try:
+        owner = take_over(config, store, open_staging(config.staging), former)
+    finally:
+        store.close()
+    console().print(f"the owner of pipeline {config.name} is {owner}", markup=False)
+    return Exit.OK

@@ -1,0 +1,48 @@
+"""The owners of the slots of a database, as the stores in it have them: PostgreSQL keeps no comment on a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.postgres.failures import source_errors
+from levada.postgres.slots import database_slots, parse_slot_name
+from levada.values import PipelineOwner
+
+# Another role's table is not read: its row-level policies would run with the rights of this role.
+_STORES: Final = """
+SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = 'pipelines' AND c.relkind = 'r' AND NOT c.relrowsecurity
+AND (pg_catalog.pg_has_role(current_user, c.relowner, 'USAGE')
+    OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = c.relowner AND r.rolsuper))
+AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+AND (SELECT count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+    AND a.attname IN ('owner_uid', 'owner_name', 'slot', 'publication')) = 4
+ORDER BY 1
+"""
+
+
+@source_errors("looking for the owner of the slot")
+def slot_owners(conn: psycopg.Connection[Any], slot: str) -> tuple[PipelineOwner, ...]:
+    """Return the Pipelines whose state, in any store of this database that the role may read, goes with the slot."""
+    return tuple(owner for name, owner in _claims(conn) if name == slot)
+
+
+@source_errors("looking for other pipelines of the database")
+def slots_of_others(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
+    """Return the other slots of this database that belong to pipelines, by their names or as a store has it."""
+    claimed = {name for name, _ in _claims(conn)}
+    others = database_slots(conn) - {slot}
+    return frozenset(n for n in others if n in claimed or ((p := parse_slot_name(n)) is not None and p[1] is None))
+
+
+def _claims(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, PipelineOwner]]:
+    for (schema,) in conn.execute(_STORES).fetchall():
+        query = sql.SQL("SELECT slot, owner_uid, owner_name FROM {} WHERE owner_uid IS NOT NULL").format(
+            sql.Identifier(schema, "pipelines")
+        )
+        for slot, uid, name in conn.execute(query).fetchall():
+            yield slot, PipelineOwner(uid, name)

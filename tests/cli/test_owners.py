@@ -1,0 +1,266 @@
+"""Commands of a Pipeline that is not the owner of what it names, over a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cli.test_commands import kept, levada, manifest_of
+from tests.conftest import Database
+from typer.testing import Result
+
+from levada.cli.manifests import folder
+from levada.errors import NeedsOperator
+from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.publications import read_publication_owner
+from levada.runtime.manifest import open_store, pipeline_config
+from levada.runtime.ownership import claim
+from levada.runtime.source import prepare_source
+from levada.runtime.source_record import SourceRecord
+from levada.runtime.staging_area import open_staging
+from levada.segments.log import SegmentLog
+from levada.spec import load_manifests
+from levada.stores.phases import Ready
+from levada.values import Lsn, PipelineOwner
+
+
+class Side:
+    """A Pipeline called ``shop`` in a namespace, whose object has a UID. ``source`` changes that part of its spec."""
+
+    def __init__(
+        self,
+        db: Database,
+        folder: Path,
+        namespace: str,
+        uid: str,
+        *,
+        source: dict[str, object] | None = None,
+        **spec: Any,
+    ) -> None:
+        self.db, self.namespace, self.uid = db, namespace, uid
+        self.path = folder / f"{namespace or 'laptop'}{uid}" / "pipeline.yaml"
+        secret = self.path.parent / "secrets" / "shop-cdc"
+        secret.mkdir(parents=True)
+        (secret / "username").write_text("postgres")
+        (secret / "password").write_text("")
+        body = manifest_of(db, **spec)
+        body["metadata"] = {"name": "shop", **({"namespace": namespace} if namespace else {})}
+        body["spec"]["source"] |= source or {}
+        self.path.write_text(yaml.safe_dump(body))
+
+    def on(self, patch: pytest.MonkeyPatch, command: str, *arguments: str, former: str = "") -> Result:
+        """Run a command as the pods of this Pipeline do."""
+        for name, value in (("LEVADA_PIPELINE_UID", self.uid), ("LEVADA_TAKE_OVER_FROM", former)):
+            patch.setenv(name, value) if value else patch.delenv(name, raising=False)
+        return levada(command, self.path, "--secrets", self.path.parent / "secrets", *arguments)
+
+    def begin(self, former: str = "", staged: int = 0) -> None:
+        """Begin as the engine does, up to the slot and a staged segment."""
+        manifests = load_manifests(self.path.read_text())
+        work_dir = folder(self.path, manifests, None)
+        config = pipeline_config(manifests, secrets=self.path.parent / "secrets", work_dir=work_dir)
+        config = replace(config, uid=self.uid, take_over_from=former)
+        store, staging = open_store(manifests, config), open_staging(config.staging)
+        try:
+            owned = claim(config, store, staging)
+            store.next_epoch()
+            store.load_table_replication_states()
+            store.load_fingerprints()
+            log = SegmentLog(staging, "shop")
+            try:
+                prepare_source(config, store, SourceRecord(store), log, owner=owned.owner)
+            except BaseException:
+                owned.give_back()
+                raise
+            if staged:
+                log.writer(1, Lsn(staged)).commit(Lsn(staged + 1))
+        finally:
+            store.close()
+
+
+def slots(db: Database) -> list[str]:
+    """Return the names of the database's slots."""
+    found = db.query("SELECT slot_name FROM pg_replication_slots WHERE database = %s ORDER BY 1", db.name)
+    return [name for (name,) in found]
+
+
+def test_a_pipeline_of_the_same_name_in_another_namespace_is_refused(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start and its clean-up name both, and change nothing of the first one's slot, rows and publication."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    one, other = Side(db, tmp_path, "a", "uid-a"), Side(db, tmp_path, "b", "uid-b")
+    one.begin()
+    kept(db, "orders", Ready(), "shop")
+    before = db.query("SELECT name, epoch, owner_uid, owner_name, slot FROM levada.pipelines")
+    assert before == [("shop", 2, "uid-a", "a/shop", "levada_a__shop")]
+    with pytest.raises(NeedsOperator) as refused:
+        other.begin()
+    assert refused.value.code == "not_the_owner"
+    done = other.on(monkeypatch, "cleanup", "--yes")
+    assert done.exit_code == 1
+    for said in (refused.value.message, done.stderr):
+        assert "Pipeline a/shop (UID uid-a), and this is Pipeline b/shop (UID uid-b)" in said.replace("\n", " ")
+    assert "kubectl -n b annotate --overwrite pipelines.levada.dev shop levada.dev/take-over-from=uid-a" in done.stderr
+    assert slots(db) == ["levada_a__shop"]
+    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert db.query("SELECT name, epoch, owner_uid, owner_name, slot FROM levada.pipelines") == before
+    with db.connect() as connection:
+        assert read_publication_owner(connection, "levada_a__shop") == PipelineOwner("uid-a", "a/shop")
+    one.begin()
+    assert one.on(monkeypatch, "cleanup", "--yes").exit_code == 0
+    assert slots(db) == []
+
+
+RETAIN = {"deletionPolicy": {"slot": "Retain", "state": "Retain"}}
+
+
+@pytest.fixture
+def orders(db: Database) -> Database:
+    """A database with one table."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    return db
+
+
+def code_of(begin: Callable[[], None]) -> str:
+    """Return the code that a start is refused with."""
+    with pytest.raises(NeedsOperator) as refused:
+        begin()
+    return refused.value.code
+
+
+@pytest.mark.parametrize("spec", [{}, RETAIN], ids=["removed", "retained"])
+def test_a_pipeline_deleted_and_created_again_begins(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, object]
+) -> None:
+    """Its UID is another. Its clean-up has released what stays, also the publication; without one it is refused."""
+    spec = {**spec, "staging": {"uri": f"file://{tmp_path}/staging"}}
+    old, new = (Side(orders, tmp_path, "a", uid, **spec) for uid in ("uid-1", "uid-2"))
+    old.begin(staged=100)
+    kept(orders, "orders", Ready(), "shop")
+    assert code_of(new.begin) == "not_the_owner"
+    for _ in range(2):
+        assert old.on(monkeypatch, "cleanup", "--yes").exit_code == 0
+    assert bool(slots(orders)) == (spec.keys() >= RETAIN.keys())
+    new.begin()
+    record = orders.query("SELECT owner_uid, slot FROM levada.pipelines")
+    assert record == [("uid-2", "levada_a__shop")]
+    assert code_of(old.begin) == "not_the_owner"
+
+
+def test_a_laptop_and_a_cluster_are_two_owners(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is refused what the other owns. A laptop's own later starts are the owner, under the same names only."""
+    cluster, laptop = Side(orders, tmp_path, "a", "uid-1", **RETAIN), Side(orders, tmp_path, "a", "")
+    laptop.begin()
+    laptop.begin()
+    [(uid,)] = orders.query("SELECT owner_uid FROM levada.pipelines")
+    assert uid.startswith("local-")
+    assert code_of(cluster.begin) == "not_the_owner"
+    assert code_of(Side(orders, tmp_path, "", "").begin) == "not_the_owner"
+    cluster.begin(former=uid)
+    assert code_of(laptop.begin) == "not_the_owner"
+    refused = laptop.on(monkeypatch, "check")
+    assert refused.exit_code == 3
+    assert "levada takeover" in refused.stderr.replace("\n", "")
+    assert "--from uid-1" in refused.stderr.replace("\n", " ")
+    assert laptop.on(monkeypatch, "cleanup", "--yes").exit_code == 1
+    assert cluster.on(monkeypatch, "cleanup", "--yes").exit_code == 0
+    laptop.begin()
+
+
+def test_ownership_is_taken_over_by_naming_the_former(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store, publication and staged changes go together, and another UID than the owner's takes nothing."""
+    staging = {"staging": {"uri": f"file://{tmp_path}/staging"}}
+    former, laptop = Side(orders, tmp_path, "a", "uid-1", **staging), Side(orders, tmp_path, "a", "", **staging)
+    former.begin(staged=100)
+    wrong = laptop.on(monkeypatch, "takeover", "--from", "uid-2", "--yes")
+    assert (wrong.exit_code, "[not_the_owner]" in wrong.stderr) == (1, True)
+    for _ in range(2):
+        assert laptop.on(monkeypatch, "takeover", "--from", "uid-1", "--yes").exit_code == 0
+    [(uid, epoch)] = orders.query("SELECT owner_uid, epoch FROM levada.pipelines")
+    assert (uid.startswith("local-"), epoch) == (True, 3)
+    with orders.connect() as connection:
+        assert read_publication_owner(connection, "levada_a__shop") == PipelineOwner(uid, "a/shop")
+    assert code_of(former.begin) == "not_the_owner"
+    laptop.begin()
+    nothing = Side(orders, tmp_path, "c", "uid-3", store={"postgres": {"schema": "others"}})
+    assert "[unknown_owner]" in nothing.on(monkeypatch, "takeover", "--from", "uid-1", "--yes").stderr
+
+
+def test_a_takeover_needs_the_slot_of_the_state(orders: Database, tmp_path: Path) -> None:
+    """The state of another namespace goes with a slot of another name, which the manifest must have."""
+    Side(orders, tmp_path, "a", "uid-1").begin()
+    assert code_of(lambda: Side(orders, tmp_path, "b", "uid-2").begin("uid-1")) == "other_slot"
+    assert orders.query("SELECT owner_uid, epoch FROM levada.pipelines") == [("uid-1", 1)]
+    names: dict[str, object] = {"slot": {"name": "levada_a__shop"}, "publication": {"name": "levada_a__shop"}}
+    Side(orders, tmp_path, "b", "uid-3", source=names).begin("uid-1")
+    assert slots(orders) == ["levada_a__shop"]
+
+
+def test_two_pipelines_that_name_one_slot(orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under other names and in other stores the slot's owner is known still, also with a publication of the user's."""
+    orders.execute("CREATE PUBLICATION mine FOR TABLE orders")
+    source: dict[str, object] = {"slot": {"name": "s"}, "publication": {"name": "mine", "management": "External"}}
+    one, other = (
+        Side(orders, tmp_path, namespace, f"uid-{namespace}", source=source, store={"postgres": {"schema": schema}})
+        for namespace, schema in (("a", "store_a"), ("b", "store_b"))
+    )
+    one.begin()
+    assert code_of(other.begin) == "not_the_owner"
+    assert orders.query("SELECT owner_uid FROM store_b.pipelines") == [(None,)], "a refused start claims nothing"
+    done = other.on(monkeypatch, "cleanup", "--yes")
+    assert (done.exit_code, "slot s belongs to Pipeline a/shop" in done.stderr.replace("\n", " ")) == (1, True)
+    assert slots(orders) == ["s"]
+    assert one.on(monkeypatch, "cleanup", "--yes").exit_code == 0
+    assert slots(orders) == []
+    assert orders.query("SELECT obj_description(oid) FROM pg_publication") == [(None,)]
+
+
+def test_two_sources_that_share_a_staging_area(
+    postgres: EmbeddedPostgres, orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of one name is refused before a segment of the first is removed. The same owner may change source."""
+    with orders.connect() as connection:
+        connection.execute(f"CREATE DATABASE {orders.name}_second".encode())
+    second = Database(postgres, f"{orders.name}_second")
+    second.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    staging = {"staging": {"uri": f"file://{tmp_path}/staging"}}
+    one = Side(orders, tmp_path, "", "", **staging)
+    one.begin(staged=100)
+    before = sorted(p.name for p in (tmp_path / "staging" / "shop").iterdir())
+    assert "owner" in before
+    assert len(before) > 1
+    for side in (Side(second, tmp_path / "2", "", "", **staging), Side(second, tmp_path, "a", "uid-a", **staging)):
+        assert code_of(side.begin) == "not_the_owner"
+        assert side.on(monkeypatch, "cleanup", "--yes").exit_code == 1
+    assert sorted(p.name for p in (tmp_path / "staging" / "shop").iterdir()) == before
+    assert slots(second) == []
+    # A slot's name is used once on a server, and this is one server.
+    moved = Side(second, tmp_path / "3", "", "", source={"slot": {"name": "moved"}}, **staging)
+    [(uid,)] = orders.query("SELECT owner_uid FROM levada.pipelines")
+    assert moved.on(monkeypatch, "takeover", "--from", uid, "--yes").exit_code == 0
+    assert code_of(moved.begin) == "store_empty", "and a resync of all tables is the way on, as of any lost state"
+
+
+def test_the_owner_of_staged_changes_may_change_its_source(
+    postgres: EmbeddedPostgres, orders: Database, tmp_path: Path
+) -> None:
+    """A Pipeline with a UID that finds another server at its address is still the owner, and may resync."""
+    with orders.connect() as connection:
+        connection.execute(f"CREATE DATABASE {orders.name}_upgraded".encode())
+    upgraded = Database(postgres, f"{orders.name}_upgraded")
+    upgraded.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    staging = {"staging": {"uri": f"file://{tmp_path}/staging"}}
+    Side(orders, tmp_path, "a", "uid-1", **staging).begin(staged=100)
+    source: dict[str, object] = {"slot": {"name": "upgraded", "onLost": "Resync"}}
+    after = Side(upgraded, tmp_path / "2", "a", "uid-1", source=source, **staging)
+    after.begin()
+    assert slots(upgraded) == ["upgraded"]

@@ -1,0 +1,72 @@
+"""Two Pipelines of one name in two namespaces, over one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.node.place import Place, secret
+
+
+@pytest.fixture
+def second(place: Place, cluster: Kubectl) -> Iterator[Kubectl]:
+    """A second namespace, with the Secret of the first one's database."""
+    name = f"{place.kubectl.namespace}-b"
+    cluster("create", "namespace", name)
+    other = Kubectl(name)
+    other.apply(secret())
+    yield other
+    other.run("patch", "pipeline", "shop", "--type=merge", "-p", '{"metadata": {"finalizers": null}}', check=False)
+    cluster.run("delete", "namespace", name, "--timeout=100s", check=False)
+
+
+def rows(place: Place) -> tuple[list[tuple[object, ...]], ...]:
+    """Return what the first Pipeline has at the source: its owner, phases and slots."""
+    with place.connect() as c:
+        return tuple(
+            c.execute(query).fetchall()
+            for query in (
+                "SELECT name, owner_uid, owner_name, slot FROM levada.pipelines",
+                "SELECT pipeline, table_id, phase->>'phase' FROM levada.table_phases WHERE is_current ORDER BY 2",
+                "SELECT slot_name FROM pg_replication_slots WHERE NOT temporary",
+            )
+        )
+
+
+def trouble(other: Kubectl) -> Callable[[], str]:
+    """Return a function that returns the message of the second Pipeline's driver, once its check has failed."""
+
+    def message() -> str:
+        status = (other.get("pipeline", "shop") or {}).get("status") or {}
+        found = (c for c in status.get("conditions", ()) if c["type"] == "DriverAvailable")
+        return next((c["message"] for c in found if c["reason"] == "PreflightFailed"), "")
+
+    return message
+
+
+def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
+    """The second is refused with both names; its deletion removes nothing, and the first one goes on with its slot."""
+    place.apply()
+    place.ready()
+    before, first = rows(place), place.kubectl.namespace
+    body = place.manifest(source={"host": f"shop-db.{first}.svc"}, driver={"podTemplate": None})
+    scratch = {"mountPath": "/var/lib/lake", "name": "lake"}
+    body["spec"]["driver"]["podTemplate"] = {
+        "spec": {
+            "containers": [{"name": "driver", "volumeMounts": [scratch]}],
+            "volumes": [{"name": "lake", "emptyDir": {}}],
+        }
+    }
+    second.apply(body)
+    message = eventually(trouble(second), 300)
+    assert f"Pipeline {first}/shop" in message
+    assert f"this is Pipeline {second.namespace}/shop" in message
+    assert "levada.dev/take-over-from=" in message
+    second("delete", "pipeline", "shop", "--timeout=240s")
+    abandoned = [e["message"] for e in second.get("events") if e["reason"] == "CleanupAbandoned"]
+    assert any(f"nothing was removed: the state of pipeline shop in the store belongs to Pipeline {first}/shop" in m
+               for m in abandoned)  # fmt: skip
+    assert rows(place) == before
+    place.execute("UPDATE customers SET name = name || '#'")
+    place.equal()
