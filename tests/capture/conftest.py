@@ -44,6 +44,7 @@ class Capture:
         self.epoch = 0
         self.ddl_messages = ddl_messages
         self.known = Known()
+        self.keeping: Callable[[], None] = lambda: None
         self.worker = self.new_worker()
 
     def prepare(self) -> None:
@@ -90,9 +91,15 @@ class Capture:
         )
         return self.worker
 
-    def remember(self, lsn: Lsn, witness: Witness | None) -> None:
-        """Keep, as the store does, a position that the slot gets."""
-        self.known = Known(staged=lsn, witness=witness, acknowledged=lsn)
+    def remember(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+        """Return what keeps a position that the slot gets, as the store does."""
+
+        def keep() -> None:
+            self.keeping()
+            if lsn > self.known.staged:
+                self.known = Known(staged=lsn, witness=witness, acknowledged=lsn)
+
+        return keep
 
     @contextmanager
     def running(self) -> Iterator[CaptureWorker]:

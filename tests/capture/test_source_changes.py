@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,28 @@ def test_the_newest_segments_are_lost(capture: Capture, db: Database) -> None:
         capture.catch_up()
     assert capture.error is None
     assert capture.column("a", "id") == [1, 4]
+
+
+def test_a_store_that_is_away_keeps_no_change_waiting(capture: Capture, db: Database) -> None:
+    """Changes are staged while a position cannot be kept. It is acknowledged later, as the segments show it too."""
+    away = threading.Event()
+
+    def wait() -> None:
+        if threading.current_thread().name == "levada-position":
+            away.wait(60)
+
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    capture.prepare()
+    capture.new_worker(idle_s=1000.0)
+    with capture.running():
+        capture.keeping = wait
+        for n in range(3):
+            db.execute("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
+            capture.until(lambda n=n: len(capture.landed) > n)  # type: ignore[misc]  # bound
+        away.set()
+    assert capture.error is None
+    assert capture.confirmed() >= capture.landed[-1].end_lsn
+    assert capture.known.staged >= capture.landed[-1].end_lsn
 
 
 def test_a_paused_engine_that_was_superseded_stages_nothing(capture: Capture, db: Database) -> None:

@@ -177,10 +177,11 @@ class CaptureSession:
 
     def _check_pause(self) -> None:
         """Ask after a pause of this process whether it still has the pipeline: staged files know no epoch."""
-        before, self._awake_at = self._awake_at, self._clock()
-        if self._awake_at - before > _PAUSE_S:
+        if self._clock() - self._awake_at > _PAUSE_S:
             with suppress(Transient):
                 self._check()
+        # After the check, which may take long itself while the store is away.
+        self._awake_at = self._clock()
 
     def _idle(self) -> None:
         """With nothing under way, what the server has read and not sent holds nothing for this slot."""

@@ -24,11 +24,11 @@ from levada.values import Lsn, Witness
 class CaptureWorker:
     """Stages one slot's changes. `run` belongs to one thread, the other methods may be called from any.
 
-    ``landed`` receives each manifest once it is durable, before `position` includes it. ``remember`` receives each
-    position that the slot gets, before the slot gets it, with the last transaction below it. ``check`` is called after
-    a pause of the process, and raises StaleEpoch if another process has taken the pipeline over.
-    ``known`` is the engine's knowledge of the source, which every session compares with the server. ``verified``
-    receives the server after each comparison, and the position that its history is verified to. ``verify`` is called
+    ``landed`` receives each manifest once it is durable, before `position` includes it. ``remember`` receives positions
+    with the last transaction below, and returns a function that keeps one before the slot gets it. ``check`` is called
+    after a pause of the process, and raises StaleEpoch if another process has taken the pipeline over. ``known`` is the
+    engine's knowledge of the source, which every session compares with the server. ``verified`` receives the server
+    after each comparison, and the position that its history is verified to. ``verify`` is called
     before each session: what it reports of tables is recorded before anything is staged. ``clock`` is monotonic, in
     seconds.
     """
@@ -43,7 +43,7 @@ class CaptureWorker:
         landed: Callable[[Manifest], None],
         known: Known | None = None,
         verify: Callable[[], None] = lambda: None,
-        remember: Callable[[Lsn, Witness | None], object] = lambda lsn, witness: None,
+        remember: Callable[[Lsn, Witness | None], Callable[[], object]] = lambda lsn, witness: lambda: None,
         verified: Callable[[ServerIdentity, Lsn], object] = lambda identity, start: None,
         check: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -107,6 +107,7 @@ class CaptureWorker:
                 self._run_session(stop)
         finally:
             self.streaming = False
+            self._acknowledger.close()
 
     def _run_session(self, stop: threading.Event) -> None:
         self._find_staged()

@@ -438,10 +438,15 @@ class Pipeline:
             if self._looks is not None:
                 self._looks.soon()
 
-        def remember(lsn: Lsn, witness: Witness | None) -> None:
-            # First the ledger: past this position no segment shows it.
-            self._ledger.keep(log.ledger)
-            record.remember(lsn, witness)
+        def remember(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+            ledger, kept = Ledger(log.ledger.ends), self._ledger
+
+            def keep() -> None:
+                # First the ledger: past this position no segment shows it.
+                kept.keep(ledger)
+                record.remember(lsn, witness)
+
+            return keep
 
         def verified(server: ServerIdentity, start: Lsn) -> None:
             if server != record.identity:
