@@ -422,7 +422,7 @@ UNREAD: dict[str, Observed] = {
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_table_whose_changes_are_not_read_is_not_ready(name: str) -> None:
-    """While nobody reads the WAL, a table is Stale and not Ready, and its lag grows. The Pipeline counts none."""
+    """While no driver reads the WAL, a table is Stale and not Ready, and its lag grows. The Pipeline counts none."""
     whole, table = statuses(UNREAD[name])
     assert (table["phase"], table["lagSeconds"], table["display"]["lag"]) == ("Stale", 300, "5m")
     (ready,) = (c for c in table["conditions"] if c["type"] == "Ready")

@@ -1,4 +1,4 @@
-"""What progress reports of a table while its source cannot be read, or before its copy has begun."""
+"""The progress of a table while its source cannot be read, or before its copy has begun."""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ class CaptureThread:
         return self._worker.connected
 
     def silent_s(self) -> float:
-        """Return for how many seconds no stream has been open, as far as calls of this have seen; 0 while one is."""
+        """Return for how many seconds no stream has been open, as far as earlier calls have seen.
+
+        Return 0 while one is open.
+        """
         now = time.monotonic()
         if self.connected:
             self._connected_at = now

@@ -118,7 +118,7 @@ def pipeline_progress(
     durable: bool,
     silent_s: float,
 ) -> Progress:
-    """Put the parts together; called by the supervisor's thread. ``silent_s`` is as `table_progress` takes it."""
+    """Put the parts together, in the supervisor's thread. ``silent_s`` is as `table_progress` takes it."""
     now_us = time.time_ns() // 1000
     roster = supervisor.roster
     tables = sorted(roster.tables.values(), key=lambda r: r.name)

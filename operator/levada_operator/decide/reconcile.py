@@ -137,7 +137,7 @@ def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
 
 
 def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSyncObject]:
-    """Yield the TableSyncs that the operator made, that nobody has changed, and whose tables are not replicated."""
+    """Yield the TableSyncs that the operator made, that no user has changed, and whose tables are not replicated."""
     if not settled(observed) or observed.progress is None:
         return
     told = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}
