@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.operator.samples import owner
 
-from levada.runtime.spark import _properties, _settings
+from levada.runtime.spark import _START_NOISE, _properties, _settings
 from levada_operator.desired.spark import spark_properties
 
 
@@ -67,3 +67,10 @@ def test_executors_are_given_the_images_jars(operators: dict[str, str]) -> None:
     assert "spark.jars" not in found
     local_cluster = settings({"spark.master": "local-cluster[1,1,512]"})
     assert "iceberg-spark-runtime" in local_cluster["spark.executor.extraClassPath"]
+
+
+def test_a_start_with_the_usual_settings_prints_no_warning() -> None:
+    """Spark warns of every `spark.local.dir`. That is ours, so it is no news to a user. Other lines are shown."""
+    known = "SparkConf: Note that spark.local.dir will be overridden by the value set by the cluster manager (via ...)."
+    assert _START_NOISE.match(known)
+    assert not _START_NOISE.match("SparkConf: The configuration key 'x' has been deprecated")

@@ -33,8 +33,10 @@ _starting = threading.Lock()
 
 _LEVELS: Final = {"ERROR": logging.ERROR, "WARN": logging.WARNING}
 _LEVEL: Final = re.compile(r"(ERROR|WARN) ")
-# Printed by the shell scripts and the JVM before any logging is configured.
-_START_NOISE: Final = re.compile(r"WARNING: Using incubator modules|Picked up |\s*$")
+# Printed by the shell scripts and the JVM before any logging is configured, and by Spark for a setting of our own.
+_START_NOISE: Final = re.compile(
+    r"WARNING: Using incubator modules|Picked up |\s*$|SparkConf: Note that spark\.local\.dir will be overridden"
+)
 
 _JVM_OPTIONS: Final = (
     # Without the second compiler a session starts for 8 CPU seconds instead of 15; compaction takes a third longer.
