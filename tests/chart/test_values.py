@@ -16,7 +16,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 BEGIN, END = "<!-- values -->\n", "<!-- /values -->\n"
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "misspelt": {"watchNamespace": ["data"]},
     "misspelt within": {"image": {"tagg": "1"}},
     "one namespace as text": {"watchNamespaces": "data"},

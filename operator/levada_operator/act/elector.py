@@ -29,7 +29,7 @@ class LeaseKey(NamedTuple):
 class Callbacks:
     """Both are called in the elector's thread. ``lost`` must keep this process from any further write."""
 
-    elected: Callable[[], None]
+    elected: Callable[[], object]
     lost: Callable[[str], None]
 
 

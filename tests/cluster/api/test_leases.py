@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually
+from tests.cluster.api.conftest import FakeDriver, Operator
 from tests.cluster.api.test_operator import streaming
+from tests.cluster.kubectl import Kubectl, eventually
 
 LEADER = "levada_operator_leader"
 
