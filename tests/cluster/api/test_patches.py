@@ -102,14 +102,14 @@ def test_immutable_field_is_refused(drivers: Drivers, path: str) -> None:
 def test_claim_that_may_not_grow_is_told(drivers: Drivers) -> None:
     """The cluster's own refusal is the Pipeline's: here no volume stands behind the claim. Set back, all is well."""
     drivers.kubectl.patch("pipeline", "own", patch_of(CLAIM))
-    eventually(lambda: _driver_available(drivers.kubectl) == "RefusedByCluster")
+    eventually(lambda: _accepted(drivers.kubectl) == "RefusedByCluster")
     drivers.kubectl.patch("pipeline", "own", {"spec": {"staging": {"volumeClaim": {"size": "1Gi"}}}})
-    eventually(lambda: _driver_available(drivers.kubectl) != "RefusedByCluster")
+    eventually(lambda: _accepted(drivers.kubectl) == "Valid")
 
 
-def _driver_available(kubectl: Kubectl) -> str:
+def _accepted(kubectl: Kubectl) -> str:
     conditions = kubectl.get("pipeline", "own").get("status", {}).get("conditions", ())
-    return next((str(c["reason"]) for c in conditions if c["type"] == "DriverAvailable"), "")
+    return next((str(c["reason"]) for c in conditions if c["type"] == "Accepted"), "")
 
 
 def _base(path: str) -> str:
