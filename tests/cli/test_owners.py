@@ -38,7 +38,7 @@ class Side:
         namespace: str,
         uid: str,
         *,
-        source: dict[str, object] | None = None,
+        source: Any = None,
         **spec: Any,
     ) -> None:
         self.db, self.namespace, self.uid = db, namespace, uid
@@ -203,6 +203,25 @@ def test_a_takeover_needs_the_slot_of_the_state(orders: Database, tmp_path: Path
     names: dict[str, object] = {"slot": {"name": "levada_a__shop"}, "publication": {"name": "levada_a__shop"}}
     Side(orders, tmp_path, "b", "uid-3", source=names).begin("uid-1")
     assert slots(orders) == ["levada_a__shop"]
+    assert orders.query("SELECT former_names FROM levada.pipelines") == [(["a/shop"],)]
+
+
+@pytest.mark.parametrize("by_command", [True, False], ids=["by the command", "at the start"])
+def test_a_takeover_into_another_store_keeps_the_former_name(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_command: bool
+) -> None:
+    """The publication and the staged changes name the former owner, whose lake tables are the new one's then."""
+    source: dict[str, object] = {"slot": {"name": "s", "onLost": "Resync"}, "publication": {"name": "p"}}
+    one, other = (
+        Side(orders, tmp_path, namespace, f"uid-{namespace}", source=source, store={"postgres": {"schema": schema}})
+        for namespace, schema in (("a", "store_a"), ("b", "store_b"))
+    )
+    one.begin()
+    if by_command:
+        assert other.on(monkeypatch, "takeover", "--from", "uid-a", "--yes").exit_code == 0
+    else:
+        other.begin("uid-a")
+    assert orders.query("SELECT former_names FROM store_b.pipelines") == [(["a/shop"],)]
 
 
 def test_two_pipelines_that_name_one_slot(orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,46 @@ def test_a_table_of_the_same_pipeline_over_another_source_is_left_alone(hadoop: 
     assert len(items(hadoop)) == 3
 
 
+def test_a_table_of_another_namespaces_pipeline_is_left_alone(hadoop: Lake) -> None:
+    """Two Pipelines of one name over one source and one lake: the second is refused, and nothing is replaced."""
+    copy(hadoop, hadoop.destination(source=Source(), namespace="a"))
+    before = items(hadoop)
+    destination = hadoop.destination(source=Source(), namespace="b")
+    for name, act in acts(hadoop, destination, ORDERS).items():
+        with pytest.raises(NeedsOperator) as caught:
+            act()
+        assert caught.value.code == "table_not_ours", name
+        assert "belongs to Pipeline a/" in caught.value.message
+        assert f"this is Pipeline b/{hadoop.context.pipeline}" in caught.value.message
+    assert hadoop.destination(source=Source(), namespace="b").applied(ORDERS.id) is None
+    assert items(hadoop) == before
+    assert hadoop.destination(source=Source(), namespace="a").applied(ORDERS.id) == hadoop.mark(1000)
+
+
+def test_a_new_owner_has_the_tables_of_the_former(hadoop: Lake) -> None:
+    """The tables get the new owner's name at its start, so that a new Pipeline of the former one's name is refused."""
+    former = hadoop.context.pipeline
+    stream = copy(hadoop, hadoop.destination(source=Source()))
+    destination = hadoop.destination(source=Source(), namespace="a", former_names=lambda: (former,))
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    assert hadoop.iceberg().properties["levada.pipeline"] == f"a/{former}"
+    stream.delete(id=1)
+    apply(hadoop, hadoop.destination(source=Source(), namespace="a"), stream)
+    assert len(items(hadoop)) == 2
+    with pytest.raises(NeedsOperator, match=f"belongs to Pipeline a/{former}"):
+        hadoop.destination(source=Source()).drop_table_for_copy(ORDERS)
+    assert len(items(hadoop)) == 2
+
+
+def test_a_clean_up_removes_the_tables_of_a_former_owner(hadoop: Lake) -> None:
+    """Also one that the new owner has never started with."""
+    copy(hadoop, hadoop.destination(source=Source(), namespace="a"))
+    former = f"a/{hadoop.context.pipeline}"
+    destination = hadoop.destination(source=Source(), namespace="b", former_names=lambda: (former,))
+    destination.drop_table_for_copy(ORDERS)
+    assert hadoop.destination(source=Source(), namespace="a").applied(ORDERS.id) is None
+
+
 def test_a_table_that_takes_another_ones_place_while_it_is_known(hadoop: Lake) -> None:
     """Somebody replaces the table by another pipeline's between two batches: the next batch sees whose it is."""
     other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from tests.stores.conftest import OpenStore
@@ -459,6 +460,25 @@ def test_owner_is_recorded_once(store: PipelineStore, open_store: OpenStore) -> 
     assert open_store("shop").get_owner_record() == released
     assert store.change_owner_record(released, other)
     assert open_store("other").get_owner_record() is None
+
+
+def test_the_full_names_of_former_owners_are_kept(store: PipelineStore, open_store: OpenStore) -> None:
+    """The record of the owner names the former ones, and a released one too, until the state is forgotten."""
+    first = OwnerRecord(PipelineOwner("uid-1", "shop"), "s", "p")
+    assert first.handed_over(PipelineOwner("uid-2", "shop"), "s", "p").former == (), "the same name is no former one"
+    second = first.handed_over(PipelineOwner("uid-2", "a/shop"), "s", "p")
+    released = second.released()
+    third = released.handed_over(PipelineOwner("uid-3", "b/shop"), "s", "p")
+    back = third.handed_over(PipelineOwner("uid-4", "a/shop"), "s", "p")
+    assert [r.former for r in (second, released, third, back)] == [
+        ("shop",),
+        ("shop", "a/shop"),
+        ("shop", "a/shop"),
+        ("shop", "b/shop"),
+    ]
+    for before, now in pairwise((None, first, second, released, third, back, None)):
+        assert store.change_owner_record(before, now)
+        assert open_store("shop").get_owner_record() == now
 
 
 def test_a_former_owner_gets_no_epoch(store: PipelineStore, open_store: OpenStore) -> None:

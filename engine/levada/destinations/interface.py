@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -100,6 +100,8 @@ class DestinationContext:
     destination's capabilities ask for one. ``credentials`` is a mounted folder with a file per key, if one is named.
     ``source`` identifies the source, so that a pipeline of the same name over another source is another owner.
     ``only_checks`` is True in `levada check`: the destination creates nothing, not even when it is opened.
+    ``namespace`` is the Pipeline's, empty outside of Kubernetes. ``former_names`` returns the full names of the
+    pipeline's former owners, whose tables are its own. It reads the store.
     """
 
     pipeline: str
@@ -111,6 +113,13 @@ class DestinationContext:
     on_schema_change: OnSchemaChange = OnSchemaChange.PROPAGATE
     source: Source | None = None
     only_checks: bool = False
+    namespace: str = ""
+    former_names: Callable[[], Collection[str]] = tuple
+
+    @property
+    def full_name(self) -> str:
+        """Return the pipeline's name with its namespace, if it has one."""
+        return f"{self.namespace}/{self.pipeline}" if self.namespace else self.pipeline
 
     def settings(self, table: QualifiedTable) -> TableSettings:
         """Return what was said of the table, else the pipeline's defaults."""

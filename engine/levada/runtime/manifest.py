@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
+from levada.runtime.ownership import former_names
 from levada.runtime.placement import TargetOf
 from levada.runtime.retries import RetryLimits
 from levada.runtime.spark import spark_session, stop_spark
@@ -105,7 +107,9 @@ def build(
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     source = SourceIdentity(config.source)
     work = config.work_dir / "destination"
-    destination, told = make_destination(manifests, config, secrets, spark, work, source)
+    destination, told = make_destination(
+        manifests, config, secrets, spark, work, source, former=partial(former_names, store)
+    )
     return Assembled(config, store, destination, told, spark, source)
 
 
@@ -118,10 +122,12 @@ def make_destination(
     source: SourceIdentity | None = None,
     *,
     only_checks: bool = False,
+    former: Callable[[], Collection[str]] = tuple,
 ) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
     """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
 
-    ``work_dir`` is for the destination's caches. ``only_checks`` is for its context. Raise as `build` does.
+    ``work_dir`` is for the destination's caches. ``only_checks`` is for its context, and so is ``former``, which
+    returns the names of former owners. Raise as `build` does.
     """
     _, settings, _ = _named_destination(manifests)
     told = table_settings(config)
@@ -135,6 +141,8 @@ def make_destination(
         on_schema_change=manifests.pipeline.spec.on_schema_change,
         source=source or SourceIdentity(config.source),
         only_checks=only_checks,
+        namespace=config.namespace,
+        former_names=former,
     )
     private_folder(work_dir)
     kind = destination_class(manifests)

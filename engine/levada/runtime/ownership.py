@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -94,7 +94,7 @@ def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Cla
     owner, new = _claim_store(config, store)
     claimed = Claim(owner, new, config, store, staging)
     try:
-        _claim_staging(config, staging, owner)
+        _claim_staging(config, store, staging, owner)
     except BaseException:
         # Only the record in the store is this start's: the folder is another's.
         if new:
@@ -104,9 +104,16 @@ def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Cla
     return claimed
 
 
-def claim_source(config: PipelineConfig, connection: psycopg.Connection[Any], owner: PipelineOwner) -> None:
-    """Raise NeedsOperator ``not_the_owner`` if the slot or the managed publication belongs to another Pipeline."""
-    refuse(config, owner, source_holdings(config, connection))
+def claim_source(
+    config: PipelineConfig, store: PipelineStore, connection: psycopg.Connection[Any], owner: PipelineOwner
+) -> None:
+    """Raise NeedsOperator ``not_the_owner`` if the slot or the managed publication belongs to another Pipeline.
+
+    The name of the owner that this one takes over from is kept in the store.
+    """
+    held = tuple(source_holdings(config, connection))
+    refuse(config, owner, held)
+    _keep_former(config, store, owner, held)
 
 
 def source_holdings(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Iterator[Holding]:
@@ -129,7 +136,7 @@ def staging_holdings(config: PipelineConfig, staging: Staging) -> Iterator[Holdi
     """Yield the owner of the pipeline's folder, unless it is scratch."""
     folder = read_owner(staging, config.name)
     if folder is not None and staging.durable:
-        yield Holding(f"folder {config.name} of the staging area {staging.uri}", folder)
+        yield Holding(_folder(config, staging), folder)
 
 
 def holdings(config: PipelineConfig, record: OwnerRecord | None, staging: Staging) -> Iterator[Holding]:
@@ -140,11 +147,17 @@ def holdings(config: PipelineConfig, record: OwnerRecord | None, staging: Stagin
         yield from source_holdings(config, connection)
 
 
-def refuse(config: PipelineConfig, owner: PipelineOwner, held: Iterator[Holding]) -> None:
+def refuse(config: PipelineConfig, owner: PipelineOwner, held: Iterable[Holding]) -> None:
     """Raise NeedsOperator ``not_the_owner`` for the first place of another Pipeline, but the one taken over from."""
     for holding in held:
         if holding.owner.uid not in (owner.uid, config.take_over_from):
             raise not_the_owner(holding.place, holding.owner, owner)
+
+
+def former_names(store: PipelineStore) -> tuple[str, ...]:
+    """Return the full names of the pipeline's former owners, as the store has them."""
+    record = store.get_owner_record()
+    return () if record is None else record.former
 
 
 def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
@@ -166,7 +179,7 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     record = store.get_owner_record()
     owner = identify(config, record, volatile=isinstance(store, MemoryStore))
     held = list(holdings(config, record, staging))
-    refuse(config, owner, iter(held))
+    refuse(config, owner, held)
     if not any(h.owner.uid in (former, owner.uid) for h in held):
         raise NeedsOperator(
             "unknown_owner",
@@ -175,6 +188,7 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
         )
     owner = claim(config, store, staging).owner
     store.next_epoch()
+    _keep_former(config, store, owner, held)
     if config.publication.managed:
         with config.source.connect(application="owner") as connection:
             mark_publication(connection, config.publication.name, owner)
@@ -198,14 +212,14 @@ def release(
         replace_owner(staging, config.name, None)
     record = store.get_owner_record()
     if record is not None and record.owner is not None and record.owner.uid == owner.uid:
-        store.change_owner_record(record, None if forget else replace(record, owner=None))
+        store.change_owner_record(record, None if forget else record.released())
 
 
 def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[PipelineOwner, bool]:
     for _ in range(_ATTEMPTS):
         record = store.get_owner_record()
         owner = identify(config, record, volatile=isinstance(store, MemoryStore))
-        wanted = OwnerRecord(owner, config.slot.name, config.publication.name)
+        wanted = (record or OwnerRecord(None, "", "")).handed_over(owner, config.slot.name, config.publication.name)
         if record is not None and (record.owner is None or record.owner.uid != owner.uid):
             if record.owner is not None and record.owner.uid != config.take_over_from:
                 raise not_the_owner(f"the state of pipeline {config.name} in the store", record.owner, owner)
@@ -214,9 +228,7 @@ def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[Pipeline
             if record is not None and record.owner is not None and record.owner.uid != owner.uid:
                 _log.warning("%s takes over from %s", owner, record.owner)
             return owner, record is None
-    raise Transient(
-        "store_contended", f"the owner of pipeline {config.name} was changed by others {_ATTEMPTS} times in a row"
-    )
+    raise _contended(config)
 
 
 def _is_scratch(staging: Staging, holder: PipelineOwner, owner: PipelineOwner) -> bool:
@@ -235,10 +247,35 @@ def _require_names(record: OwnerRecord, wanted: OwnerRecord) -> None:
         )
 
 
-def _claim_staging(config: PipelineConfig, staging: Staging, owner: PipelineOwner) -> None:
+def _keep_former(config: PipelineConfig, store: PipelineStore, owner: PipelineOwner, held: Iterable[Holding]) -> None:
+    """Keep the full name of the owner that this one takes over from, also if the store's state was not that one's."""
+    for name in {h.owner.name for h in held if h.owner.uid == config.take_over_from}:
+        for _ in range(_ATTEMPTS):
+            record = store.get_owner_record()
+            if record is None or record.owner != owner or name in (owner.name, *record.former):
+                break
+            if store.change_owner_record(record, replace(record, former=(*record.former, name))):
+                break
+        else:
+            raise _contended(config)
+
+
+def _contended(config: PipelineConfig) -> Transient:
+    return Transient(
+        "store_contended", f"the owner of pipeline {config.name} was changed by others {_ATTEMPTS} times in a row"
+    )
+
+
+def _claim_staging(config: PipelineConfig, store: PipelineStore, staging: Staging, owner: PipelineOwner) -> None:
     holder = read_owner(staging, config.name) or claim_folder(staging, config.name, owner)
     if holder.uid == owner.uid:
         return
     if holder.uid != config.take_over_from and not _is_scratch(staging, holder, owner):
-        raise not_the_owner(f"folder {config.name} of the staging area {staging.uri}", holder, owner)
+        raise not_the_owner(_folder(config, staging), holder, owner)
+    # Before the folder has no sign of the former owner.
+    _keep_former(config, store, owner, (Holding(_folder(config, staging), holder),))
     replace_owner(staging, config.name, owner)
+
+
+def _folder(config: PipelineConfig, staging: Staging) -> str:
+    return f"folder {config.name} of the staging area {staging.uri}"

@@ -114,7 +114,7 @@ def prepare_source(
     refuse(problems)
     with config.source.connect(application="start") as connection:
         if owner is not None:
-            claim_source(config, connection, owner)
+            claim_source(config, store, connection, owner)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
         tables = discover(config, connection, store.get_table_replication_states(), lambda: require_epoch(store))

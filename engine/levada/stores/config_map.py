@@ -198,7 +198,7 @@ class ConfigMapStorage(Storage):
             data.pop(_OWNER, None)
             if now is not None:
                 owner = None if now.owner is None else [now.owner.uid, now.owner.name]
-                data[_OWNER] = json.dumps([owner, now.slot, now.publication])
+                data[_OWNER] = json.dumps([owner, now.slot, now.publication, now.former])
             return True
 
         return self._change(self._head, None, change)
@@ -422,8 +422,8 @@ def _put(key: str, value: str, content: dict[str, Any]) -> None:
 def _owner(data: Mapping[str, str]) -> OwnerRecord | None:
     if _OWNER not in data:
         return None
-    owner, slot, publication = json.loads(data[_OWNER])
-    return OwnerRecord(None if owner is None else PipelineOwner(*owner), slot, publication)
+    owner, slot, publication, former = json.loads(data[_OWNER])
+    return OwnerRecord(None if owner is None else PipelineOwner(*owner), slot, publication, tuple(former))
 
 
 def _order(state: _Table) -> CopyOrder | None:

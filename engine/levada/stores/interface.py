@@ -54,11 +54,27 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """The Pipeline that owns the stored state, None if it was released, and the slot and publication it goes with."""
+    """The Pipeline that owns the stored state, None if it was released, and the slot and publication it goes with.
+
+    ``former`` has the full names of former owners, each once. Their tables in a lake are the present owner's.
+    """
 
     owner: PipelineOwner | None
     slot: str
     publication: str
+    former: tuple[str, ...] = ()
+
+    def handed_over(self, owner: PipelineOwner, slot: str, publication: str) -> OwnerRecord:
+        """Return the record of the next owner, which may be the present one."""
+        return OwnerRecord(owner, slot, publication, tuple(name for name in self._names() if name != owner.name))
+
+    def released(self) -> OwnerRecord:
+        """Return the record without an owner. Its name is a former one's then."""
+        return OwnerRecord(None, self.slot, self.publication, self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        present = () if self.owner is None else (self.owner.name,)
+        return tuple(dict.fromkeys((*self.former, *present)))
 
 
 class SchemaStore(ABC):

@@ -103,12 +103,14 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
     );
     """,
     """
-    -- The Pipeline that owns the state, NULL once it is released, with the slot and the publication of that state.
+    -- The Pipeline that owns the state, NULL once it is released, with the slot and the publication of that state, and
+    -- the full names of former owners.
     alter table pipelines
         add column owner_uid text,
         add column owner_name text,
         add column slot text,
-        add column publication text;
+        add column publication text,
+        add column former_names text[] not null default '{}';
     """,
 )
 

@@ -36,7 +36,7 @@ _PATIENCE_S: Final = 120.0
 _LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
 _LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
-_OWNER: Final = "SELECT owner_uid, owner_name, slot, publication FROM pipelines WHERE name = %s"
+_OWNER: Final = "SELECT owner_uid, owner_name, slot, publication, former_names FROM pipelines WHERE name = %s"
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -150,10 +150,11 @@ class PostgresStorage(Storage):
                 return False
             owner = None if now is None else now.owner
             c.execute(
-                "UPDATE pipelines SET owner_uid = %s, owner_name = %s, slot = %s, publication = %s WHERE name = %s",
+                "UPDATE pipelines SET owner_uid = %s, owner_name = %s, slot = %s, publication = %s, former_names = %s"
+                " WHERE name = %s",
                 [
                     *((None, None) if owner is None else (owner.uid, owner.name)),
-                    *((None, None) if now is None else (now.slot, now.publication)),
+                    *((None, None, []) if now is None else (now.slot, now.publication, list(now.former))),
                     self._pipeline,
                 ],
             )
@@ -456,8 +457,8 @@ def _one(connection: _Connection, statement: LiteralString, parameters: list[Any
 def _owner_record(row: tuple[Any, ...] | None) -> OwnerRecord | None:
     if row is None or row[2] is None:
         return None
-    uid, name, slot, publication = row
-    return OwnerRecord(PipelineOwner(uid, name) if uid else None, slot, publication)
+    uid, name, slot, publication, former = row
+    return OwnerRecord(PipelineOwner(uid, name) if uid else None, slot, publication, tuple(former))
 
 
 def _phase_text(phase: TableReplicationPhase) -> str:

@@ -197,6 +197,7 @@ class IcebergDestination(Destination):
             if opened is None:
                 return None
             opened.check_intact()
+            self._tables.put_own_name(opened)
             state.mark = opened.metadata.mark
             return state.mark
 

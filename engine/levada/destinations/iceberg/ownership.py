@@ -1,4 +1,4 @@
-"""The owner of an Iceberg table: a pipeline over a source, and one table of that source."""
+"""The owner of an Iceberg table: a pipeline, by its full name, over a source, and one table of that source."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One pipeline over one source. A pipeline of the same name over another source is another owner."""
+    """One pipeline over one source.
+
+    A pipeline of the same name in another namespace, or over another source, is another owner. The tables of the
+    pipeline's former owners are its own.
+    """
 
     context: DestinationContext
 
     def properties(self, name: TableName, schema: ReplicatedTableSchema) -> dict[str, str]:
         """Return the properties that make a table this owner's."""
         return {
-            Property.PIPELINE.value: self.context.pipeline,
+            Property.PIPELINE.value: self.context.full_name,
             Property.SOURCE_ID.value: self._source_id,
             Property.NAME.value: str(name),
             Property.TABLE_ID.value: str(int(schema.id)),
@@ -35,14 +39,18 @@ class Owner:
 
     def owns(self, properties: Mapping[str, str]) -> bool:
         """Return True if the table with these properties is this owner's."""
-        wanted = {Property.PIPELINE: self.context.pipeline, Property.SOURCE_ID: self._source_id}
-        return all(properties.get(key) == value for key, value in wanted.items())
+        return properties.get(Property.SOURCE_ID) == self._source_id and self._has_our_name(properties)
 
     def owned(self, properties: Mapping[str, str]) -> bool:
         """Return True if the table is this pipeline's over a source that it had before."""
         source, made_for = self.context.source, properties.get(Property.SOURCE_ID)
-        ours = properties.get(Property.PIPELINE) == self.context.pipeline
-        return ours and source is not None and bool(made_for) and source.is_former(str(made_for))
+        former = source is not None and bool(made_for) and source.is_former(str(made_for))
+        return former and self._has_our_name(properties)
+
+    def renamed(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return the properties to change in an own table, so that it has the present full name. Empty: none."""
+        name = self.context.full_name
+        return {} if properties.get(Property.PIPELINE) == name else {Property.PIPELINE.value: name}
 
     def require(self, name: TableName, properties: Mapping[str, str], table: TableId) -> None:
         """Raise DestinationChanged unless the table with these properties is this owner's, for that source table.
@@ -78,7 +86,7 @@ class Owner:
         """
         former, source = table_id_of(properties), self.context.source
         if self.owned(properties):
-            _log.warning("%s is a table of the former source of pipeline %s", name, self.context.pipeline)
+            _log.warning("%s is a table of the former source of pipeline %s", name, self.context.full_name)
             return True
         if source is None or former in (None, schema.id) or source_of(properties) != schema.name:
             return False
@@ -91,13 +99,18 @@ class Owner:
     def _source_id(self) -> str:
         return "" if self.context.source is None else str(self.context.source)
 
+    def _has_our_name(self, properties: Mapping[str, str]) -> bool:
+        named = properties.get(Property.PIPELINE)
+        # The former names are in the store, and few tables have one.
+        return bool(named) and (named == self.context.full_name or named in self.context.former_names())
+
     def _owner(self, properties: Mapping[str, str]) -> str:
         pipeline = properties.get(Property.PIPELINE)
         if not pipeline:
             return "was not made by Levada"
-        if pipeline != self.context.pipeline:
-            return f"belongs to pipeline {pipeline}"
-        return f"belongs to another pipeline {pipeline}, over another source database"
+        if pipeline != self.context.full_name:
+            return f"belongs to Pipeline {pipeline}, and this is Pipeline {self.context.full_name}"
+        return f"belongs to another Pipeline {pipeline}, over another source database"
 
 
 def table_id_of(properties: Mapping[str, str]) -> TableId | None:

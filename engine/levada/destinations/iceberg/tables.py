@@ -108,6 +108,15 @@ class Tables:
         except Missing:
             return None
 
+    def put_own_name(self, table: IcebergTable) -> None:
+        """Write the pipeline's full name to an own table that has a former owner's.
+
+        From then on it is not the table of a new Pipeline with the former owner's name.
+        """
+        if renamed := self.owner.renamed(table.metadata.properties):
+            table.set_properties(renamed)
+            _log.info("%s is a former owner's table, and has the name of this pipeline now", table.name)
+
     def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Make the table, and its namespace if it is not there."""
         layout = initial_layout(schema, mode)
