@@ -50,6 +50,7 @@ class Silence:
         self.limit_s = limit_s
         self._at_work = at_work
         self._since = time.monotonic()
+        self._look_at_s = limit_s
         self._logged = False
 
     @property
@@ -60,17 +61,24 @@ class Silence:
     def heard(self) -> None:
         """Begin to count again: something was received."""
         self._since = time.monotonic()
+        self._look_at_s = self.limit_s
 
     def check(self, pid: int, doing: str) -> None:
-        """Raise OperationalError if the limit is over and the backend is not at work."""
-        if self.seconds < self.limit_s:
+        """Raise OperationalError if the limit is over and the backend is not at work.
+
+        A backend that has just ended its work has sent an answer, which may not have arrived. So it is looked at twice.
+        """
+        if self.seconds < self._look_at_s:
             return
-        if self._at_work is None or not self._at_work(pid):
+        if self._at_work is not None and self._at_work(pid):
+            if not self._logged:
+                _log.info("%s: the server is still at work, or waits for running transactions or a lock", doing)
+                self._logged = True
+            self.heard()
+        elif self._at_work is None or self._look_at_s > self.limit_s:
             raise psycopg.OperationalError(f"nothing received for {self.limit_s:g} s, and the server is not at work")
-        if not self._logged:
-            _log.info("%s: the server is still at work, or waits for running transactions or a lock", doing)
-            self._logged = True
-        self.heard()
+        else:
+            self._look_at_s = self.seconds + _POLL_MS / 1000
 
 
 def next_result(pg: pq.abc.PGconn, doing: str, silence: Silence) -> pq.abc.PGresult | None:

@@ -48,11 +48,10 @@ class Claim:
 
     owner: PipelineOwner
     new: bool
-    config: PipelineConfig
     store: PipelineStore
     staging: Staging
 
-    def give_back(self) -> None:
+    def give_back(self, config: PipelineConfig) -> None:
         """Release what this start has claimed first, unless another process has begun with it since.
 
         What cannot be released is logged.
@@ -62,7 +61,7 @@ class Claim:
         try:
             # Refused if another process has the pipeline: then the claim is that one's.
             require_epoch(self.store)
-            release(self.config, self.store, self.staging, self.owner, forget=True)
+            release(config, self.store, self.staging, self.owner, forget=True)
         except LevadaError as error:
             _log.warning("the claim of the failed start stays: %s", error)
 
@@ -92,7 +91,7 @@ def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Cla
     and ``other_slot`` if the state that is taken over goes with another slot or publication.
     """
     owner, new = _claim_store(config, store)
-    claimed = Claim(owner, new, config, store, staging)
+    claimed = Claim(owner, new, store, staging)
     try:
         _claim_staging(config, store, staging, owner)
     except BaseException:

@@ -153,7 +153,7 @@ class Pipeline:
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
             self._take_back(error)
             if self._claim is not None and not isinstance(error, StaleEpoch):
-                self._claim.give_back()
+                self._claim.give_back(self.config)
             self._close()
             self._ended.set()
             raise
