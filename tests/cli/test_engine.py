@@ -76,10 +76,22 @@ def until(what: Callable[[], bool], engine: subprocess.Popen[str]) -> None:
         time.sleep(0.2)
 
 
+def take_over(manifest: Path, db: Database) -> None:
+    """Make the manifest that of a Pipeline in a namespace, which takes over from the one without."""
+    [(uid, slot, publication)] = db.query("SELECT owner_uid, slot, publication FROM levada.pipelines")
+    body = yaml.safe_load(manifest.read_text())
+    body["metadata"]["namespace"] = "a"
+    body["spec"]["source"] |= {"slot": {"name": slot}, "publication": {"name": publication}}
+    manifest.write_text(yaml.safe_dump(body))
+    done = levada(manifest, "takeover", "--from", uid, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> None:
     """One table's error is exit code 5 with its way out; mended and retried, a later engine brings it to the end.
 
-    Cleanup removes the tables of both, although they have exchanged their names at the source since.
+    Cleanup removes the tables of both, although they have exchanged their names at the source since, and a Pipeline of
+    another namespace has taken over.
     """
     first = levada(manifest, "run", "--until", "caught-up", "--timeout", "300")
     assert first.returncode == Exit.TABLE_ERRORED, first.stdout + first.stderr
@@ -128,6 +140,7 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     assert "Traceback" not in output
     assert not (work_dir / "engine.json").exists()
 
+    take_over(manifest, db)
     assert (manifest.parent / "lake" / "public" / "good").exists()
     cleaned = levada(manifest, "cleanup", "--yes")
     assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
