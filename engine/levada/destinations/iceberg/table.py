@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from levada.destinations.iceberg.catalog import TableName
@@ -132,8 +132,8 @@ class IcebergTable:
         """Return True if one commit can put a new copy in the place of all that the table has."""
         try:
             check_writable(self.name, self.metadata)
-            with java_errors(f"plan a scan of {self.name}"):
-                for _ in self._tasks():
+            with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+                for _ in tasks:
                     pass
         except DestinationChanged as error:
             _log.warning("%s cannot be replaced in place: %s", self.name, error.message)
@@ -147,8 +147,8 @@ class IcebergTable:
         another writer.
         """
         planned: dict[str, frozenset[str]] = {}
-        with java_errors(f"plan a scan of {self.name}"):
-            for task in self._tasks():
+        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            for task in tasks:
                 deletes = list(task.deletes())
                 by_position = all(str(d.content()) == "POSITION_DELETES" for d in deletes)
                 if not by_position or any(self._is_strange(f) for f in (task.file(), *deletes)):
@@ -223,23 +223,25 @@ class IcebergTable:
             raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
 
     def _remove_everything(self, update: JavaObject) -> None:
-        for task in self._tasks():
-            update.removeRows(task.file())
-            for file in task.deletes():
-                update.removeDeletes(file)
+        with self._scan() as tasks:
+            for task in tasks:
+                update.removeRows(task.file())
+                for file in task.deletes():
+                    update.removeDeletes(file)
 
-    def _tasks(self) -> Iterator[JavaObject]:
+    @contextmanager
+    def _scan(self) -> Iterator[Iterator[JavaObject]]:
+        """Plan a scan of all files. A generator alone would close it late, after an error in the loop over it."""
         tasks = self.java.newScan().planFiles()
         try:
-            yield from each(tasks)
+            yield each(tasks)
         finally:
             tasks.close()
 
-    def paths_in_use(self) -> Iterator[str]:
-        """Yield the data and delete files of the current snapshot."""
-        for task in self._tasks():
-            yield task.file().location()
-            yield from (file.location() for file in task.deletes())
+    def paths_in_use(self) -> list[str]:
+        """Return the data and delete files of the current snapshot."""
+        with self._scan() as tasks:
+            return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
 
     def evolve(self, layout: Layout, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
