@@ -98,6 +98,7 @@ def serve(release: Release, folder: Path, *namespaces: str) -> subprocess.Popen[
         "LEVADA_PORT": "0",
         "LEVADA_SWEEP_SECONDS": "1",
         "POD_NAMESPACE": release.kubectl.namespace,
+        "LEVADA_LEASE": release.operator,
     }
     with (folder / "operator.log").open("wb") as log:
         return subprocess.Popen([sys.executable, "-m", "levada_operator"], env=environment, stdout=log, stderr=log)
