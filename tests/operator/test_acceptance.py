@@ -1,0 +1,87 @@
+"""Acceptance: a spec that is wrong stops nothing that runs, and a change is named by its class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.samples import MANIFEST, merge, observed, owned, owner_of, pipeline, running, table_sync
+
+from levada.spec import Change
+from levada_operator.decide.acceptance import accept, describe
+from levada_operator.decide.reconcile import reconcile
+
+
+def test_invalid_spec_keeps_the_last_accepted_running() -> None:
+    """A spec that is wrong changes nothing that runs; status and an Event name the field."""
+    seen = running(body=pipeline(spec={"freshnessSeconds": 0}))
+    plan = reconcile(seen)
+    assert plan.apply == ()
+    (accepted,) = (n for n in plan.notes if n.reason == "SpecRefused")
+    assert "spec.freshnessSeconds" in accepted.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"freshnessSeconds": 30}, "Hot: spec.freshnessSeconds"),
+        ({"driver": {"image": "mine:2"}}, "Restart: spec.driver.image"),
+        ({"onUnrepresentable": "Text"}, "Resync: spec.onUnrepresentable"),
+        (
+            {"driver": {"image": "mine:2"}, "copy": {"maxConcurrentTables": 8}},
+            "Restart: spec.driver.image; Hot: spec.copy.maxConcurrentTables",
+        ),
+    ],
+)
+def test_event_names_class_and_field_of_a_change(changes: dict[str, Any], told: str) -> None:
+    """What a change costs is said when it is taken up."""
+    plan = reconcile(running(body=pipeline(spec=changes)))
+    assert [n.message for n in plan.notes if n.reason == "SpecChanged"] == [told]
+    rolled = "StatefulSet" in {b["kind"] for b in plan.apply}
+    assert rolled is not told.startswith("Hot")
+
+
+def test_immutable_change_is_refused_with_class_and_field() -> None:
+    """Where the API server let an immutable field through, it is refused here, and the old spec runs on."""
+    seen = running(body=pipeline(spec={"source": {"database": "other"}}))
+    plan = reconcile(seen)
+    assert plan.apply == ()
+    (note,) = (n for n in plan.notes if n.reason == "SpecRefused")
+    assert note.message.startswith("Immutable: spec.source.database")
+    assert accept(seen).condition.reason == "ImmutableChange"
+
+
+def test_younger_rival_never_runs() -> None:
+    """Of two Pipelines that read one slot, the younger makes nothing and says which is the older."""
+    plan = reconcile(observed(rivals=("data/first",)))
+    assert plan.apply == ()
+    assert [n.reason for n in plan.notes] == ["ConflictingPipeline"]
+
+
+def test_second_table_sync_for_a_table_is_refused() -> None:
+    """The older one counts; the younger is told so."""
+    other = merge(table_sync(ours=False, suspend=True), {"metadata": {"name": "zzz", "uid": "u2"}})
+    accepted = accept(running(table_sync(), other))
+    assert accepted.table_conditions["zzz"].reason == "Duplicate"
+    assert accepted.table_conditions["shop-public-orders"].status is True
+
+
+def test_table_sync_that_is_wrong_keeps_its_last_accepted_form() -> None:
+    """One wrong TableSync neither stops the Pipeline nor changes its table."""
+    text = MANIFEST + "---\n" + (
+        "apiVersion: levada.dev/v1alpha1\nkind: TableSync\nmetadata: {name: shop-public-orders}\n"
+        "spec: {pipelineRef: {name: shop}, table: {schema: public, name: orders}, columns: {exclude: [a]}}\n"
+    )  # fmt: skip
+    seen = running(table_sync(resyncNonce=-1), owned=owned(owner_of(text)))
+    accepted = accept(seen)
+    assert accepted.table_conditions["shop-public-orders"].reason == "InvalidSpec"
+    assert accepted.manifests is not None
+    assert accepted.manifests.table_syncs[0].spec.columns.exclude == ("a",)
+    assert accepted.changes == {}
+
+
+def test_changes_are_described_dearest_first() -> None:
+    """The class of the whole change is the first word."""
+    assert describe({"spec.b": Change.HOT, "spec.a": Change.IMMUTABLE, "spec.c": Change.HOT}) == (
+        "Immutable: spec.a; Hot: spec.b, spec.c"
+    )

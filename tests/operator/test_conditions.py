@@ -1,0 +1,273 @@
+"""A Pipeline's conditions and its phase: tables of what is observed, with the reasons and the Events of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.decisions import SUSPENDED, conditions, creation_failure, phase
+from tests.operator.samples import (
+    at,
+    error_document,
+    merge,
+    observed,
+    pipeline,
+    pod,
+    pod_body,
+    progress,
+    running,
+    table_document,
+    waiting,
+    written,
+)
+
+from levada_operator.decide.conditions import PIPELINE_REASONS, TABLE_SYNC_REASONS, Condition
+from levada_operator.decide.events import EVENT_REASONS, transitions
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.objects import ObjectKey, Refusal
+from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import read_pod
+
+CASES: dict[str, tuple[Observed, str, str, str]] = {
+    "streams": (running(), "Streaming", "True", "Streaming"),
+    "copies": (running(progress=progress(table_document(phase="DataSync"))), "Copying", "False", "InitialCopy"),
+    "catches up": (running(progress=progress(table_document(phase="Catchup"))), "Copying", "False", "InitialCopy"),
+    "a table waits": (
+        running(progress=progress(table_document(phase="Errored", error=error_document()))),
+        "Degraded",
+        "False",
+        "TablesErrored",
+    ),
+    "no news": (running(progress=progress(fetched=-61)), "Stale", "Unknown", "ProgressStale"),
+    "never any news, and ready": (running(progress=None), "Stale", "Unknown", "ProgressStale"),
+    "no progress": (running(moved_at=at(-901)), "Degraded", "False", "NoProgress"),
+    "idle": (running(moved_at=at(-9000), progress=progress(slot={"lagBytes": 0})), "Streaming", "True", "Streaming"),
+    "new": (observed(), "Starting", "False", "DriverNotReady"),
+    "disconnected": (
+        running(progress=progress(capture={"connected": False, "error": error_document()})),
+        "Degraded",
+        "False",
+        "SourceUnreachable",
+    ),
+    "opens its stream": (
+        running(progress=progress(capture={"connected": False})),
+        "Starting",
+        "False",
+        "DriverNotReady",
+    ),
+    "slot lost": (running(progress=progress(slot={"walStatus": "lost"})), "Failed", "False", "SlotUnhealthy"),
+    "slot unreserved": (
+        running(progress=progress(slot={"walStatus": "unreserved"})),
+        "Failed",
+        "False",
+        "SlotUnhealthy",
+    ),
+    "engine failed": (
+        running(progress=progress(state="Failed", error=error_document(code="stale_epoch"))),
+        "Failed",
+        "False",
+        "Stopped",
+    ),
+    "draining": (running(body=SUSPENDED), "Suspending", "False", "Suspended"),
+    "drained": (running(body=SUSPENDED, pods=()), "Suspended", "False", "Suspended"),
+    "never accepted": (observed(pipeline(spec={"store": {}})), "Failed", "False", "NotAccepted"),
+    "refused, but runs": (running(body=pipeline(spec={"store": {}})), "Streaming", "True", "Streaming"),
+    "being deleted": (
+        running(body=pipeline(metadata={"deletionTimestamp": written(at(-5))})),
+        "Deleting",
+        "False",
+        "Deleting",
+    ),
+    "cannot be scheduled": (
+        running(progress=None, pods=(pod(phase="Pending", conditions=[
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]),)),
+        "Pending", "False", "DriverNotReady",
+    ),
+    "crashes": (
+        running(progress=None, pods=(pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message="boom")),)),
+        "Failed", "False", "DriverNotReady",
+    ),
+    "refused by the cluster": (
+        observed(refusals=(Refusal(ObjectKey("StatefulSet", "shop-driver"), "quota"),)),
+        "Failed", "False", "DriverNotReady",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_phase_and_readiness(name: str) -> None:
+    """What is printed, and what a machine waits for, follow from the conditions alone."""
+    seen, expected, status, reason = CASES[name]
+    ready = conditions(seen)["Ready"]
+    assert (phase(seen), "Unknown" if ready.status is None else str(ready.status), ready.reason) == (
+        expected,
+        status,
+        reason,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reasons_are_of_the_closed_lists(name: str) -> None:
+    """Each condition is told in a fixed order, by a reason of its list; so is each Event."""
+    seen = CASES[name][0]
+    plan = reconcile(seen)
+    told = conditions(seen)
+    assert list(told) == list(PIPELINE_REASONS)
+    assert all(c.reason in PIPELINE_REASONS[type_] for type_, c in told.items())
+    assert all(n.reason in EVENT_REASONS for n in plan.notes)
+    for write in plan.statuses:
+        lists = PIPELINE_REASONS if write.key.kind == "Pipeline" else TABLE_SYNC_REASONS
+        assert all(c["reason"] in lists[c["type"]] for c in write.status["conditions"])
+        printed = write.status["display"]
+        assert all(isinstance(text, str) for text in printed.values())
+
+
+TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "killed for memory": (
+        waiting("driver", "CrashLoopBackOff", exitCode=137, reason="OOMKilled"), "OutOfMemory", "memory"),
+    "image is missing": (
+        waiting("driver", "ImagePullBackOff", "no such image"), "ImagePullFailed", "spec.driver.image"),
+    "secret key is missing": (
+        waiting("driver", "CreateContainerConfigError", 'secret "x" not found'), "SecretMissing", "not found"),
+    "config is missing": (
+        waiting("driver", "CreateContainerConfigError", 'configmap "x" not found'), "ConfigMissing", "not found"),
+    "preflight": (
+        waiting("preflight", "CrashLoopBackOff", exitCode=3, message=(
+            "error: wal_level is replica: changes cannot be decoded [wal_level_not_logical]\n"
+            "  hint: ALTER SYSTEM SET wal_level = 'logical'\n")),
+        "PreflightFailed", "ALTER SYSTEM SET wal_level = 'logical' [wal_level_not_logical]"),
+    "secret is missing": (
+        waiting("preflight", "CrashLoopBackOff", exitCode=1, message=(
+            "error: Secret shop-cdc has no key username [secret_missing]\n  hint: write it\n")),
+        "SecretMissing", "shop-cdc"),
+    "preflight between two attempts": (
+        {"phase": "Pending", "conditions": [], "initContainerStatuses": [{"name": "preflight", "state": {
+            "terminated": {"exitCode": 3, "message": "error: no [source_auth_failed]"}}}]},
+        "PreflightFailed", "source_auth_failed"),
+    "evicted": ({"phase": "Failed", "reason": "Evicted", "message": "low on memory", "conditions": []},
+                "Evicted", "low on memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_trouble_of_the_pod_has_a_reason_and_a_way_out(name: str) -> None:
+    """Each way in which a pod fails is told by a reason of its own, says what to do, and is an Event."""
+    status, reason, text = TROUBLES[name]
+    seen = running(progress=None, pods=(pod(**status),))
+    told = conditions(seen)["DriverAvailable"]
+    assert (told.status, told.reason) == (False, reason)
+    assert text in told.message
+    assert reason in {n.reason for n in reconcile(seen).notes}
+
+
+REFUSED_PODS = {
+    'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged (container "side" must not set'
+    " securityContext.privileged=true)": "spec.driver.podTemplate",
+    'pods "x" is forbidden: exceeded quota: small, requested: memory=3Gi, limited: memory=1Gi': "-n data",
+    'pods "x" is forbidden: failed quota: small: must specify limits.cpu': "spec.driver.resources",
+    'pods "x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 3Gi': "describe limitrange -n data",
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_PODS)
+def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> None:
+    """A driver's pod that the cluster does not let be created is a condition with the cause and what to do."""
+    failed = {ObjectKey("StatefulSet", "shop-driver"): creation_failure(message)}
+    seen = running(progress=None, pods=(), creation_failures=failed)
+    told = conditions(seen)["DriverAvailable"]
+    assert (told.status, told.reason, phase(seen)) == (False, "PodRefused", "Failed")
+    assert told.message.startswith(message)
+    assert REFUSED_PODS[message] in told.message.removeprefix(message)
+    assert "PodRefused" in {n.reason for n in reconcile(seen).notes}
+    since = {"type": "DriverAvailable", "status": "False", "reason": "Starting", "message": "",
+             "lastTransitionTime": written(at(60))}  # fmt: skip
+    later = running(body=pipeline(status={"conditions": [since]}), progress=None, pods=(), creation_failures=failed)
+    assert conditions(later)["DriverAvailable"].reason == "Starting", "an Event of an earlier trouble"
+
+
+def test_preflight_tells_of_the_source() -> None:
+    """An answer of the source to the preflight counts for SourceReachable, though no driver ever ran."""
+    text = "error: password authentication failed [source_auth_failed]"
+    seen = running(progress=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    assert conditions(seen)["SourceReachable"].reason == "Refused"
+    status = next(w.status for w in reconcile(seen).statuses if w.key.kind == "Pipeline")
+    assert status["driver"]["lastTermination"]["code"] == "source_auth_failed"
+
+
+SLOT_ERRORS = {"slot_lost": "Lost", "slot_missing": "Missing", "source_changed": "Lost", "slot_foreign": "Missing"}
+
+
+@pytest.mark.parametrize("code", SLOT_ERRORS)
+def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
+    """The slot is unhealthy, and the source reachable, whether the engine reports it or has ended with it."""
+    error = error_document(code=code)
+    text = f"error: no changes [{code}]\n  hint: levada resync MANIFEST --all"
+    ended = pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message=text))
+    for seen in (
+        running(progress=progress(capture={"connected": False, "error": error})),
+        running(progress=progress(state="Failed", error=error)),
+        running(progress=None, pods=(ended,)),
+    ):
+        found = conditions(seen)
+        assert (found["SlotHealthy"].status, found["SlotHealthy"].reason) == (False, SLOT_ERRORS[code])
+        assert code in found["SlotHealthy"].message
+        assert found["SourceReachable"].status is True
+        assert (found["Ready"].reason, phase(seen)) == ("SlotUnhealthy", "Failed")
+
+
+@pytest.mark.parametrize("container", ["preflight", "driver"])
+def test_reason_of_a_failure_is_held_until_it_has_passed(container: str) -> None:
+    """A container that runs again has not shown that its failure is gone. The reason stays until the pod is ready."""
+    text = "error: password authentication failed [source_auth_failed]"
+    failed = waiting(container, "CrashLoopBackOff", exitCode=3, message=text)
+    again = merge(failed, {"conditions": [{"type": "Ready", "status": "False"}]})
+    (state,) = next(v for k, v in again.items() if k.endswith("Statuses"))
+    before = conditions(running(progress=None, pods=(pod(**failed),)))
+    state["state"] = {"running": {"startedAt": written(at(-5))}}
+    assert conditions(running(progress=None, pods=(pod(**again),))) == before
+    state["state"] = {"running": {"startedAt": written(at(-901))}}
+    late = conditions(running(progress=None, pods=(pod(**again),)))["DriverAvailable"].reason
+    assert late == ("PreflightFailed" if container == "preflight" else "Starting"), "an old failure is not today's"
+    state |= {"ready": True, "state": {"terminated": {"exitCode": 0}} if container == "preflight" else state["state"]}
+    assert conditions(running(progress=None, pods=(pod(**again),)))["DriverAvailable"].reason == "Starting"
+
+
+def test_every_problem_of_the_preflight_is_in_the_status() -> None:
+    """All errors that the preflight found are told with their hints and codes, the store's rights among them."""
+    text = (
+        "error: wal_level is replica [wal_level_not_logical]\n  hint: ALTER SYSTEM SET wal_level = 'logical'\n"
+        "error: role app may not create schema levada [store_privilege_missing]\n"
+        "  hint: GRANT CREATE ON DATABASE shop\n"
+        "warning: table public.a has no replica identity [identity_missing]\n  hint: ALTER TABLE a\n"
+    )
+    seen = running(progress=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    assert conditions(seen)["DriverAvailable"].message.splitlines() == [
+        "wal_level is replica; ALTER SYSTEM SET wal_level = 'logical' [wal_level_not_logical]",
+        "role app may not create schema levada; GRANT CREATE ON DATABASE shop [store_privilege_missing]",
+    ]
+
+
+def test_stuck_pod_is_told() -> None:
+    """A pod that is still there a minute after its grace is over waits for somebody."""
+    body = {"metadata": {"deletionTimestamp": written(at(-61))}}
+    seen = running(pods=(read_pod(merge(pod_body(), body)),))
+    assert conditions(seen)["DriverAvailable"].reason == "StuckTerminating"
+
+
+def test_nothing_streams_before_the_driver_is_ready() -> None:
+    """A driver that is not ready yet is Starting, also once its stream is open."""
+    starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
+    seen = running(pods=(starting,), progress=progress(*(table_document(f"t{i}", "Init", copy=None) for i in range(5))))
+    assert phase(seen) == "Starting"
+
+
+def test_transitions_tell_a_change_once() -> None:
+    """A reason that has not changed is no Event; good news is one only after bad."""
+    key = ObjectKey("Pipeline", "shop")
+    bad, good = Condition("SlotHealthy", False, "Lost", "gone"), Condition("SlotHealthy", True, "Reserved")
+    assert [n.reason for n in transitions(key, (), [good])] == []
+    assert [n.reason for n in transitions(key, [{"type": "SlotHealthy", "reason": "Reserved"}], [bad])] == [
+        "SlotUnhealthy"
+    ]
+    assert [n.reason for n in transitions(key, [{"type": "SlotHealthy", "reason": "Lost"}], [bad])] == []
+    assert [n.reason for n in transitions(key, [{"type": "SlotHealthy", "reason": "Lost"}], [good])] == ["SlotHealthy"]

@@ -1,0 +1,63 @@
+"""The short Jobs: samples of the slot while no driver runs, and dedicated copies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.operator.decisions import SUSPENDED, conditions, copies
+from tests.operator.samples import at, merge, pipeline, pod, progress, running, table_document, waiting, written
+
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.objects import read_job
+
+
+def test_lag_is_sampled_by_a_job_while_no_driver_runs() -> None:
+    """Suspended, crash-looping or unschedulable: a Job is due; while the driver tells itself, none is."""
+    down = pod(**waiting("driver", "CrashLoopBackOff", exitCode=1))
+    for seen, due in (
+        (running(), False),
+        (running(body=SUSPENDED), False),
+        (running(body=SUSPENDED, pods=(), progress=None), True),
+        (running(pods=(down,), progress=None), True),
+        (running(pods=(down,), progress=None, body=pipeline(spec={"health": {"lagProbeSeconds": 0}})), False),
+    ):
+        assert ("Job" in {b["kind"] for b in reconcile(seen).apply}) is due
+
+
+def test_sample_of_a_job_is_told() -> None:
+    """What the Job's pod left as its message becomes status.slot; a slot that is gone is an alarm."""
+    sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended",
+              "safeWalBytes": None, "active": False, "sampledAt": "2026-01-31T11:59:00+00:00"}  # fmt: skip
+
+    def ended(message: str) -> dict[str, Any]:
+        state = {"name": "lag", "state": {"terminated": {"exitCode": 0, "message": message}}}
+        return {"phase": "Succeeded", "containerStatuses": [state]}
+
+    probe = pod("lag", "shop-lag-1-x", **ended(json.dumps(sample)))
+    plan = reconcile(running(body=SUSPENDED, pods=(probe,), progress=None))
+    status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    assert (status["slot"]["lagBytes"], status["display"]["lag"]) == (5 << 30, "5Gi")
+    gone = pod("lag", "shop-lag-2-x", **ended(json.dumps(dict.fromkeys(sample) | {"name": "levada_shop"})))
+    body = merge(SUSPENDED, {"status": {"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}})
+    assert conditions(running(body=body, pods=(gone,), progress=None))["SlotHealthy"].reason == "Missing"
+
+
+def test_ordered_copy_gets_one_job() -> None:
+    """Each copy that the driver orders gets a Job, once, even if it has ended; another order gets another."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"), table_document("events"))
+    (job,) = copies(running(progress=told))
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[:5] == ["levada", "copy", "/etc/levada/pipeline.yaml", "--table", "public.orders"]
+    made = job | {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    made["metadata"] |= {"creationTimestamp": written(at(-60))}
+    assert copies(running(progress=told, jobs=(read_job(made),))) == []
+    again = progress(table_document(phase="DataSync", copyOrder="second"))
+    (other,) = copies(running(progress=again, jobs=(read_job(made),)))
+    assert other["metadata"]["name"] != job["metadata"]["name"]
+
+
+def test_copy_is_not_begun_on_old_news() -> None:
+    """What a driver said long ago is no order."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"), fetched=-600)
+    assert copies(running(progress=told)) == []

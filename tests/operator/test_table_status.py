@@ -1,0 +1,146 @@
+"""The status of a TableSync: its phase, copy, lag and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.decisions import SUSPENDED, conditions, copies, creation_failure, statuses
+from tests.operator.samples import (
+    at,
+    error_document,
+    pipeline,
+    pod,
+    progress,
+    running,
+    table_document,
+    table_sync,
+    waiting,
+    written,
+)
+
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.observe.objects import ObjectKey
+from levada_operator.observe.observed import Observed
+
+
+def test_refused_pod_of_a_dedicated_copy_is_its_tables() -> None:
+    """The table whose copy cannot have a pod says why."""
+    told = progress(table_document(phase="DataSync", copyOrder="first"))
+    (job,) = copies(running(progress=told))
+    message = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged'
+    failed = {ObjectKey("Job", job["metadata"]["name"]): creation_failure(message)}
+    plan = reconcile(running(progress=told, creation_failures=failed))
+    status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
+    (ready,) = (c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodRefused")
+    assert "violates PodSecurity" in ready["message"]
+
+
+def test_table_status_tells_copy_lag_and_error() -> None:
+    """A TableSync says how far its copy is, how long it still takes, and what is wrong and mends it."""
+    copying = table_document(
+        phase="DataSync",
+        copy={"rows": 88_123_456, "bytes": 5 << 30, "percent": 37.4, "secondsLeft": 3900.0},
+        lagSeconds=None,
+        appliedLsn=None,
+    )
+    plan = reconcile(running(progress=progress(copying)))
+    status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
+    assert status["display"] == {"table": "public.orders", "copied": "37%", "rows": "88.1M", "lag": "", "left": "2h"}
+    assert status["copy"] == {"rows": 88_100_000, "bytes": 5 << 30, "percent": 37, "secondsLeft": 7200}
+    errored = table_document(phase="Errored", error=error_document())
+    plan = reconcile(running(progress=progress(errored)))
+    status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
+    assert (status["phase"], status["error"]["solution"][:11]) == ("Errored", "ALTER TABLE")
+    assert "TableErrored" in {n.reason for n in plan.notes}
+
+
+DOWN = {"type": "Replicating", "status": "False", "reason": "Stopped", "message": "",
+        "lastTransitionTime": written(at(-280))}  # fmt: skip
+CRASHED = pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message="error: no [source_auth_failed]"))
+WAS_READY = table_sync() | {"status": {"phase": "Ready", "copy": {"rows": 5, "bytes": 5, "percent": 100}}}
+ALL_READY = {"total": 1, "byPhase": {"Ready": 1}}
+UNREAD: dict[str, Observed] = {
+    "the driver has ended": running(WAS_READY, progress=progress(fetched=-280), pods=(CRASHED,)),
+    "the operator is new": running(
+        WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), progress=None, pods=(CRASHED,)
+    ),
+    "the engine cannot sign in": running(
+        WAS_READY,
+        progress=progress(
+            table_document(lagSeconds=280),
+            capture={"connected": False, "error": error_document(code="source_auth_failed")},
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_table_whose_changes_are_not_read_is_not_ready(name: str) -> None:
+    """While no driver reads the WAL, a table is Stale and not Ready, and its lag grows. The Pipeline counts none."""
+    whole, table = statuses(UNREAD[name])
+    assert (table["phase"], table["lagSeconds"], table["display"]["lag"]) == ("Stale", 300, "5m")
+    (ready,) = (c for c in table["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NotReplicating")
+    assert (whole["tables"]["byPhase"], whole["display"]["tables"]) == ({"Stale": 1}, "0/1")
+
+
+def test_short_interruptions_change_no_table() -> None:
+    """A stream that is opened again, and a driver that an operator has not asked yet, leave a table Ready."""
+    opening = progress(table_document(lagSeconds=20), capture={"connected": False})
+    for seen in (running(WAS_READY, progress=opening), running(WAS_READY, progress=None)):
+        assert next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")["phase"] == "Ready"
+
+
+def test_suspended_table_does_not_count_as_ready() -> None:
+    """One of a suspended TableSync, or Pipeline, counts as Suspended. A Pipeline can be Ready with suspended tables."""
+    parked = running(table_sync(suspend=True), table_sync("events"), progress=progress(
+        table_document(), table_document("events")))  # fmt: skip
+    status = next(w.status for w in reconcile(parked).statuses if w.key.kind == "Pipeline")
+    assert (status["tables"]["byPhase"], status["display"]["tables"]) == ({"Ready": 1, "Suspended": 1}, "1/2")
+    assert conditions(parked)["Ready"].status is True
+    whole, table = statuses(running(body=SUSPENDED, pods=(), progress=progress(fetched=-280)))
+    assert (whole["tables"]["byPhase"], table["phase"], table["display"]["lag"]) == (
+        {"Suspended": 1},
+        "Suspended",
+        "5m",
+    )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        table_document(phase="DataSync", copy=None),
+        table_document(phase="DataSync", copy={"rows": 0, "bytes": 0, "percent": 0.0, "secondsLeft": None}),
+        table_document(
+            resync={"step": "Copying", "copy": {"rows": 0, "bytes": 0, "percent": 0.0, "secondsLeft": None}}
+        ),
+        table_document(resync={"step": "Waiting", "copy": None}),
+    ],
+)
+def test_new_copy_does_not_show_the_size_of_the_last(report: dict[str, Any]) -> None:
+    """A table that is copied again, in place or as a shadow copy, shows the new copy's rows and percentage."""
+    _, table = statuses(running(WAS_READY, progress=progress(report)))
+    assert (table["display"]["copied"], table["display"]["rows"]) == ("0%", "0")
+
+
+def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
+    """A driver that found the copy finished knows no rows; what was told before stays."""
+    before = {"copy": {"rows": 12_600_000, "bytes": 1 << 30, "percent": 99}}
+    body = table_sync() | {"status": before}
+    finished = table_document(copy={"rows": 0, "bytes": 0, "percent": 100.0, "secondsLeft": None})
+    status = next(
+        w.status for w in reconcile(running(body, progress=progress(finished))).statuses if w.key.kind == "TableSync"
+    )
+    assert status["copy"] == {"rows": 12_600_000, "bytes": 1 << 30, "percent": 100}
+
+
+def test_status_tells_of_a_new_copy_beside_its_table() -> None:
+    """The table stays Ready; the step, how far the copy is and the values that were acted on are told."""
+    beside = {"step": "Copying", "copy": {"rows": 1_000, "bytes": 1 << 20, "percent": 37.4, "secondsLeft": 90}}
+    seen = running(progress=progress(table_document(resync=beside, resyncNonce=2)))
+    (status,) = [w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync"]
+    assert status["phase"] == "Ready"
+    assert (status["resync"]["step"], status["resync"]["copy"]["percent"]) == ("Copying", 37)
+    assert (status["resyncNonce"], "retryNonce" in status) == (2, False)
