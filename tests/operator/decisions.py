@@ -14,6 +14,8 @@ from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.creation import CreationFailure, read_creation_failure
 from levada_operator.observe.observed import Observed
 
+SUSPENDED = pipeline(spec={"suspend": True})
+
 
 def conditions(seen: Observed) -> dict[str, Condition]:
     """Return the conditions that are told."""
@@ -36,11 +38,8 @@ def copies(seen: Observed) -> list[dict[str, Any]]:
     return [b for b in reconcile(seen).apply if b["metadata"]["labels"]["levada.dev/role"] == "copy"]
 
 
-def creation_failure(message: str, uid: str = "uid-sts", seconds: float = -5) -> CreationFailure:
+def creation_failure(message: str) -> CreationFailure:
     """Return what a controller's Event reports."""
     text = f"create Pod shop-driver-0 in StatefulSet shop-driver failed error: {message}"
-    event = {"metadata": {}, "involvedObject": {"uid": uid}, "message": text, "lastTimestamp": written(at(seconds))}
+    event = {"metadata": {}, "involvedObject": {"uid": "uid-sts"}, "message": text, "lastTimestamp": written(at(-5))}
     return read_creation_failure(event)
-
-
-SUSPENDED = pipeline(spec={"suspend": True})

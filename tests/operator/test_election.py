@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -100,11 +100,26 @@ def lead(one: Candidate, time: Timeline) -> None:
     assert one.leads
 
 
-def test_first_candidate_leads_and_the_second_stands_by(time: Timeline) -> None:
-    """The first writes the Lease and renews it. The second waits as long as it sees renewals."""
+class Pair(NamedTuple):
+    """Two candidates for one Lease."""
+
+    leases: Leases
+    one: Candidate
+    two: Candidate
+
+
+@pytest.fixture
+def pair(time: Timeline) -> Pair:
+    """Two candidates, the first of which leads. Their clocks began at different times."""
     leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time)
-    lead(one, time)
+    pair = Pair(leases, Candidate("one", leases, time), Candidate("two", leases, time, begun=5000.0))
+    lead(pair.one, time)
+    return pair
+
+
+def test_first_candidate_leads_and_the_second_stands_by(pair: Pair, time: Timeline) -> None:
+    """The first writes the Lease and renews it. The second waits as long as it sees renewals."""
+    leases, one, two = pair
     for _ in range(50):
         one.elector.turn()
         two.elector.turn()
@@ -115,11 +130,9 @@ def test_first_candidate_leads_and_the_second_stands_by(time: Timeline) -> None:
     assert leases.lease["spec"]["leaseTransitions"] == 1
 
 
-def test_killed_leader_is_replaced_after_its_time(time: Timeline) -> None:
+def test_killed_leader_is_replaced_after_its_time(pair: Pair, time: Timeline) -> None:
     """A Lease that a candidate has seen unchanged for its whole duration is taken, and not before."""
-    leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time, begun=5000.0)
-    lead(one, time)
+    _, one, two = pair
     time.now += 5.0
     two.elector.turn()
     time.now += 14.9
@@ -131,11 +144,9 @@ def test_killed_leader_is_replaced_after_its_time(time: Timeline) -> None:
     assert not one.leads
 
 
-def test_released_lease_is_taken_without_waiting(time: Timeline) -> None:
+def test_released_lease_is_taken_without_waiting(pair: Pair) -> None:
     """After SIGTERM the next candidate leads at its next turn."""
-    leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time)
-    lead(one, time)
+    _, one, two = pair
     two.elector.turn()
     one.elector.release()
     assert not one.leads
@@ -143,22 +154,18 @@ def test_released_lease_is_taken_without_waiting(time: Timeline) -> None:
     assert two.leads
 
 
-def test_candidate_that_never_led_releases_nothing(time: Timeline) -> None:
+def test_candidate_that_never_led_releases_nothing(pair: Pair) -> None:
     """The end of a standby leaves the leader's Lease alone."""
-    leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time)
-    lead(one, time)
+    leases, _, two = pair
     two.elector.turn()
     two.elector.release()
     assert leases.lease is not None
     assert leases.lease["spec"]["holderIdentity"] == "one"
 
 
-def test_times_in_the_lease_decide_nothing(time: Timeline) -> None:
+def test_times_in_the_lease_decide_nothing(pair: Pair, time: Timeline) -> None:
     """A leader whose wall clock is years behind keeps its Lease: only what a candidate measures itself counts."""
-    leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time)
-    lead(one, time)
+    leases, one, two = pair
     for _ in range(20):
         one.elector.turn()
         assert leases.lease is not None
@@ -215,11 +222,9 @@ def test_fence_has_every_request() -> None:
     assert requests <= set(vars(FencedCluster))
 
 
-def test_deleted_lease_is_made_again_by_its_holder(time: Timeline) -> None:
+def test_deleted_lease_is_made_again_by_its_holder(pair: Pair, time: Timeline) -> None:
     """A candidate that sees the Lease gone gives its last holder the time to notice."""
-    leases = Leases()
-    one, two = Candidate("one", leases, time), Candidate("two", leases, time)
-    lead(one, time)
+    leases, one, two = pair
     two.elector.turn()
     time.now += 1.0
     leases.lease = None
