@@ -63,3 +63,42 @@ def test_check_reports_what_a_start_would_meet(shop: Engine, tmp_path: Path) -> 
     assert not (shop.folder / "staging").exists()
     shop.levada("run", *shop.options(), "--until", "caught-up")
     shop.assert_equal("t")
+
+
+def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
+    """Ctrl-C and a service manager end the copy or the stream, and with it Spark's JVM. The next start goes on."""
+    with shop.db.connect() as other:
+        # Made beforehand: to add the table to it would wait for the lock, too.
+        other.execute(f"CREATE PUBLICATION levada_{shop.db.name} FOR TABLE t WITH (publish_via_partition_root = true)")
+    with shop.db.connect() as other, other.transaction():
+        other.execute("LOCK TABLE t")  # the copy waits for it
+        shop.start()
+        shop.wait_for(lambda p: any(t["phase"] == "DataSync" for t in p["tables"]))
+        signal_group(shop, signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        shop.start()
+        shop.wait_caught_up()
+        shop.db.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+        signal_group(shop, number)
+    shop.start()
+    shop.wait_caught_up()
+    shop.assert_equal("t")
+    second = shop.levada("run", *shop.options(), check=False)
+    assert second.returncode == Exit.PREFLIGHT
+    assert "[engine_running]" in second.stderr
+    assert shop.progress() is not None, "the first one goes on"
+    assert shop.stop() == Exit.OK
+    for words in ("dropped", "there is none"):
+        assert words in shop.levada("cleanup", *shop.options(), "--yes").stdout
+
+
+def signal_group(shop: Engine, number: signal.Signals) -> None:
+    """Send the signal to the engine and to its children; the end is clean."""
+    assert shop.process is not None
+    before = len(shop.log)
+    os.killpg(shop.process.pid, number)
+    assert shop.process.wait(120) == Exit.OK, shop.log[before:]
+    told = shop.log[before:]
+    assert "shop: stopped" in told
+    assert "Traceback" not in told, told
+    assert " ERROR " not in told, told

@@ -142,12 +142,12 @@ class Place:
 
     # The lake
 
-    def differences(self) -> list[str]:
-        """Compare every table of the shop with the lake's; nothing if they are equal."""
+    def differences(self, namespace: str = "shop") -> list[str]:
+        """Compare every table of the shop with the lake's in that namespace. Return nothing if they are equal."""
         found = []
         with psycopg.connect(self.server.uri("shop")) as connection:
             for table in TABLES:
-                lake = read_table(self.lake, "shop", table)
+                lake = read_table(self.lake, namespace, table)
                 found += [
                     f"{table}: {d}" for d in (["not there"] if lake is None else differences(connection, table, lake))
                 ]

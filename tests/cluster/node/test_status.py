@@ -10,6 +10,7 @@ from tests.cluster.bringup.layout import Layout
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import PASSWORD, ROLE, Place, new_place, secret
+from tests.cluster.node.printed import prints
 
 pytestmark = pytest.mark.long
 
@@ -49,6 +50,7 @@ def test_new_pipeline_with_a_typo_in_its_pod_template(small: Place) -> None:
     assert "tolerationz" in message(small, "Accepted")
     assert small.kubectl("get", "pipeline", "shop").splitlines()[1].split()[:4] == ["shop", "False", "Failed", "0/0"]
     assert small.kubectl.get("configmap", "shop-manifest") is None
+    prints(small, "typo_in_a_new_pipeline")
 
 
 def test_privileged_sidecar(small: Place) -> None:
@@ -60,6 +62,7 @@ def test_privileged_sidecar(small: Place) -> None:
     assert "spec.driver.podTemplate" in message(small, "DriverAvailable")
     assert any("violates PodSecurity" in event for event in small.events("PodRefused"))
     assert small.status()["phase"] == "Failed"
+    prints(small, "privileged_sidecar")
 
 
 def test_quota(small: Place) -> None:
@@ -69,6 +72,7 @@ def test_quota(small: Place) -> None:
     small.apply()
     small.reaches("DriverAvailable", "False", "PodRefused")
     assert "exceeded quota: small" in message(small, "DriverAvailable")
+    prints(small, "quota")
     small.kubectl("delete", "resourcequota", "small")
     # A change of the StatefulSet ends its controller's back-off.
     small.kubectl("annotate", "statefulset", "shop-driver", "test=again")
@@ -85,6 +89,7 @@ def test_typo_leaves_the_driver_alone(small: Place) -> None:
     small.execute("UPDATE customers SET name = name || '!'")
     small.equal()
     assert small.driver_uid() == uid
+    prints(small, "typo_in_a_running_pipeline")
     small.kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"tolerationz": None}}}}})
     small.reaches("Accepted", "True", "Valid")
     eventually(
@@ -112,6 +117,7 @@ def test_wrong_password_under_writers(small: Place) -> None:
         (ready,) = (c for c in table["status"]["conditions"] if c["type"] == "Ready")
         assert (ready["status"], ready["reason"]) == ("False", "NotReplicating")
     eventually(lambda: small.status()["display"]["tables"].startswith("0/"))
+    prints(small, "wrong_password_while_streaming")
     small.execute(f"ALTER ROLE {ROLE} PASSWORD '{PASSWORD}'")
     small.ready(600)
     eventually(lambda: phases() == {"Ready"})
@@ -125,6 +131,7 @@ def test_suspended_table_is_not_counted(small: Place) -> None:
     total = small.status()["tables"]["total"]
     eventually(lambda: small.status()["display"]["tables"] == f"{total - 1}/{total}")
     assert small.condition("Ready")[0] == "True"
+    prints(small, "suspended_table")
     small.kubectl.patch("tablesync", "shop-public-baskets", {"spec": {"suspend": False}})
     eventually(lambda: small.status()["display"]["tables"] == f"{total}/{total}")
 

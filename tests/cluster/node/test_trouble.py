@@ -10,6 +10,7 @@ from tests.cluster.bringup.layout import Layout
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place, new_place, secret
+from tests.cluster.node.printed import prints
 
 pytestmark = pytest.mark.long
 
@@ -21,8 +22,8 @@ def troubled(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[
         yield one
 
 
-def told(place: Place, reason: str, *words: str) -> None:
-    """Wait until the driver is unavailable for that reason; condition and Event have the words."""
+def told(place: Place, golden: str, reason: str, *words: str) -> None:
+    """Wait until the driver is unavailable for that reason. Condition and Event have the words, kubectl prints them."""
     place.reaches("DriverAvailable", "False", reason)
     message = next(c["message"] for c in place.status()["conditions"] if c["type"] == "DriverAvailable")
     events = eventually(lambda: place.events(reason))
@@ -30,32 +31,33 @@ def told(place: Place, reason: str, *words: str) -> None:
         assert word in message
         assert any(word in event for event in events)
     assert place.condition("Ready")[0] == "False"
+    prints(place, golden)
 
 
 def test_image_that_is_nowhere(troubled: Place) -> None:
     """An image that cannot be pulled is named."""
     troubled.apply(driver={"image": "localhost/nowhere:1"})
-    told(troubled, "ImagePullFailed", "localhost/nowhere:1")
+    told(troubled, "image_that_is_nowhere", "ImagePullFailed", "localhost/nowhere:1")
 
 
 def test_pod_that_fits_no_node(troubled: Place) -> None:
     """A pod that asks for more than any node has is told to be so."""
     troubled.apply(driver={"resources": {"requests": {"cpu": "64"}}})
-    told(troubled, "Unschedulable", "Insufficient cpu", "spec.driver.resources")
+    told(troubled, "no_node_with_room", "Unschedulable", "Insufficient cpu", "spec.driver.resources")
 
 
 def test_missing_secret(troubled: Place) -> None:
     """A Secret that is not there is named; the pod waits for it."""
     troubled.kubectl("delete", "secret", "shop-cdc")
     troubled.apply()
-    told(troubled, "SecretMissing", "shop-cdc")
+    told(troubled, "missing_secret", "SecretMissing", "shop-cdc")
 
 
 def test_wrong_password(troubled: Place) -> None:
     """A login that is refused fails the preflight, with the engine's own words and code."""
     troubled.kubectl.apply(secret("wrong"))
     troubled.apply()
-    told(troubled, "PreflightFailed", "password", "source_auth_failed")
+    told(troubled, "wrong_password_at_the_start", "PreflightFailed", "password", "source_auth_failed")
 
 
 def preflight(place: Place) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def test_driver_without_memory(troubled: Place) -> None:
     """A driver that the kernel ends for its memory is told so, with the field to raise."""
     troubled.kubectl.apply(secret())
     troubled.apply(driver={"resources": {"requests": {"memory": "200Mi"}, "limits": {"memory": "200Mi"}}})
-    told(troubled, "OutOfMemory", "limits.memory")
+    told(troubled, "out_of_memory", "OutOfMemory", "limits.memory")
 
 
 def test_mended_it_runs(troubled: Place) -> None:
