@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
@@ -296,18 +295,3 @@ def test_a_table_whose_place_was_taken_moves_away(hadoop: Lake) -> None:
     copy(hadoop, destination, n=1)
     assert len(hadoop.rows("moved")) == 1
     assert len(items(other)) == 3
-
-
-def test_a_table_that_cannot_be_read_now_is_not_missing(jdbc: Lake, db: Database) -> None:
-    """The search for the pipeline's tables could not read one: that error, until it can be read again."""
-    copy(jdbc, jdbc.destination())
-    swap = "UPDATE iceberg_tables SET metadata_location = replace(metadata_location, %s, %s)"
-    with db.connect() as connection:
-        connection.execute(swap, ["file:", "nowhere:"])
-    destination = jdbc.destination()
-    with pytest.raises(NeedsOperator) as caught:
-        destination.applied(ORDERS.id)
-    assert caught.value.code == "destination_rejected"
-    with db.connect() as connection:
-        connection.execute(swap, ["nowhere:", "file:"])
-    assert destination.applied(ORDERS.id) == jdbc.mark(1000)
