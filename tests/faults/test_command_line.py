@@ -67,14 +67,11 @@ def test_check_reports_what_a_start_would_meet(shop: Engine, tmp_path: Path) -> 
 
 def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
     """Ctrl-C and a service manager end the copy or the stream, and with it Spark's JVM. The next start goes on."""
-    with shop.db.connect() as other:
-        # Made beforehand: to add the table to it would wait for the lock, too.
-        other.execute(f"CREATE PUBLICATION levada_{shop.db.name} FOR TABLE t WITH (publish_via_partition_root = true)")
-    with shop.db.connect() as other, other.transaction():
-        other.execute("LOCK TABLE t")  # the copy waits for it
-        shop.start()
-        shop.wait_for(lambda p: any(t["phase"] == "DataSync" for t in p["tables"]))
-        signal_group(shop, signal.SIGINT)
+    rows = "SELECT i AS id, repeat(md5(i::text), 4) AS v FROM generate_series(1, 2000000) i"
+    shop.db.execute(f"CREATE TABLE large AS {rows}", "ALTER TABLE large ADD PRIMARY KEY (id)")
+    shop.start()
+    shop.wait_for(lambda p: any((t["name"], t["phase"]) == ("large", "DataSync") for t in p["tables"]))
+    signal_group(shop, signal.SIGINT)
     for number in (signal.SIGTERM, signal.SIGINT):
         shop.start()
         shop.wait_caught_up()
@@ -82,7 +79,7 @@ def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
         signal_group(shop, number)
     shop.start()
     shop.wait_caught_up()
-    shop.assert_equal("t")
+    shop.assert_equal("t", "large")
     second = shop.levada("run", *shop.options(), check=False)
     assert second.returncode == Exit.PREFLIGHT
     assert "[engine_running]" in second.stderr

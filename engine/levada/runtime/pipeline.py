@@ -568,6 +568,9 @@ class Pipeline:
         for close in (self._destination.shutdown, self._store.close):
             try:
                 close()
+            except LevadaError as error:
+                # A signal to the process group has ended Spark's JVM, too.
+                _log.warning("closing failed: %s", error)
             except Exception:
                 _log.exception("closing failed")
 

@@ -26,6 +26,7 @@ from levada.local.java import ensure_java
 from levada.private import private_scratch
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _jvm_log = logging.getLogger("levada.spark")
@@ -85,7 +86,7 @@ def spark_session(
             with _environment(), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
                 with _start_errors():
-                    SparkContext(conf=spark_conf, gateway=gateway)
+                    _log_lost_updates(SparkContext(conf=spark_conf, gateway=gateway))
         return SparkSession.builder.getOrCreate()
 
 
@@ -120,9 +121,16 @@ def check_jvm(spark: SparkSession) -> None:
 
 
 def stop_spark(spark: SparkSession) -> None:
-    """Stop the session; nothing to do if its JVM has ended."""
-    if _exit_code(spark) is None:
+    """Stop the session, unless its JVM has ended."""
+    from py4j.protocol import Py4JError
+
+    if _exit_code(spark) is not None:
+        return
+    try:
         spark.stop()
+    except (Py4JError, OSError) as error:
+        # A signal to the process group ends the JVM, too.
+        _jvm_log.debug("Spark's JVM does not answer: %s", error)
 
 
 def _exit_code(spark: SparkSession) -> int | None:
@@ -191,6 +199,15 @@ def available_cores() -> int:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
+
+
+def _log_lost_updates(context: SparkContext) -> None:
+    """Log, where pyspark would print a traceback, that the JVM has ended: `check_jvm` reports that."""
+
+    def log(request: object, client_address: object) -> None:
+        _jvm_log.debug("no more updates of accumulators", exc_info=True)
+
+    context._accumulatorServer.handle_error = log  # type: ignore[method-assign]  # pyspark has no setting for it
 
 
 def _launch_jvm(conf: Any) -> Any:
