@@ -15,7 +15,6 @@ from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.stores import (
     CopyOrder,
-    DestinationTableMetadata,
     OwnerRecord,
     PipelineStore,
     TableAction,
@@ -63,7 +62,6 @@ def loaded(store: PipelineStore) -> PipelineStore:
     """Fill the store's cache, as a driver does at its start."""
     store.load_table_replication_states()
     store.load_table_schemas()
-    store.load_destination_tables_metadata()
     store.load_table_controls()
     store.load_fingerprints()
     return store
@@ -209,18 +207,6 @@ def test_deleted_progress_begins_anew(store: PipelineStore, open_store: OpenStor
     assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4)
 
 
-def test_destination_metadata_survives_restart(store: PipelineStore, open_store: OpenStore) -> None:
-    """The later metadata of a table replaces the earlier."""
-    newest = DestinationTableMetadata("shop_public.orders", SnapshotId(7))
-    store.store_destination_table_metadata(ORDERS, DestinationTableMetadata("before", SnapshotId(0)))
-    store.store_destination_table_metadata(ORDERS, newest)
-    again = open_store("shop")
-    assert again.load_destination_tables_metadata() == 1
-    for instance in (store, again):
-        assert instance.get_destination_table_metadata(ORDERS) == newest
-        assert instance.get_destination_table_metadata(ITEMS) is None
-
-
 def test_controls_survive_restart(store: PipelineStore, open_store: OpenStore) -> None:
     """The later word on a table replaces the earlier; a table that was never seen has none."""
     acted = TableControls(retry_nonce=2**40, resync_nonce=7, made_as='{"mode": "Upsert", "ü": "\\u0000"}')
@@ -284,7 +270,6 @@ def fill(store: PipelineStore) -> None:
         store.update_table_replication_states({table: Init()})
         store.update_table_replication_states({table: DataSync()})
         store.store_table_schema(schema(0, table))
-        store.store_destination_table_metadata(table, DestinationTableMetadata("t", SnapshotId(0)))
         store.upsert_replication_progress(table_worker(table), Lsn(5))
         store.store_table_controls(table, TableControls(3, 4, "as it was"))
         store.store_fingerprint(table_worker(table), "as it was")
@@ -298,7 +283,6 @@ def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
     return (
         store.get_table_replication_state(table),
         store.get_table_schema(table, SnapshotId(0)),
-        store.get_destination_table_metadata(table),
         store.get_replication_progress(table_worker(table)),
         store.get_table_controls(table),
         store.get_fingerprint(table_worker(table)),
@@ -308,7 +292,6 @@ def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
 FULL = (
     DataSync(),
     schema(0, ITEMS),
-    DestinationTableMetadata("t", SnapshotId(0)),
     Lsn(5),
     TableControls(3, 4, "as it was"),
     "as it was",
@@ -320,7 +303,7 @@ def test_copy_state_is_cleared_but_not_the_phase(store: PipelineStore, open_stor
     fill(store)
     store.clear_table_copy_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (DataSync(), None, None, None, TableControls(3, 4, "as it was"), None)
+        assert kept(instance, ORDERS) == (DataSync(), None, None, TableControls(3, 4, "as it was"), None)
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
         assert instance.get_fingerprint("slot") == "as it was"
@@ -334,7 +317,7 @@ def test_table_is_forgotten(store: PipelineStore, open_store: OpenStore) -> None
     store.delete_table_pipeline_state(ORDERS)
     store.delete_table_pipeline_state(ORDERS)
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == (None,) * 6
+        assert kept(instance, ORDERS) == (None,) * 5
         assert kept(instance, ITEMS) == FULL
         assert instance.get_replication_progress("capture") == Lsn(6)
     assert set(store.take_table_actions()) == {ITEMS}
@@ -349,7 +332,7 @@ def test_pipeline_is_forgotten_but_its_epoch(store: PipelineStore, open_store: O
     store.delete_pipeline_state()
     store.delete_pipeline_state()
     for instance in (store, loaded(open_store("shop"))):
-        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 6
+        assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 5
         assert instance.get_replication_progress("capture") is None
         assert instance.get_fingerprint("slot") is None
         assert instance.get_table_schemas() == ()
@@ -378,9 +361,6 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "prune schemas": lambda s: s.prune_table_schemas({ORDERS: SnapshotId(9)}),
     "upsert progress": lambda s: s.upsert_replication_progress("capture", Lsn(99)),
     "delete progress": lambda s: s.delete_replication_progress("capture"),
-    "store metadata": lambda s: s.store_destination_table_metadata(
-        ORDERS, DestinationTableMetadata("stale", SnapshotId(9))
-    ),
     "store controls": lambda s: s.store_table_controls(ORDERS, TableControls(9)),
     "store fingerprint": lambda s: s.store_fingerprint("slot", "stale"),
     "delete fingerprint": lambda s: s.delete_fingerprint("slot"),

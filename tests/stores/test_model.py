@@ -14,7 +14,7 @@ from tests.stores.conftest import OpenStore
 from tests.stores.test_behaviours import loaded, schema
 
 from levada.errors import NeedsOperator, StaleEpoch
-from levada.stores import DestinationTableMetadata, PipelineStore, table_worker
+from levada.stores import PipelineStore, table_worker
 from levada.stores.phases import Catchup, DataSync, FinishedCopy, Init, Ready, SyncWait, TableReplicationPhase
 from levada.stores.storage import HISTORY
 from levada.values import Lsn, SnapshotId, TableId
@@ -45,7 +45,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.passing: dict[TableId, TableReplicationPhase] = {}
         self.versions: set[tuple[TableId, int]] = set()
         self.progress: dict[str, Lsn] = {}
-        self.destinations: dict[TableId, DestinationTableMetadata] = {}
         self.epoch = self.store.next_epoch()
 
     def restarted(self) -> PipelineStore:
@@ -102,11 +101,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.delete_replication_progress(worker)
         self.progress.pop(worker, None)
 
-    @rule(table=TABLES, version=VERSIONS)
-    def store_metadata(self, table: TableId, version: int) -> None:
-        self.destinations[table] = DestinationTableMetadata(f"table {version}", SnapshotId(version))
-        self.store.store_destination_table_metadata(table, self.destinations[table])
-
     @rule(table=TABLES, keep_phases=st.booleans())
     def clear(self, table: TableId, keep_phases: bool) -> None:
         if keep_phases:
@@ -117,7 +111,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.passing.pop(table, None)
         self.versions = {(t, v) for t, v in self.versions if t != table}
         self.progress.pop(table_worker(table), None)
-        self.destinations.pop(table, None)
 
     @rule()
     def restart(self) -> None:
@@ -145,14 +138,12 @@ class StoreMachine(RuleBasedStateMachine):
                 newest = max((v for t, v in self.versions if t == table and v <= at), default=None)
                 expected = None if newest is None else schema(newest, table)
                 assert self.store.get_table_schema(table, SnapshotId(at)) == expected
-        for table in map(TableId, (1, 2, 3)):
-            assert self.store.get_destination_table_metadata(table) == self.destinations.get(table)
         for worker in ("capture", *map(table_worker, map(TableId, (1, 2, 3)))):
             assert self.store.get_replication_progress(worker) == self.progress.get(worker)
 
 
 def test_store_does_as_the_model(open_store: OpenStore) -> None:
-    """Phases, history, versions, progress and metadata are the model's after every call, across restarts."""
+    """Phases, history, versions and progress are the model's after every call, across restarts."""
     run_state_machine_as_test(
         lambda: StoreMachine(open_store),  # type: ignore[arg-type]  # any factory will do, its docstring says
         settings=settings(

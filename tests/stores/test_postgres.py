@@ -115,6 +115,27 @@ def test_migrations_run_once_however_many_start(db: Database) -> None:
     assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'") == []
 
 
+def test_earlier_schema_keeps_its_state(db: Database) -> None:
+    """Each earlier version of the schema is brought to this one, and its phases stay. Dropped tables are gone."""
+    for version in range(1, len(MIGRATIONS)):
+        name = f"version_{version}"
+        db.execute(
+            f"CREATE SCHEMA {name}",
+            f"CREATE TABLE {name}.store_migrations (version int PRIMARY KEY)",
+            f"INSERT INTO {name}.store_migrations SELECT generate_series(1, {version})",
+            f"SET search_path = {name}",
+            *MIGRATIONS[:version],
+            "INSERT INTO pipelines (name) VALUES ('shop')",
+            "INSERT INTO table_phases (pipeline, table_id, phase, epoch)"
+            """ VALUES ('shop', 7, '{"phase": "Init"}', 0)""",
+        )
+        store = PostgresStore(db.connection, "shop", schema=name)
+        store.load_table_replication_states()
+        assert store.get_table_replication_states() == {TableId(7): Init()}
+        store.close()
+        assert db.query(f"SELECT to_regclass('{name}.destination_tables')") == [(None,)]
+
+
 def test_newer_schema_is_refused(db: Database, store: PostgresStore) -> None:
     """A schema that a later release has migrated is left alone."""
     db.execute("INSERT INTO levada.store_migrations (version) VALUES (999)")

@@ -273,7 +273,6 @@ class Pipeline:
         self._epoch = store.next_epoch()
         store.load_table_schemas()
         store.load_table_replication_states()
-        store.load_destination_tables_metadata()
         store.load_table_controls()
         store.load_fingerprints()
         take_requested_resyncs(store)

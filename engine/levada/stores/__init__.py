@@ -8,7 +8,6 @@ from levada.stores.cached import CachedStore
 from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
     CopyOrder,
-    DestinationTableMetadata,
     OwnerRecord,
     PipelineStore,
     SchemaStore,
@@ -25,7 +24,6 @@ __all__ = [
     "CachedStore",
     "ConfigMapStore",
     "CopyOrder",
-    "DestinationTableMetadata",
     "MemoryStorage",
     "MemoryStore",
     "OwnerRecord",

@@ -10,14 +10,7 @@ from typing import TypeVar
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import (
-    CopyOrder,
-    DestinationTableMetadata,
-    OwnerRecord,
-    PipelineStore,
-    TableAction,
-    TableControls,
-)
+from levada.stores.interface import CopyOrder, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Storage, table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
@@ -44,7 +37,6 @@ class CachedStore(PipelineStore):
         self._owner: PipelineOwner | None = None
         self._phases: Mapping[TableId, TableReplicationPhase] = {}
         self._schemas: Mapping[TableId, _Versions] = {}
-        self._destinations: Mapping[TableId, DestinationTableMetadata] = {}
         self._controls: Mapping[TableId, TableControls] = {}
         self._fingerprints: Mapping[str, str] = {}
         self._progress: Mapping[str, Lsn] | None = None
@@ -176,21 +168,6 @@ class CachedStore(PipelineStore):
             self._progress = self._storage.load_progress()
         return self._progress
 
-    # Destination tables
-
-    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
-        return self._destinations.get(table)
-
-    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata) -> None:
-        with self._turn:
-            self._storage.put_destination(self._epoch, table, metadata)
-            self._destinations = {**self._destinations, table: metadata}
-
-    def load_destination_tables_metadata(self) -> int:
-        with self._turn:
-            self._destinations = self._storage.load_destinations()
-            return len(self._destinations)
-
     # Controls
 
     def get_table_controls(self, table: TableId) -> TableControls | None:
@@ -256,14 +233,13 @@ class CachedStore(PipelineStore):
 
     def _forget(self, table: TableId) -> None:
         self._schemas = without(self._schemas, table)
-        self._destinations = without(self._destinations, table)
         self._progress = without(self._loaded_progress(), table_worker(table))
         self._fingerprints = without(self._fingerprints, table_worker(table))
 
     def delete_pipeline_state(self) -> None:
         with self._turn:
             self._storage.delete_all(self._epoch)
-            self._phases, self._schemas, self._destinations, self._progress = {}, {}, {}, {}
+            self._phases, self._schemas, self._progress = {}, {}, {}
             self._controls, self._fingerprints = {}, {}
 
 

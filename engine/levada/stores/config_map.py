@@ -34,7 +34,7 @@ from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
+from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
 from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
@@ -290,19 +290,6 @@ class ConfigMapStorage(Storage):
             self._change_tables(epoch, [table], lambda _, state: state.pop(_PROGRESS, None))
         else:
             self._change(self._head, epoch, lambda data: _edit(data, _PROGRESS, lambda kept: kept.pop(worker, None)))
-
-    # Destination tables
-
-    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
-        return {
-            table: DestinationTableMetadata(state["destination"][0], SnapshotId.parse(state["destination"][1]))
-            for table, state in self._read_tables()
-            if "destination" in state
-        }
-
-    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
-        told = [metadata.destination_table, str(metadata.snapshot_id)]
-        self._change_tables(epoch, [table], lambda _, state: state.update(destination=told), room=ROOM_BYTES)
 
     # Controls
 

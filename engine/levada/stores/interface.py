@@ -19,14 +19,6 @@ from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationTableMetadata:
-    """What was made at the destination for a table: its name there, and the newest schema version applied."""
-
-    destination_table: str
-    snapshot_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
 class TableControls:
     """What was acted on of what a user says of a table: the nonces, and ``made_as``, the settings of its newest copy.
 
@@ -102,7 +94,7 @@ class SchemaStore(ABC):
 
 
 class StateStore(ABC):
-    """Each table's phase with its history, each worker's progress, each destination table's metadata."""
+    """Each table's phase with its history, controls and fingerprint, and each worker's progress."""
 
     @abstractmethod
     def get_table_replication_state(self, table: TableId) -> TableReplicationPhase | None:
@@ -143,18 +135,6 @@ class StateStore(ABC):
         """Forget the worker; not an error if there is none."""
 
     @abstractmethod
-    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
-        """Return what is known of the destination's table."""
-
-    @abstractmethod
-    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata) -> None:
-        """Keep what is known of the destination's table."""
-
-    @abstractmethod
-    def load_destination_tables_metadata(self) -> int:
-        """Fill the cache from storage; return how many tables there are."""
-
-    @abstractmethod
     def get_table_controls(self, table: TableId) -> TableControls | None:
         """Return what was acted on for the table; None if it was never seen."""
 
@@ -192,7 +172,7 @@ class TableLifecycleStore(ABC):
 
     @abstractmethod
     def clear_table_copy_state(self, table: TableId) -> None:
-        """Forget the table's schema versions, metadata, progress and fingerprint, before a copy.
+        """Forget the table's schema versions, progress and fingerprint, before a copy.
 
         Its phases, controls and order are kept.
         """

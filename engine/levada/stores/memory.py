@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from levada.errors import StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
+from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
@@ -24,7 +24,6 @@ class _Kept:
     histories: dict[TableId, list[TableReplicationPhase]] = field(default_factory=dict)
     schemas: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = field(default_factory=dict)
     progress: dict[str, Lsn] = field(default_factory=dict)
-    destinations: dict[TableId, DestinationTableMetadata] = field(default_factory=dict)
     controls: dict[TableId, TableControls] = field(default_factory=dict)
     fingerprints: dict[str, str] = field(default_factory=dict)
     orders: dict[TableId, CopyOrder] = field(default_factory=dict)
@@ -124,14 +123,6 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             kept.progress.pop(worker, None)
 
-    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
-        with self._locked() as kept:
-            return dict(kept.destinations)
-
-    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
-        with self._write(epoch) as kept:
-            kept.destinations[table] = metadata
-
     def load_controls(self) -> dict[TableId, TableControls]:
         with self._locked() as kept:
             return dict(kept.controls)
@@ -173,7 +164,6 @@ class MemoryStorage(Storage):
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
         with self._write(epoch) as kept:
             kept.schemas.pop(table, None)
-            kept.destinations.pop(table, None)
             kept.progress.pop(table_worker(table), None)
             kept.fingerprints.pop(table_worker(table), None)
             if not keep_phases:
@@ -182,7 +172,7 @@ class MemoryStorage(Storage):
 
     def delete_all(self, epoch: int) -> None:
         with self._write(epoch) as kept:
-            for part in (kept.histories, kept.schemas, kept.progress, kept.destinations, kept.fingerprints):
+            for part in (kept.histories, kept.schemas, kept.progress, kept.fingerprints):
                 part.clear()
             for said in (kept.controls, kept.orders, kept.actions):
                 said.clear()

@@ -112,10 +112,14 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         add column publication text,
         add column former_names text[] not null default '{}';
     """,
+    """
+    -- Nothing ever read it: a destination names its tables itself.
+    drop table destination_tables;
+    """,
 )
 
 TABLES: Final = ("store_migrations", *re.findall(r"create table (\w+)", "".join(MIGRATIONS)))
-"""The names of the store's tables."""
+"""The names of all tables that the steps create or drop."""
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -19,7 +19,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import LOGIN_FAILURES, source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
+from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
 from levada.stores.migrations import migrate
 from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
 from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
@@ -301,28 +301,6 @@ class PostgresStorage(Storage):
         deleting = "DELETE FROM progress WHERE pipeline = %s AND worker = %s"
         self._write(epoch, lambda c: c.execute(deleting, [self._pipeline, worker]))
 
-    # Destination tables
-
-    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
-        rows = self._run(
-            lambda c: c.execute(
-                "SELECT table_id, destination_table, snapshot_id FROM destination_tables WHERE pipeline = %s",
-                [self._pipeline],
-            ).fetchall()
-        )
-        return {TableId(t): DestinationTableMetadata(name, SnapshotId.parse(version)) for t, name, version in rows}
-
-    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
-        self._write(
-            epoch,
-            lambda c: c.execute(
-                "INSERT INTO destination_tables (pipeline, table_id, destination_table, snapshot_id)"
-                " VALUES (%s, %s, %s, %s) ON CONFLICT (pipeline, table_id) DO UPDATE"
-                " SET destination_table = excluded.destination_table, snapshot_id = excluded.snapshot_id",
-                [self._pipeline, int(table), metadata.destination_table, str(metadata.snapshot_id)],
-            ),
-        )
-
     # Controls
 
     def load_controls(self) -> dict[TableId, TableControls]:
@@ -415,7 +393,6 @@ class PostgresStorage(Storage):
         def delete(c: _Connection) -> None:
             of_table = [self._pipeline, int(table)]
             c.execute("DELETE FROM table_schemas WHERE pipeline = %s AND table_id = %s", of_table)
-            c.execute("DELETE FROM destination_tables WHERE pipeline = %s AND table_id = %s", of_table)
             of_worker = [self._pipeline, table_worker(table)]
             c.execute("DELETE FROM progress WHERE pipeline = %s AND worker = %s", of_worker)
             c.execute("DELETE FROM fingerprints WHERE pipeline = %s AND subject = %s", of_worker)
@@ -431,7 +408,6 @@ class PostgresStorage(Storage):
         def delete(c: _Connection) -> None:
             c.execute("DELETE FROM table_phases WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_schemas WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM destination_tables WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM progress WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
             c.execute("DELETE FROM table_controls WHERE pipeline = %s", [self._pipeline])

@@ -9,7 +9,7 @@ from typing import Final
 from levada.errors import LevadaError
 from levada.owners import not_the_owner
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
+from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
@@ -103,14 +103,6 @@ class Storage(ABC):
     @abstractmethod
     def delete_progress(self, epoch: int, worker: str) -> None:
         """Forget the worker."""
-
-    @abstractmethod
-    def load_destinations(self) -> dict[TableId, DestinationTableMetadata]:
-        """Return what is known of every destination table."""
-
-    @abstractmethod
-    def put_destination(self, epoch: int, table: TableId, metadata: DestinationTableMetadata) -> None:
-        """Keep what is known of a destination table."""
 
     @abstractmethod
     def load_controls(self) -> dict[TableId, TableControls]:
