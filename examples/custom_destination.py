@@ -37,7 +37,7 @@ class HttpDestination(Destination):
     """Posts to one URL. All tables come in one call, so that a transaction stays whole across them."""
 
     name: ClassVar[str] = "http"
-    capabilities: ClassVar[Capabilities] = Capabilities(append=True, truncate=True, ordering=Ordering.PIPELINE)
+    capabilities: ClassVar[Capabilities] = Capabilities(ordering=Ordering.PIPELINE)
 
     def __init__(
         self, url: str, *, rows_per_request: int = 1000, attempts: int = 5, first_delay_s: float = 0.2
@@ -55,9 +55,6 @@ class HttpDestination(Destination):
 
     def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         self._post({"type": "drop", "table": str(schema.name)})
-
-    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
-        self._post({"type": "truncate", "table": str(schema.name)})
 
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
         self._tables[schema.id] = str(schema.name)

@@ -162,18 +162,6 @@ def test_truncate(lake: Lake) -> None:
     assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
 
 
-def test_truncate_table_keeps_the_watermark(hadoop: Lake) -> None:
-    """Removing every row outside of the stream leaves the table where it was in it."""
-    destination = hadoop.destination()
-    stream = copy(hadoop, destination)
-    destination.truncate_table(ORDERS)
-    assert hadoop.rows() == []
-    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
-    stream.insert(id=1, item="a", note=None)
-    apply(hadoop, destination, stream)
-    assert items(hadoop) == {1: "a"}
-
-
 def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is folded piece by piece comes to the same, in one commit, with truncates and unknown values."""
     monkeypatch.setattr(upsert, "PIECE_ROWS", 3)

@@ -57,7 +57,6 @@ def acts(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSch
         "drop": lambda: destination.drop_table_for_copy(schema),
         "copy": lambda: destination.write_table_rows(schema, MemoryRows(schema), lake.mark(1000)),
         "apply": lambda: destination.write_events(batch, lake.mark(batch.until)),
-        "truncate": lambda: destination.truncate_table(schema),
         "replace": lambda: destination.copy_replacement(schema, MemoryRows(schema), lake.mark(1000)),
     }
 

@@ -18,9 +18,7 @@ class Recording(Destination):
     """Keeps the rows copied and changes applied of each table as counts; blocks or fails where a test says so."""
 
     name: ClassVar[str] = "recording"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, truncate=True, schema_changes=True, watermark=True, spark=True
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True)
 
     def __init__(self, told: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
         self.told = {} if told is None else told
@@ -37,9 +35,6 @@ class Recording(Destination):
         with self.lock:
             self.dropped.append((schema.name.name, self.told.get(schema.name)))
             self.marks.pop(schema.id, None)
-
-    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
-        raise NotImplementedError
 
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
         self.before_copy(schema.name.name)

@@ -19,7 +19,7 @@ MODULE = """
 from levada.destinations import Destination
 
 class Theirs(Destination):
-    drop_table_for_copy = truncate_table = write_table_rows = write_events = applied = None
+    drop_table_for_copy = write_table_rows = write_events = applied = None
 
     @classmethod
     def from_config(cls, config, context):

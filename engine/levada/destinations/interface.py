@@ -40,21 +40,17 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a destination can do; the engine asks for nothing else.
+    """The optional abilities of a destination, on which the engine's calls depend.
 
-    ``upsert``: holds the last state per key. ``append``: holds every change. ``watermark``: `applied` answers from the
-    destination's own commits, so delivery is exactly once; without it, at least once. ``replacement``: a table can be
-    copied again beside itself (`Destination.copy_replacement` and the three after it); without it, or with the ordering
-    PIPELINE, it is dropped first. ``spark``: needs a Spark session.
+    ``upsert``: it holds the last state per key, otherwise every change. ``watermark``: `applied` answers from the
+    destination's own commits, so delivery is exactly once. Without it delivery is at least once. ``replacement``: it
+    can make a new copy of a table that stays readable (`Destination.copy_replacement` and the three methods after it).
+    Without it, or with the ordering PIPELINE, the table is dropped first.
     """
 
     upsert: bool = False
-    append: bool = False
-    truncate: bool = False
-    schema_changes: bool = False
     watermark: bool = False
     replacement: bool = False
-    spark: bool = False
     ordering: Ordering = Ordering.TABLE
 
 
@@ -96,8 +92,8 @@ class Source(Protocol):
 class DestinationContext:
     """What the engine gives a destination that it makes from a manifest.
 
-    ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is a session if the
-    destination's capabilities ask for one. ``credentials`` is a mounted folder with a file per key, if one is named.
+    ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is the engine's session, None
+    where there is none. ``credentials`` is a mounted folder with a file per key, if one is named.
     ``source`` identifies the source, so that a pipeline of the same name over another source is another owner.
     ``only_checks`` is True in `levada check`: the destination creates nothing, not even when it is opened.
     ``namespace`` is the Pipeline's, empty outside of Kubernetes. ``former_names`` returns the full names of the
@@ -182,10 +178,6 @@ class Destination(ABC):
         StaleEpoch, with nothing removed, if a newer driver has written the table. With None, as the pipeline itself is
         removed, no epoch is compared.
         """
-
-    @abstractmethod
-    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
-        """Remove every row; outside of the stream: a TRUNCATE of the source comes with `write_events`."""
 
     @abstractmethod
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:

@@ -64,9 +64,7 @@ class IcebergDestination(Destination):
     """
 
     name: ClassVar[str] = "iceberg"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, append=True, truncate=True, schema_changes=True, watermark=True, replacement=True, spark=True
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
 
     def __init__(
         self, catalog: CatalogConfig, context: DestinationContext, maintenance: MaintenanceSettings | None = None
@@ -144,15 +142,6 @@ class IcebergDestination(Destination):
             if error.code not in _ANOTHERS:
                 raise
             _log.warning("%s is left alone: %s", name, error.message)
-
-    def truncate_table(self, schema: ReplicatedTableSchema) -> None:
-        """Remove every row; what the table is marked with stays."""
-        state = self._state(schema)
-        with state.lock:
-            table = self._open(state)
-            if table is not None:
-                table.write((), mark=None, replacing=True)
-                state.forget_index()
 
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows as data files in Spark tasks, and commit them with ``mark``; what was there before goes."""
