@@ -12,20 +12,16 @@ from tests.spec.test_corpus import CORPUS
 
 from levada.spec import (
     Change,
-    CopyDriver,
-    EffectiveTable,
-    Manifests,
     PipelineManifest,
     PipelineSpec,
     TableSyncManifest,
     changed_fields,
     load_manifests,
     structural,
-    table_settings,
 )
 from levada.spec.model import CHANGE, Model
 from levada.spec.names import default_object_name
-from levada.values import QualifiedTable, TableMode
+from levada.values import QualifiedTable
 
 SMALLEST = (CORPUS / "good" / "smallest.yaml").read_text()
 KINDS = (PipelineManifest, TableSyncManifest)
@@ -111,17 +107,6 @@ def test_no_two_pipelines_have_one_default_name() -> None:
     assert len(set(names)) == len(pairs)
     assert all(re.fullmatch(r"[a-z0-9_]{1,63}", name) for name in names)
     assert names[:3] == ["levada_shop", "levada_a__shop", "levada_a_b__c"]
-
-
-def test_table_sync_overrides_its_pipeline() -> None:
-    """A table has its TableSync's settings, and where those are empty, or there is none, its Pipeline's."""
-    manifests = load_manifests((CORPUS / "good" / "everything.yaml").read_text())
-    plain = EffectiveTable("orders", TableMode.UPSERT, False, frozenset(), CopyDriver.SHARED, 0, 0)
-    assert table_settings(manifests, QualifiedTable("public", "orders")) == plain
-    assert table_settings(Manifests(manifests.pipeline), QualifiedTable("public", "orders")) == plain
-    assert table_settings(manifests, QualifiedTable("public", "events")) == EffectiveTable(
-        "all_events", TableMode.CHANGELOG, True, frozenset({"payload"}), CopyDriver.DEDICATED, 3, 7
-    )
 
 
 def test_stores_own_tables_are_never_selected() -> None:

@@ -101,10 +101,6 @@ class Values:
         """Read each value's first byte; anything where the value is empty or NULL."""
         return self.buffer.bytes[self.start]
 
-    def last_bytes(self) -> Bytes:
-        """Read each value's last byte; anything where the value is empty or NULL."""
-        return self.buffer.bytes[self.start + np.maximum(self.length - 1, 0)]
-
     def only_valid(self, mask: Bools) -> Bools:
         """Return ``mask`` without the rows that are NULL."""
         return mask if self.valid is None else mask & self.valid

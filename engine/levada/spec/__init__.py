@@ -4,7 +4,7 @@ The models are the one source of the manifests' form: of the CRDs, of what the c
 """
 
 from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
-from levada.spec.manifests import EffectiveTable, Manifests, load_manifests, parse_manifest, table_settings
+from levada.spec.manifests import Manifests, load_manifests, parse_manifest
 from levada.spec.model import Change, changed_fields, with_hot_fields
 from levada.spec.names import default_object_name, state_names
 from levada.spec.pipeline import (
@@ -29,7 +29,6 @@ __all__ = [
     "Custom",
     "DestinationSpec",
     "DriverMode",
-    "EffectiveTable",
     "Iceberg",
     "Maintenance",
     "Manifests",
@@ -53,6 +52,5 @@ __all__ = [
     "selects",
     "state_names",
     "structural",
-    "table_settings",
     "with_hot_fields",
 ]

@@ -1,4 +1,4 @@
-"""Read manifests, and say what they mean for one table."""
+"""The manifests of one pipeline, read from YAML."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from yaml.constructor import ConstructorError
 
 from levada.spec.model import Model
-from levada.spec.pipeline import CopyDriver, PipelineManifest, TableSyncManifest, TableSyncSpec
+from levada.spec.pipeline import PipelineManifest, TableSyncManifest
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.source import Tables, selects
-from levada.values import QualifiedTable, TableMode
+from levada.values import QualifiedTable
 
 _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {
     "Pipeline": PipelineManifest,
@@ -23,19 +23,6 @@ _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = 
 _M = TypeVar("_M", bound=Model)
 
 _INTEGER_BITS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveTable:
-    """What holds for one table: its TableSync's word, else its Pipeline's."""
-
-    destination_table: str
-    mode: TableMode
-    suspended: bool
-    excluded_columns: frozenset[str]
-    copy_driver: CopyDriver
-    resync_nonce: int
-    retry_nonce: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +49,6 @@ class Selection:
     def __call__(self, table: QualifiedTable) -> bool:
         """Tell whether a table is replicated; never so are the store's own tables, whose changes would not end."""
         return table.schema != self.store_schema and selects(self.tables, table)
-
-
-def table_settings(manifests: Manifests, table: QualifiedTable) -> EffectiveTable:
-    """Return what holds for a table, whether it has a TableSync or not."""
-    spec = next((s.spec for s in manifests.table_syncs if s.spec.table.qualified == table), None)
-    if spec is None:
-        spec = _unwritten(manifests.pipeline.metadata.name, table)
-    return EffectiveTable(
-        destination_table=spec.destination_table or table.name,
-        mode=spec.mode or manifests.pipeline.spec.destination.mode,
-        suspended=spec.suspend,
-        excluded_columns=frozenset(spec.columns.exclude),
-        copy_driver=spec.copy_.driver,
-        resync_nonce=spec.resync_nonce,
-        retry_nonce=spec.retry_nonce,
-    )
-
-
-def _unwritten(pipeline: str, table: QualifiedTable) -> TableSyncSpec:
-    named = {"schema": table.schema, "name": table.name}
-    return TableSyncSpec.model_validate({"pipelineRef": {"name": pipeline}, "table": named})
 
 
 def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:

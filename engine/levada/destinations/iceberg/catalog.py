@@ -144,10 +144,6 @@ class CatalogConfig:
             return not self.properties["uri"].startswith("jdbc:postgresql:")
         return self.properties["type"] != "hadoop" or sys.platform in ("darwin", "win32")
 
-    def spark_name(self, table: TableName) -> str:
-        """Return the table's name in Spark SQL, quoted."""
-        return ".".join("`" + part.replace("`", "``") + "`" for part in (self.name, *table.namespace, table.name))
-
 
 def read_credentials(folder: Path) -> dict[str, str]:
     """Return the files of a mounted Secret: name to content, without the line's end.

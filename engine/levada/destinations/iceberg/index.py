@@ -60,16 +60,6 @@ class Locations:
     found: Mask
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStats:
-    """How large an index is: entries, runs, bytes on disk, data files. Entries may be more than the table's rows."""
-
-    rows: int
-    runs: int
-    bytes: int
-    files: int
-
-
 @contextmanager
 def index_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the file system of an index into Transient ``work_dir_full`` or ``work_dir_unavailable``."""
@@ -118,14 +108,6 @@ class KeyIndex:
     def snapshot_id(self) -> int | None:
         """The table's snapshot that the last commit named; None before the first."""
         return self._snapshot_id
-
-    @property
-    def stats(self) -> IndexStats:
-        """How large it is."""
-        width = 8 * (2 if self._kind is KeyKind.INTEGER else 3)
-        rows = [r.rows for r in self._runs] + [len(e) for e in self._recent]
-        disk = sum(r.rows for r in self._runs if r.name) * width
-        return IndexStats(sum(rows), len(rows), disk, len(self._files))
 
     def file_path(self, file_id: int) -> str:
         """Return the path under which the file was added; raise KeyError for a file that is not there."""

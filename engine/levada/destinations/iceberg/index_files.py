@@ -36,9 +36,6 @@ class FileNumbers:
         self._bytes = 0
         self._checksum = 0
 
-    def __len__(self) -> int:
-        return len(self._paths)
-
     @property
     def saved(self) -> dict[str, int]:
         """What `load` needs to know of the last `save`."""
