@@ -31,7 +31,6 @@ UPDATED_AT: Final = f"{GROUP}/updated-at"
 """An annotation of the driver's StatefulSet: when a change of its template last replaced a running pod."""
 
 MAX_NAME: Final = 253
-MAX_LABEL: Final = 63
 
 
 def driver_name(pipeline: str) -> str:

@@ -25,7 +25,6 @@ SLOT = SlotStatus(
     confirmed_flush_lsn=Lsn(100),
     wal_status="reserved",
     safe_wal_size=None,
-    inactive_since=None,
     invalidation_reason=None,
     failover=None,
 )

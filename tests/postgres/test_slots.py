@@ -73,7 +73,6 @@ def test_slot_is_created_seen_and_dropped(versions: Database) -> None:
         assert status.restart_lsn <= start
         assert (status.wal_status, status.lost) == ("reserved", False)
         modern = c.info.server_version >= 170000
-        assert (status.inactive_since is not None) == modern
         assert (status.failover is not None) == modern
         validate_slot(status, versions.name)
         with pytest.raises(Transient) as taken:

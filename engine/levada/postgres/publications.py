@@ -57,7 +57,6 @@ class Publication:
     update: bool
     delete: bool
     truncate: bool
-    via_root: bool
     owned: bool
 
 
@@ -82,7 +81,7 @@ class _Table:
 
 
 _PUBLICATION: Final = """
-SELECT pubname, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+SELECT pubname, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate,
     pg_has_role(current_user, pubowner, 'USAGE')
 FROM pg_publication WHERE pubname = %s
 """

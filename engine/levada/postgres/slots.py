@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -93,8 +92,6 @@ class SlotStatus:
     """``reserved``, ``extended``, ``unreserved`` or ``lost``."""
     safe_wal_size: int | None
     """Bytes of WAL that may be written before the slot is in danger; None: no limit is set."""
-    inactive_since: datetime | None
-    """From PostgreSQL 17 on."""
     invalidation_reason: str | None
     """From PostgreSQL 17 on; on 16 ``conflicting`` is told as ``recovery_conflict``."""
     failover: bool | None
@@ -117,7 +114,6 @@ def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
 
 def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
     """Return a row of ``pg_replication_slots`` that was read as JSON."""
-    since = slot.get("inactive_since")
     return SlotStatus(
         name=slot["slot_name"],
         plugin=slot["plugin"],
@@ -129,7 +125,6 @@ def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
         confirmed_flush_lsn=_lsn(slot["confirmed_flush_lsn"]),
         wal_status=slot["wal_status"],
         safe_wal_size=slot["safe_wal_size"],
-        inactive_since=datetime.fromisoformat(since) if since else None,
         invalidation_reason=slot.get("invalidation_reason")
         or ("recovery_conflict" if slot.get("conflicting") else None),
         failover=slot.get("failover"),

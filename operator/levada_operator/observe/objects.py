@@ -40,7 +40,6 @@ class PipelineObject:
     deleting_since: datetime | None = None
     skip_cleanup: bool = False
     take_over_from: str = ""
-    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> PipelineKey:
@@ -139,7 +138,6 @@ def read_pipeline(body: Body) -> PipelineObject:
         deleting_since=read_time(deleting) if deleting else None,
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
         take_over_from=annotations.get(TAKE_OVER_FROM, "").strip(),
-        finalizers=tuple(metadata.get("finalizers") or ()),
     )
 
 

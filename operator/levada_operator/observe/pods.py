@@ -57,11 +57,9 @@ class PodState:
     name: str
     role: str
     created: datetime
-    ip: str
     ready: bool
     ended: bool
     deleting_since: datetime | None
-    grace_s: int
     restarts: int
     trouble: Trouble | None
     last_termination: Termination | None
@@ -79,11 +77,9 @@ def read_pod(body: Body) -> PodState:
         name=metadata["name"],
         role=(metadata.get("labels") or {}).get(ROLE_LABEL, ""),
         created=read_time(metadata["creationTimestamp"]),
-        ip=status.get("podIP") or "",
         ready=conditions.get("Ready", {}).get("status") == "True",
         ended=status.get("phase") in ("Succeeded", "Failed"),
         deleting_since=read_time(deleting) if deleting else None,
-        grace_s=int(metadata.get("deletionGracePeriodSeconds") or 0),
         restarts=int(driver.get("restartCount") or 0),
         trouble=None if deleting else _trouble(status, conditions),
         last_termination=_last_termination(status),
