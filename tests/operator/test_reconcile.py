@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -198,8 +199,6 @@ def test_counters_are_not_urgent_and_times_are_nothing() -> None:
 
 def test_status_of_ten_thousand_failed_tables_is_small() -> None:
     """A Pipeline's status names at most 20 tables: far from what etcd takes, however many fail."""
-    import json
-
     long = error_document(reason="x" * 5000)
     tables = [table_document(f"t{i}", "Errored", error=long) for i in range(10_000)]
     plan = reconcile(running(progress=progress(*tables)))
@@ -227,6 +226,34 @@ def test_quantities_and_defaults_are_no_drift() -> None:
     assert not differs(wanted, {"a": {"cpu": "1", "memory": "1Gi"}})
     assert differs(wanted, {"a": {"cpu": "2", "memory": "1Gi"}})
     assert differs({"l": [1]}, {"l": [1, 2]})
+    assert not differs({"metadata": {}, "path": None}, {"metadata": {}, "path": "/dev/termination-log"})
+
+
+def test_what_others_add_to_the_driver_stays() -> None:
+    """A container, a volume or a variable that another tool adds to the StatefulSet is neither fought nor an update."""
+    there = owned(owner())
+    key = ObjectKey("StatefulSet", "shop-driver")
+    body = json.loads(json.dumps(there.bodies[key]))
+    spec = body["spec"]["template"]["spec"]
+    spec["containers"][0]["env"].insert(0, {"name": "DEBUG", "value": "1"})
+    spec["containers"][0]["volumeMounts"].append({"name": "side", "mountPath": "/side"})
+    spec["containers"].append({"name": "side", "image": "side:1"})
+    spec["volumes"].append({"name": "side", "emptyDir": {}})
+    plan = reconcile(running(owned=OwnedObjects({**there.bodies, key: body})))
+    assert (plan.apply, plan.updates) == ((), False)
+    spec["containers"][0]["env"][1]["value"] = "changed by hand"
+    plan = reconcile(running(owned=OwnedObjects({**there.bodies, key: body})))
+    assert ([b["kind"] for b in plan.apply], plan.updates) == (["StatefulSet"], True)
+
+
+def test_subject_added_by_hand_is_removed() -> None:
+    """The subjects of the driver's RoleBinding are replaced as a whole: nobody else gets the driver's rights."""
+    there = owned(owner(driver={"mode": "Cluster"}))
+    key = ObjectKey("RoleBinding", "shop-driver")
+    body = json.loads(json.dumps(there.bodies[key]))
+    body["subjects"].append({"kind": "ServiceAccount", "name": "other", "namespace": "data"})
+    seen = running(body=pipeline(spec={"driver": {"mode": "Cluster"}}), owned=OwnedObjects({**there.bodies, key: body}))
+    assert [b["kind"] for b in reconcile(seen).apply] == ["RoleBinding"]
 
 
 def test_dropped_field_is_seen() -> None:

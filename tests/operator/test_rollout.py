@@ -30,7 +30,7 @@ from levada_operator.decide.plan import Plan
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.decide.rollout import is_updating
 from levada_operator.names import UPDATED_AT
-from levada_operator.observe.objects import Body, ObjectKey, PipelineKey
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
 NEW = replace(SURROUNDINGS, image="levada:2")
@@ -205,18 +205,33 @@ def test_one_turn_at_a_time_in_one_process() -> None:
 
     world.began(shop)
     assert (others(shop), others(mall)) == (0, 1)
-    world.carried_out(shop)
+    world.carried_out(shop, NOON)
     world.listed(("Pod", "StatefulSet", "Job"), [], NOON)
     assert others(mall) == 0
     world.began(shop)
     world.wrote(shop, [stateful_set(observedGeneration=3)], [], NOON)
-    world.carried_out(shop)
+    world.carried_out(shop, NOON)
     world.listed(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
     assert others(mall) == 1
     pod_ready = merge(of_revision("b"), {"metadata": {"resourceVersion": "9"}})
     current = merge(stateful_set(), {"metadata": {"resourceVersion": "8"}})
     world.listed(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
     assert others(mall) == 0
+
+
+def test_refused_update_gives_its_turn_back() -> None:
+    """A driver whose StatefulSet the API server refuses does not restart, so the next one may."""
+    world = World(NEW)
+    for name in ("shop", "mall"):
+        world.put(merge(pipeline(), {"metadata": {"name": name, "resourceVersion": "1"}}))
+    shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
+    refusal = Refusal(DRIVER, "unknown field")
+    world.began(shop)
+    world.refused(shop, (refusal,))
+    world.carried_out(shop, NOON)
+    seen = world.observe(mall, NOON)
+    assert seen is not None
+    assert seen.updating == 0
 
 
 def test_first_start_is_no_update() -> None:

@@ -131,9 +131,9 @@ class Shell:
                 try:
                     outcome = await self._runner.carry_out(plan, observed)
                     self.world.wrote(key, outcome.written, outcome.deleted, now)
+                    self.world.refused(key, outcome.refusals)
                 finally:
-                    self.world.carried_out(key)
-                self.world.refused(key, outcome.refusals)
+                    self.world.carried_out(key, now)
                 if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
                     # The next plan has the refusal in the status.
                     await self.wake(key)

@@ -182,18 +182,20 @@ class World:
         self._beginning.add(key)
         self._updating.add(key)
 
-    def carried_out(self, key: PipelineKey) -> None:
-        """Note that a plan was carried out, as far as it could be."""
+    def carried_out(self, key: PipelineKey, now: datetime) -> None:
+        """Note that a plan was carried out, as far as it could be. A refused one gives its turn back."""
         self._beginning.discard(key)
+        if self._refusals.get(key) and not self._is_updating(key, now):
+            self._updating.discard(key)
 
     def _count_updates(self, now: datetime) -> None:
-        deadline = self._surroundings.updates.deadline
-        self._updating = set(self._beginning)
-        for key, mine in self._children.items():
-            driver = mine.get(ObjectKey("StatefulSet", driver_name(key.name)))
-            pod = mine.get(ObjectKey("Pod", driver_pod(key.name)))
-            if driver is not None and is_updating(driver, pod, now, deadline):
-                self._updating.add(key)
+        self._updating = self._beginning | {key for key in self._children if self._is_updating(key, now)}
+
+    def _is_updating(self, key: PipelineKey, now: datetime) -> bool:
+        mine = self._children.get(key, {})
+        driver = mine.get(ObjectKey("StatefulSet", driver_name(key.name)))
+        pod = mine.get(ObjectKey("Pod", driver_pod(key.name)))
+        return driver is not None and is_updating(driver, pod, now, self._surroundings.updates.deadline)
 
     def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
         """Return the older Pipelines that read the same slot."""

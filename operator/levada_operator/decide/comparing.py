@@ -13,6 +13,10 @@ from levada_operator.observe.objects import Body
 _VOLATILE: Final = ("progressAt", "sampledAt", "appliedLsn", "lastTransitionTime")
 """Written only with another change: they change all the time."""
 _COUNTERS: Final = ("display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes")
+_SHARED: Final = frozenset(
+    {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
+)
+"""Lists to which others may add items: the API server merges what is applied into them, item by item."""
 
 
 def marked(desired: dict[str, Any]) -> dict[str, Any]:
@@ -32,12 +36,17 @@ def differs(desired: Body, live: Body | None) -> bool:
 
 
 def is_within(wanted: Any, there: Any) -> bool:
-    """Return True if everything that is wanted is there. The API server's defaults do not count."""
+    """Return True if everything that is wanted is there. The API server's defaults do not count.
+
+    What others add to a list of `_SHARED` stays there. Applying again would not remove it, so it is no difference.
+    """
+    if wanted is None:
+        return True
     if isinstance(wanted, Mapping):
         if not isinstance(there, Mapping):
             return wanted == {} and there is None
         return all(
-            _some_within(value, there.get(key)) if key == "ownerReferences" else is_within(value, there.get(key))
+            _some_within(value, there.get(key)) if key in _SHARED else is_within(value, there.get(key))
             for key, value in wanted.items()
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
@@ -48,7 +57,9 @@ def is_within(wanted: Any, there: Any) -> bool:
     return bool(wanted == there) or absent or _same_quantity(wanted, there)
 
 
-def _some_within(wanted: Sequence[Any], there: Any) -> bool:
+def _some_within(wanted: Any, there: Any) -> bool:
+    if not (isinstance(wanted, list | tuple) and isinstance(there, list | tuple | None)):
+        return is_within(wanted, there)
     return all(any(is_within(w, t) for t in there or ()) for w in wanted)
 
 
