@@ -243,14 +243,20 @@ def test_two_pipelines_that_name_one_slot(orders: Database, tmp_path: Path, monk
     assert orders.query("SELECT obj_description(oid) FROM pg_publication") == [(None,)]
 
 
+def another_database(postgres: EmbeddedPostgres, orders: Database, suffix: str) -> Database:
+    """Create a second database of that server, with a table of the same name."""
+    with orders.connect() as connection:
+        connection.execute(f"CREATE DATABASE {orders.name}_{suffix}".encode())
+    other = Database(postgres, f"{orders.name}_{suffix}")
+    other.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    return other
+
+
 def test_two_sources_that_share_a_staging_area(
     postgres: EmbeddedPostgres, orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of one name is refused before a segment of the first is removed. The same owner may change source."""
-    with orders.connect() as connection:
-        connection.execute(f"CREATE DATABASE {orders.name}_second".encode())
-    second = Database(postgres, f"{orders.name}_second")
-    second.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    second = another_database(postgres, orders, "second")
     staging = {"staging": {"uri": f"file://{tmp_path}/staging"}}
     one = Side(orders, tmp_path, "", "", **staging)
     one.begin(staged=100)
@@ -273,10 +279,7 @@ def test_the_owner_of_staged_changes_may_change_its_source(
     postgres: EmbeddedPostgres, orders: Database, tmp_path: Path
 ) -> None:
     """A Pipeline with a UID that finds another server at its address is still the owner, and may resync."""
-    with orders.connect() as connection:
-        connection.execute(f"CREATE DATABASE {orders.name}_upgraded".encode())
-    upgraded = Database(postgres, f"{orders.name}_upgraded")
-    upgraded.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    upgraded = another_database(postgres, orders, "upgraded")
     staging = {"staging": {"uri": f"file://{tmp_path}/staging"}}
     Side(orders, tmp_path, "a", "uid-1", **staging).begin(staged=100)
     source: dict[str, object] = {"slot": {"name": "upgraded", "onLost": "Resync"}}
