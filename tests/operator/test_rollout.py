@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -70,6 +71,21 @@ def test_upgrade_waits_for_another() -> None:
     assert not plan.apply
     more = replace(NEW, updates=replace(NEW.updates, max_concurrent=2))
     assert driver(reconcile(upgraded(updating=1, surroundings=more)))
+
+
+def test_update_that_waits_is_in_the_status() -> None:
+    """The driver stays available, and its condition says once that an update waits for its turn, without an Event."""
+    store = PlanStore(upgraded(updating=1), pipeline(), [table_sync()])
+    store.carry_out(reconcile(store.observe()))
+    plan = reconcile(store.observe(updating=3))
+    assert (plan.apply, plan.statuses, plan.notes) == ((), (), ())
+    (waits,) = (c for c in store.pipeline["status"]["conditions"] if c["type"] == "DriverAvailable")
+    assert (waits["status"], waits["reason"]) == ("True", "PodReady")
+    assert waits["message"].startswith("shop-driver-0; an update of the pod waits for its turn")
+    assert "updatePolicy.maxConcurrent is 1" in waits["message"]
+    plan = reconcile(store.observe(updating=0))
+    assert plan.updates
+    assert "waits" not in json.dumps([w.status for w in plan.statuses])
 
 
 def test_manifest_in_a_newer_version_s_words_waits_with_its_driver() -> None:

@@ -38,10 +38,13 @@ _SLOT_ERRORS: Final = {
 """The engine's codes that mean an unhealthy slot, each with its reason. A source that answers so is reachable."""
 
 
-def pipeline_conditions(observed: Observed, acceptance: Acceptance) -> dict[str, Condition]:
-    """Return every condition by its type, in the order of the status."""
+def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bool = False) -> dict[str, Condition]:
+    """Return every condition by its type, in the order of the status.
+
+    ``waits``: an update of the driver waits for its turn.
+    """
     sample = slot_sample(observed)
-    driver = driver_available(observed, acceptance)
+    driver = driver_available(observed, acceptance, waits=waits)
     parts = (
         acceptance.condition,
         driver,
@@ -55,8 +58,8 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance) -> dict[str,
     return {"Ready": ready(observed, acceptance, by_type), **by_type}
 
 
-def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
-    """Tell whether the driver's pod is ready, else why not and what to do."""
+def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool) -> Condition:
+    """Return the condition DriverAvailable: whether the driver's pod is ready, else why not and what to do."""
     of, pod = "DriverAvailable", observed.driver
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted", "no spec has been accepted yet")
@@ -76,8 +79,17 @@ def driver_available(observed: Observed, acceptance: Acceptance) -> Condition:
     if pod.trouble is not None:
         return Condition(of, False, pod.trouble.reason, pod.trouble.text)
     if pod.ready:
-        return Condition(of, True, "PodReady", pod.name)
+        return Condition(of, True, "PodReady", pod.name + (_waiting(observed) if waits else ""))
     return Condition(of, False, "Starting", f"pod {pod.name} is not ready yet")
+
+
+def _waiting(observed: Observed) -> str:
+    # Without the names or the number of the others: each change would be a write of each status that waits.
+    most = observed.surroundings.updates.max_concurrent
+    return (
+        "; an update of the pod waits for its turn: other drivers are restarting, and updatePolicy.maxConcurrent"
+        f" is {most}"
+    )
 
 
 def _current(failure: CreationFailure, observed: Observed) -> bool:

@@ -23,6 +23,7 @@ class Plan:
     """Everything to do about a Pipeline. ``release``: nothing of the Pipeline is left to clean up.
 
     ``updates``: a running driver is replaced by this plan. No other driver has that turn until it is carried out.
+    ``waits``: a running driver would be replaced, and has no turn yet.
 
     ``rehearse``: objects that the API server checks before anything is applied. Some of them are never applied.
     """
@@ -34,6 +35,7 @@ class Plan:
     notes: tuple[Note, ...] = ()
     release: bool = False
     updates: bool = False
+    waits: bool = False
 
     @property
     def empty(self) -> bool:

@@ -51,7 +51,7 @@ def reconcile(observed: Observed) -> Plan:
     apply = tuple(body for body in map(marked, plan.apply) if differs(body, _live(observed, body)))
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
     refusals = _still(observed.refusals, (*rehearse, *apply))
-    statuses, notes = _told(replace(observed, refusals=refusals), refused(acceptance, refusals))
+    statuses, notes = _told(replace(observed, refusals=refusals), refused(acceptance, refusals), waits=plan.waits)
     return Plan(
         rehearse=rehearse,
         apply=apply,
@@ -60,6 +60,7 @@ def reconcile(observed: Observed) -> Plan:
         notes=(*(() if refusals else plan.notes), *notes),
         release=plan.release,
         updates=plan.updates,
+        waits=plan.waits,
     )
 
 
@@ -105,6 +106,7 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
         notes=tuple(notes),
         updates=rollout.updates,
+        waits=rollout.waits,
     )
 
 
@@ -147,9 +149,9 @@ def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSync
             yield table_sync
 
 
-def _told(observed: Observed, acceptance: Acceptance) -> tuple[tuple[StatusWrite, ...], list[Note]]:
+def _told(observed: Observed, acceptance: Acceptance, *, waits: bool) -> tuple[tuple[StatusWrite, ...], list[Note]]:
     key = ObjectKey("Pipeline", observed.pipeline.name)
-    conditions = pipeline_conditions(observed, acceptance)
+    conditions = pipeline_conditions(observed, acceptance, waits=waits)
     status = pipeline_status(observed, acceptance, conditions)
     before = observed.pipeline.status
     writes = []

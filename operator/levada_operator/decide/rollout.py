@@ -22,7 +22,10 @@ _RESTARTING: Final = (Change.RESTART, Change.RESYNC)
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What of the desired objects is applied now. ``updates``: the driver's pod is replaced by this."""
+    """The desired objects that are applied now.
+
+    ``updates``: the driver's pod is replaced by this. ``waits``: it would be, and another driver has the turn.
+    """
 
     objects: tuple[dict[str, Any], ...]
     updates: bool = False
