@@ -85,3 +85,14 @@ def test_changes_are_described_dearest_first() -> None:
     assert describe({"spec.b": Change.HOT, "spec.a": Change.IMMUTABLE, "spec.c": Change.HOT}) == (
         "Immutable: spec.a; Hot: spec.b, spec.c"
     )
+
+
+def test_manifest_of_a_deleted_pipeline_counts_for_no_other() -> None:
+    """A Pipeline of the same name that is created before the former one's objects are gone runs its own spec."""
+    body = pipeline(metadata={"uid": "uid-new"}, spec={"source": {"database": "other"}})
+    seen = running(body=body)
+    accepted = accept(seen)
+    assert (accepted.condition.reason, accepted.started_before) == ("Valid", False)
+    manifest = next(b for b in reconcile(seen).apply if b["kind"] == "ConfigMap")
+    assert "database: other" in manifest["data"]["pipeline.yaml"]
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-new"

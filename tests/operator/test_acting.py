@@ -249,6 +249,20 @@ def test_world_keeps_the_newest_and_forgets_what_is_gone() -> None:
     assert world.observe(SHOP, at(60)) is None
 
 
+def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
+    """The watch may report the end of an object after the next one of that name was created."""
+    world = World(SURROUNDINGS)
+    world.put(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    world.put(merge(table_sync(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    world.gone(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
+    world.gone(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
+    seen = world.observe(SHOP, NOON)
+    assert seen is not None
+    assert len(seen.table_syncs) == 1
+    world.gone(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
+    assert world.observe(SHOP, NOON) is None
+
+
 def test_world_sees_movement_and_rivals() -> None:
     """Only a position that changes counts as movement; of two Pipelines with one slot the older is a rival."""
     world = World(SURROUNDINGS)
@@ -361,6 +375,15 @@ def test_lasting_failure_of_any_code_is_a_refusal(code: int) -> None:
     cluster.failures.clear()
     assert outcome(12).refusals == (refusal,)
     assert outcome(13, driver={"image": "other:1"}).refusals == ()
+
+
+def test_outage_is_no_refusal() -> None:
+    """An API server that was away and then answers once with a passing error has refused nothing yet."""
+    cluster = Requests(StatefulSet=RequestFailed(0, "no answer"))
+    runner = Runner(cluster, WriteBudget(Clock(), burst=1000), ThreadPoolExecutor(1))
+    for second, status in ((0, 503), (5, 0), (60, 503), (65, 503)):
+        cluster.failures["StatefulSet"] = RequestFailed(status, "overloaded")
+        assert asyncio.run(carry_out(cluster, observed(now=at(second)), runner=runner)).refusals == ()
 
 
 def test_refused_spec_is_in_the_status_until_it_is_set_back() -> None:

@@ -61,7 +61,11 @@ DOWN = {"type": "Replicating", "status": "False", "reason": "Stopped", "message"
 CRASHED = pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message="error: no [source_auth_failed]"))
 WAS_READY = table_sync() | {"status": {"phase": "Ready", "copy": {"rows": 5, "bytes": 5, "percent": 100}}}
 ALL_READY = {"total": 1, "byPhase": {"Ready": 1}}
+SILENT = DOWN | {"status": "Unknown", "reason": "ProgressStale"}
 UNREAD: dict[str, Observed] = {
+    "the operator is new, and the driver never answers it": running(
+        WAS_READY, body=pipeline(status={"conditions": [SILENT], "tables": ALL_READY}), progress=None
+    ),
     "the driver has ended": running(WAS_READY, progress=progress(fetched=-280), pods=(CRASHED,)),
     "the operator is new": running(
         WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), progress=None, pods=(CRASHED,)
@@ -89,7 +93,12 @@ def test_table_whose_changes_are_not_read_is_not_ready(name: str) -> None:
 def test_short_interruptions_change_no_table() -> None:
     """A stream that is opened again, and a driver that an operator has not asked yet, leave a table Ready."""
     opening = progress(table_document(lagSeconds=20), capture={"connected": False})
-    for seen in (running(WAS_READY, progress=opening), running(WAS_READY, progress=None)):
+    soon = pipeline(status={"conditions": [SILENT | {"lastTransitionTime": written(at(-20))}]})
+    for seen in (
+        running(WAS_READY, progress=opening),
+        running(WAS_READY, progress=None),
+        running(WAS_READY, body=soon, progress=None),
+    ):
         assert next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")["phase"] == "Ready"
 
 
@@ -144,3 +153,11 @@ def test_status_tells_of_a_new_copy_beside_its_table() -> None:
     assert status["phase"] == "Ready"
     assert (status["resync"]["step"], status["resync"]["copy"]["percent"]) == ("Copying", 37)
     assert (status["resyncNonce"], "retryNonce" in status) == (2, False)
+
+
+def test_phase_of_a_newer_operator_is_no_obstacle() -> None:
+    """After a rollback, a phase that this version does not know is Pending until the driver reports the table."""
+    newer = table_sync() | {"status": {"phase": "Pondering"}}
+    starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
+    _, table = statuses(running(newer, progress=None, pods=(starting,)))
+    assert table["phase"] == "Pending"

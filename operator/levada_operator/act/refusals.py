@@ -36,8 +36,12 @@ class RefusalBook:
         Lasting errors may have the code of passing ones: for a field that its schema does not have, it answers 500.
         """
         key = key_of(body)
+        if error.status == 0:
+            # An answer that comes after an outage is the first.
+            self._failing_since.pop((namespace, key), None)
+            return None
         since = self._failing_since.setdefault((namespace, key), now)
-        if not error.refused and (error.status == 0 or now - since < _LASTING):
+        if not error.refused and now - since < _LASTING:
             return None
         if len(self._refused) >= _MAX_REMEMBERED:
             self._refused.clear()

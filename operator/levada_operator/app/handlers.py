@@ -31,11 +31,11 @@ def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
 
     @kopf.on.event(GROUP, VERSION, "pipelines", registry=registry)
     async def pipeline_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _seen(shell, "Pipeline", type, body)
+        await _seen(shell, type, body)
 
     @kopf.on.event(GROUP, VERSION, "tablesyncs", registry=registry)
     async def table_sync_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _seen(shell, "TableSync", type, body)
+        await _seen(shell, type, body)
 
     def needs_cleanup(*, body: kopf.Body, **_: Any) -> bool:
         return _needs_cleanup(shell, body)
@@ -48,10 +48,10 @@ def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
             raise kopf.TemporaryError("the clean-up is under way", delay=_CLEANUP_AGAIN_S)
 
 
-async def _seen(shell: Shell, kind: str, type_: str | None, body: kopf.Body) -> None:
+async def _seen(shell: Shell, type_: str | None, body: kopf.Body) -> None:
     plain = _plain(body)
     if type_ == "DELETED":
-        shell.gone(kind, plain["metadata"]["namespace"], plain["metadata"]["name"])
+        shell.gone(plain)
     else:
         shell.seen(plain)
     await shell.wake(_pipeline_of(plain))

@@ -62,11 +62,12 @@ class Shell:
             metadata = body["metadata"]
             self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
 
-    def gone(self, kind: str, namespace: str, name: str) -> None:
-        """Forget an object that kopf tells is gone."""
-        self.world.drop(kind, namespace, name)
-        if kind == "Pipeline":
-            self.watched.pop(PipelineKey(namespace, name), None)
+    def gone(self, body: Body) -> None:
+        """Forget an object that kopf reports as deleted."""
+        self.world.gone(body)
+        key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
+        if body["kind"] == "Pipeline" and key not in self.world.pipelines:
+            self.watched.pop(key, None)
 
     async def wake(self, key: PipelineKey) -> None:
         """Have a Pipeline looked at."""

@@ -66,6 +66,14 @@ class World:
             key_ = ObjectKey(kind, metadata["name"])
             mine[key_] = _newer(mine.get(key_), slim)
 
+    def gone(self, body: Body) -> None:
+        """Forget an object that was deleted, unless another one of its name is known by now."""
+        metadata = body["metadata"]
+        known: Mapping[Any, Body] = self.pipelines if body["kind"] == "Pipeline" else self.table_syncs
+        there = known.get((metadata["namespace"], metadata["name"]))
+        if there is not None and there["metadata"].get("uid") == metadata.get("uid"):
+            self.drop(body["kind"], metadata["namespace"], metadata["name"])
+
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """Forget an object that is gone, and with a Pipeline all that is known of it."""
         if kind == "TableSync":

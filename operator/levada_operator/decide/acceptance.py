@@ -46,7 +46,7 @@ class Acceptance:
 
 def accept(observed: Observed) -> Acceptance:
     """Decide what runs."""
-    before = read_manifest(observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name)))
+    before = _accepted_before(observed)
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
@@ -86,6 +86,17 @@ def describe(changes: Mapping[str, Change]) -> str:
             more = f" and {len(fields) - 10} more" if len(fields) > 10 else ""
             parts.append(f"{change.value}: {', '.join(fields[:10])}{more}")
     return "; ".join(parts)
+
+
+def _accepted_before(observed: Observed) -> Manifests | None:
+    """Return the manifest that was accepted last.
+
+    One of a deleted Pipeline of the same name does not count. Kubernetes may not have removed it yet.
+    """
+    body = observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name))
+    references = ((body or {}).get("metadata") or {}).get("ownerReferences") or ()
+    owners = [reference.get("uid") for reference in references if reference.get("kind") == "Pipeline"]
+    return None if owners and observed.pipeline.uid not in owners else read_manifest(body)
 
 
 def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:

@@ -24,13 +24,12 @@ def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: 
         return TablePhase.ERRORED
     if (table_sync is not None and table_sync.spec.get("suspend")) or _suspended(observed):
         return TablePhase.SUSPENDED
-    known = TablePhase.PENDING
     if report is not None:
-        known = TablePhase(report.phase) if report.phase in set(TablePhase) else TablePhase.PENDING
+        known = _known(report.phase)
     elif observed.progress is not None or table_sync is None or "phase" not in table_sync.status:
         return TablePhase.REMOVED if settled(observed) else TablePhase.PENDING
     else:
-        known = TablePhase(table_sync.status["phase"])
+        known = _known(table_sync.status["phase"])
     return TablePhase.STALE if known is TablePhase.READY and _stale(observed, report) else known
 
 
@@ -53,14 +52,18 @@ def unread_since(observed: Observed) -> datetime | None:
         return None
     if observed.progress is not None:
         return observed.progress.fetched_at
-    pod = observed.driver
-    if pod is not None and pod.ready:
-        # An operator that has just started asks it soon.
-        return None
+    # An operator that has just started asks a driver that is ready soon.
+    asks = observed.driver is not None and observed.driver.ready
     for last in observed.pipeline.status.get("conditions", ()):
         if last["type"] == "Replicating" and last["status"] != "True":
-            return read_time(last["lastTransitionTime"])
-    return observed.now
+            since = read_time(last["lastTransitionTime"])
+            return None if asks and observed.now - since < STALE_AFTER else since
+    return None if asks else observed.now
+
+
+def _known(phase: str) -> TablePhase:
+    """Return the phase, Pending for one that another version has written."""
+    return TablePhase(phase) if phase in set(TablePhase) else TablePhase.PENDING
 
 
 def _stale(observed: Observed, report: TableReport | None) -> bool:
