@@ -27,7 +27,7 @@ from levada.copy.rows import TableRows
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.pgoutput.changes import Truncate
-from levada.runtime.spark import spark_session
+from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID, change_schema
 from levada.segments.batch import EventBatch, TableEvents

@@ -27,7 +27,7 @@ from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import export_snapshot
-from levada.runtime.spark import spark_session
+from levada.runtime.resources.spark import spark_session
 from levada.values import Watermark
 
 PIPELINE = "benchmark"

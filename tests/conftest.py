@@ -119,6 +119,6 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """One local Spark session for the whole run: a second one in the process would share its JVM anyhow."""
-    from levada.runtime.spark import spark_session
+    from levada.runtime.resources.spark import spark_session
 
     return spark_session("tests", cores=2)

@@ -23,8 +23,8 @@ from levada.cli.cleanup import plan
 from levada.cli.engine import announced, running_progress, sole_user
 from levada.cli.exits import Exit
 from levada.errors import StaleEpoch
-from levada.runtime.http import ProgressServer
-from levada.runtime.manifest import pipeline_config
+from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.report.http import ProgressServer
 from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction

@@ -17,11 +17,11 @@ from levada.cli.manifests import folder
 from levada.errors import NeedsOperator
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.publications import read_publication_owner
-from levada.runtime.manifest import open_store, pipeline_config
-from levada.runtime.ownership import claim
-from levada.runtime.source import prepare_source
-from levada.runtime.source_record import SourceRecord
-from levada.runtime.staging_area import open_staging
+from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.ownership import claim
+from levada.runtime.source.preparation import prepare_source
+from levada.runtime.source.record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.spec import load_manifests
 from levada.stores.phases import Ready

@@ -13,7 +13,7 @@ from queue import Queue
 
 from pyspark.sql import SparkSession
 
-from levada.runtime.spark import spark_session
+from levada.runtime.resources.spark import spark_session
 
 
 def test_settings(spark: SparkSession) -> None:

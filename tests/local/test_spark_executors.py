@@ -18,7 +18,7 @@ from pathlib import Path
 from levada.copy.snapshot import SnapshotRows
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.slots import export_snapshot
-from levada.runtime.spark import spark_session
+from levada.runtime.resources.spark import spark_session
 
 source = pickle.loads(bytes.fromhex(sys.argv[1]))
 spark = spark_session("executors")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.operator.samples import owner
 
-from levada.runtime.spark import _START_NOISE, _properties, _settings
+from levada.runtime.resources.spark import _START_NOISE, _properties, _settings
 from levada_operator.desired.spark import spark_properties
 
 

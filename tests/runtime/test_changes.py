@@ -22,13 +22,13 @@ from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
     PublicationConfig,
+    RetryLimits,
     SlotConfig,
     StagingConfig,
 )
-from levada.runtime.liveness import Liveness
 from levada.runtime.pipeline import Pipeline, reached
 from levada.runtime.progress import Progress, TableProgress
-from levada.runtime.retries import RetryLimits
+from levada.runtime.report.liveness import Liveness
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
 from levada.values import Lsn, QualifiedTable, TableMode
 

@@ -15,8 +15,8 @@ from tests.conftest import Database
 from tests.runtime.test_changes import Rig
 
 import levada.copy.guard
-import levada.runtime.copying
-from levada.runtime.retries import RetryLimits
+import levada.runtime.copies.table_copy
+from levada.runtime.config import RetryLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +146,7 @@ def test_changes_between_snapshot_and_locks_are_found(
     rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch, statement: LiteralString, rows: int
 ) -> None:
     """A statement that gets in between is no error of the table: the copy is made again, of the table as it is now."""
-    hold, work = levada.runtime.copying.hold_table, [lambda: db.execute(statement)]
+    hold, work = levada.runtime.copies.table_copy.hold_table, [lambda: db.execute(statement)]
 
     @contextmanager
     def late(*args: Any) -> Iterator[Any]:
@@ -155,7 +155,7 @@ def test_changes_between_snapshot_and_locks_are_found(
         with hold(*args) as guard:
             yield guard
 
-    monkeypatch.setattr(levada.runtime.copying, "hold_table", late)
+    monkeypatch.setattr(levada.runtime.copies.table_copy, "hold_table", late)
     rig.start()
     rig.wait_caught_up()
     assert rows_copied(rig) == [rows]
@@ -186,7 +186,7 @@ def test_a_copy_gives_way(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatc
 def test_a_lock_that_is_not_had_is_retried(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that another transaction locked after the snapshot is copied once that transaction has ended."""
     monkeypatch.setattr(levada.copy.guard, "LOCK_TIMEOUT_S", 0.1)
-    hold, locked = levada.runtime.copying.hold_table, db.connect()
+    hold, locked = levada.runtime.copies.table_copy.hold_table, db.connect()
     work = [lambda: locked.execute("BEGIN; LOCK TABLE orders_1 IN ACCESS EXCLUSIVE MODE")]
 
     @contextmanager
@@ -196,7 +196,7 @@ def test_a_lock_that_is_not_had_is_retried(rig: Rig, db: Database, monkeypatch: 
         with hold(*args) as guard:
             yield guard
 
-    monkeypatch.setattr(levada.runtime.copying, "hold_table", late)
+    monkeypatch.setattr(levada.runtime.copies.table_copy, "hold_table", late)
     rig.start()
     rig.wait(lambda p: any(t.error is not None and t.error.code == "lock_timeout" for t in p.tables))
     locked.close()

@@ -16,13 +16,13 @@ from tests.runtime.recording import Recording
 from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_schema
-from levada.runtime import dedicated
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.copy_job import open_order
-from levada.runtime.copy_orders import Answer, read_answer
-from levada.runtime.copying import TableCopy
-from levada.runtime.dedicated import DedicatedCopy, OrderedCopy
-from levada.runtime.live import LiveConfig
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.copies import remote
+from levada.runtime.copies.job import open_order
+from levada.runtime.copies.orders import Answer, read_answer
+from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
+from levada.runtime.copies.table_copy import TableCopy
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.stores import CopyOrder, MemoryStore
@@ -53,7 +53,7 @@ def seen() -> OrderedCopy:
 @pytest.fixture
 def wait(store: MemoryStore, seen: OrderedCopy, monkeypatch: pytest.MonkeyPatch) -> Wait:
     """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
-    monkeypatch.setattr(dedicated, "_POLL_S", 0.001)
+    monkeypatch.setattr(remote, "_POLL_S", 0.001)
     copy = DedicatedCopy(cast(TableCopy, SimpleNamespace(store=store)), silence_s=0.1)
     return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
 

@@ -13,7 +13,7 @@ from tests.runtime.test_changes import Rig
 from tests.runtime.test_manifest import manifests
 
 from levada.errors import NeedsOperator
-from levada.runtime.manifest import make_destination, pipeline_config
+from levada.runtime.host.assembly import make_destination, pipeline_config
 
 MODULE = """
 from levada.destinations import Destination

@@ -14,14 +14,14 @@ from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.doubts import Doubts
+from levada.runtime.config_ref import LiveConfig
 from levada.runtime.job import Job
-from levada.runtime.live import LiveConfig
-from levada.runtime.resync import Resync, Step
-from levada.runtime.resync_stage import ResyncStage
-from levada.runtime.roster import Roster
-from levada.runtime.source import SourceTables
-from levada.runtime.tables import TableRecord
+from levada.runtime.source.preparation import SourceTables
+from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.tables.doubts import Doubts
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.resync import Resync, Step
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
 from levada.values import Lsn, QualifiedTable, TableId

@@ -16,10 +16,10 @@ from levada.postgres.publications import ensure_coverage
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.copying import TableCopy
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.fencing import require_epoch
-from levada.runtime.live import LiveConfig
-from levada.runtime.source_record import SourceRecord
+from levada.runtime.source.record import SourceRecord
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import IdentityKind
 from levada.segments.log import SegmentLog

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from levada.errors import InvalidManifest
-from levada.runtime.following import ManifestFollower, take_up
+from levada.runtime.host.manifest_watcher import ManifestFollower, take_up
 from levada.spec import Change, Manifests, load_manifests
 
 

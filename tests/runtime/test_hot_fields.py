@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.test_manifest import manifests
 
 from levada.runtime.config import PipelineConfig
-from levada.runtime.live import FIXED, require_same
-from levada.runtime.manifest import pipeline_config
+from levada.runtime.config_ref import FIXED, require_same
+from levada.runtime.host.assembly import pipeline_config
 from levada.spec import Change, PipelineSpec, TableSyncSpec
 from levada.spec.model import CHANGE, Model
 from levada.values import QualifiedTable

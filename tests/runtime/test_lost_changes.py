@@ -11,10 +11,9 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import Rig, table
 
-from levada.runtime.config import PipelineConfig, SlotConfig
-from levada.runtime.deciding import lost_copy_is_due
-from levada.runtime.retries import RetryLimits
-from levada.runtime.tables import TableRecord
+from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.rules import lost_copy_is_due
 from levada.stores.phases import Errored, Ready, RetryPolicy
 from levada.values import QualifiedTable, TableId
 

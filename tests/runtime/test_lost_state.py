@@ -9,11 +9,11 @@ import pytest
 from tests.conftest import Database
 
 from levada.errors import NeedsOperator, SlotLost
-from levada.runtime.asked_before import take_requested_resyncs
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.source import prepare_source
-from levada.runtime.source_record import SourceRecord
-from levada.runtime.staging_area import open_staging
+from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.preparation import prepare_source
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.startup_requests import take_requested_resyncs
 from levada.segments.log import SegmentLog
 from levada.stores import MemoryStore, PipelineStore, PostgresStore
 from levada.stores.interface import TableAction

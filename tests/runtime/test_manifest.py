@@ -12,7 +12,7 @@ import yaml
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
-from levada.runtime.manifest import (
+from levada.runtime.host.assembly import (
     destination_class,
     load_destination,
     open_store,

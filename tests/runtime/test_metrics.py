@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from tests.runtime import samples
 
-from levada.runtime.metrics import metric_families
 from levada.runtime.progress import Progress
+from levada.runtime.report.metrics import metric_families
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -92,7 +92,7 @@ def test_exposition_parses() -> None:
     """What is served is Prometheus' text format, whatever a table is called."""
     from prometheus_client.exposition import generate_latest
 
-    from levada.runtime.metrics import registry
+    from levada.runtime.report.metrics import registry
 
     odd = samples.progress(samples.table('we"ird\\na\nme'))
     families = list(text_string_to_metric_families(generate_latest(registry(lambda: odd)).decode()))

@@ -15,13 +15,12 @@ from levada.copy.progress import CopyProgress
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
-from levada.runtime.capturing import CaptureThread
-from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.live import LiveConfig
-from levada.runtime.observe import table_progress
-from levada.runtime.retries import RetryLimits
-from levada.runtime.roster import Roster
-from levada.runtime.source import SourceTables
+from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.report.snapshot import table_progress
+from levada.runtime.source.preparation import SourceTables
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.tables.registry import Roster
 from levada.stores import MemoryStore
 from levada.stores.phases import Init, Ready, TableReplicationPhase
 from levada.values import QualifiedTable, TableId

@@ -14,8 +14,8 @@ from tests.runtime.publication_rig import Published
 from tests.runtime.test_changes import Only, wait_for
 
 from levada.errors import Transient
-from levada.runtime.deciding import is_void
-from levada.runtime.retries import RetryLimits
+from levada.runtime.config import RetryLimits
+from levada.runtime.tables.rules import is_void
 from levada.schema import ReplicatedTableSchema
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.runtime import samples
 
+from levada.runtime.host.secret_watcher import SecretFollower, may_begin_anew
 from levada.runtime.progress import Progress, ResyncProgress
-from levada.runtime.renewal import SecretFollower, may_begin_anew
 
 
 def mount(folder: Path, name: str, **keys: str) -> None:

@@ -13,9 +13,9 @@ from tests.runtime.replacing import Replacing
 from tests.runtime.test_changes import TIMEOUT_S, Only, Rig, table
 
 from levada.errors import NeedsOperator, Transient
-from levada.runtime.liveness import hung
+from levada.runtime.config import RetryLimits
 from levada.runtime.progress import Progress
-from levada.runtime.retries import RetryLimits
+from levada.runtime.report.liveness import hung
 from levada.stores.interface import TableAction
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 from tests.unit.test_backlog import segment
 
 from levada.apply.backlog import Backlog
-from levada.runtime.retention import Retention
-from levada.runtime.source_record import SourceRecord
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.stages.retention import Retention
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore

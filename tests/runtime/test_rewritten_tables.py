@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import Rig
 
-import levada.runtime.source
+import levada.runtime.source.preparation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +108,7 @@ def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
 def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch, announced: bool) -> None:
     """Whatever changes rows that existed parks the table; what provably does not, and everyday partitions, do not."""
     if not announced:
-        monkeypatch.setattr(levada.runtime.source, "install_ddl_trigger", lambda connection: False)
+        monkeypatch.setattr(levada.runtime.source.preparation, "install_ddl_trigger", lambda connection: False)
     rig.start()
     rig.wait_caught_up()
     expected = dict.fromkeys([*retyped(), "k", "mixed", "generated"], "table_rewritten")
@@ -133,7 +133,7 @@ def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.Mon
 
 def test_a_rewrite_while_the_engine_is_down_is_found(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage that a table was copied from is kept in the store and compared at the next start."""
-    monkeypatch.setattr(levada.runtime.source, "install_ddl_trigger", lambda connection: False)
+    monkeypatch.setattr(levada.runtime.source.preparation, "install_ddl_trigger", lambda connection: False)
     rig.start()
     rig.wait_caught_up()
     rig.stop()
@@ -147,7 +147,7 @@ def test_a_pipeline_is_not_caught_up_before_it_has_looked(
     rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rewrite right before the question is found before the answer, also where no message announces it."""
-    monkeypatch.setattr(levada.runtime.source, "install_ddl_trigger", lambda connection: False)
+    monkeypatch.setattr(levada.runtime.source.preparation, "install_ddl_trigger", lambda connection: False)
     rig.start()
     rig.wait_caught_up()
     db.execute("TRUNCATE truncated_1")

@@ -15,8 +15,8 @@ from tests.runtime.test_changes import TIMEOUT_S, Rig, table
 
 from levada.errors import SlotLost, StaleEpoch, Transient
 from levada.postgres.stream import ReplicationStream
+from levada.runtime.config import RetryLimits
 from levada.runtime.progress import ErrorProgress, Progress
-from levada.runtime.retries import RetryLimits
 from levada.stores.interface import TableAction
 from levada.values import Durability, Lsn, TableId
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 from tests.runtime.test_doubted_tables import TABLE, start
 
 from levada.errors import Transient
-from levada.runtime.live import LiveConfig
-from levada.runtime.resync import Resync, ResyncEnded, ResyncJob, Step
-from levada.runtime.resync_stage import ResyncStage
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, Init, Ready, RetryPolicy
 

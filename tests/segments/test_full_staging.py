@@ -12,7 +12,7 @@ from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import Transient
 from levada.pgoutput.changes import TableChanges
-from levada.runtime.staging_area import start_makes_room
+from levada.runtime.resources.staging import start_makes_room
 from levada.segments import Manifest, SegmentLog, Staging
 from levada.values import Lsn
 

@@ -11,7 +11,7 @@ from tests.runtime import samples
 
 from levada.cli.render import errors
 from levada.errors import Transient
-from levada.runtime.http import not_ready
+from levada.runtime.report.http import not_ready
 from levada.stores import PostgresStore
 from levada.stores import postgres as postgres_store
 from levada.stores.phases import Init, Ready

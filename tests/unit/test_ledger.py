@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.test_backlog import segment
 
 from levada.apply.backlog import Backlog
-from levada.runtime.stored_ledger import StoredLedger
+from levada.runtime.source.stored_ledger import StoredLedger
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.stores import MemoryStore

@@ -12,8 +12,8 @@ from levada.destinations.iceberg.catalog import CatalogConfig
 from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
-from levada.runtime.controls import MadeAs, made_otherwise
-from levada.runtime.placement import find_misplaced, place_problems
+from levada.runtime.tables.places import find_misplaced, place_problems
+from levada.runtime.tables.requests import MadeAs, made_otherwise
 from levada.stores.interface import TableControls
 from levada.values import QualifiedTable, TableId
 

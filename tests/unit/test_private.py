@@ -12,7 +12,7 @@ import pytest
 from levada.cli.run import make_folder
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
-from levada.runtime.spark import _settings
+from levada.runtime.resources.spark import _settings
 from levada.segments import Staging
 
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
-from levada.runtime.phases import TRANSITIONS, at_restart, check_transition
-from levada.runtime.retries import RetryLimits, park
+from levada.runtime.config import RetryLimits
+from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
+from levada.runtime.tables.retries import park
 from levada.stores.phases import (
     Catchup,
     DataSync,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from levada.postgres.server import ServerIdentity
-from levada.runtime.source_record import SourceRecord
+from levada.runtime.source.record import SourceRecord
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn
 

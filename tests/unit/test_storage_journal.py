@@ -8,8 +8,8 @@ from typing import Any
 from levada.errors import LevadaError
 from levada.pgoutput.changes import Truncate
 from levada.postgres.storage import StorageLook
-from levada.runtime.rewrites import StorageJournal
-from levada.runtime.tables import TableRecord
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.storage_journal import StorageJournal
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
 from levada.stores.phases import Ready

@@ -106,7 +106,7 @@ def levada(
     ] = LogFormat.TEXT,
 ) -> None:
     """Postgres tables, kept up to date in a lakehouse."""
-    from levada.runtime.logging import configure
+    from levada.runtime.host.logging import configure
 
     show_any_text()
     # Answers of short commands are not to be mixed with log lines; a running engine tells what it does.

@@ -12,8 +12,8 @@ from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
 from levada.runtime.config import PipelineConfig
-from levada.runtime.manifest import destination_class, pipeline_config
-from levada.runtime.readiness import start_problems
+from levada.runtime.host.assembly import destination_class, pipeline_config
+from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
 
 

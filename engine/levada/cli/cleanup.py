@@ -22,12 +22,12 @@ from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, inspect_slot
-from levada.runtime.access_token import request_headers
 from levada.runtime.config import PipelineConfig
-from levada.runtime.controls import made
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.manifest import build, open_store, pipeline_config
-from levada.runtime.ownership import (
+from levada.runtime.host.access_token import request_headers
+from levada.runtime.host.assembly import build, open_store, pipeline_config
+from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.ownership import (
     identify,
     refuse,
     release,
@@ -36,8 +36,8 @@ from levada.runtime.ownership import (
     staging_holdings,
     store_holdings,
 )
-from levada.runtime.source_record import SourceRecord
-from levada.runtime.staging_area import open_staging
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.requests import made
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains

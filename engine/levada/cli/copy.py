@@ -13,10 +13,10 @@ from levada.cli.output import console
 from levada.cli.signals import StopSignals
 from levada.cli.tables import known_tables, resolve
 from levada.errors import NeedsOperator
-from levada.runtime.copy_job import CopyJob, open_order
+from levada.runtime.copies.job import CopyJob, open_order
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.manifest import build, open_store, pipeline_config
-from levada.runtime.ownership import require_owner
+from levada.runtime.host.assembly import build, open_store, pipeline_config
+from levada.runtime.source.ownership import require_owner
 from levada.spec import Manifests
 from levada.values import QualifiedTable, TableId
 

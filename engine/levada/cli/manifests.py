@@ -6,7 +6,7 @@ from pathlib import Path
 
 from levada.cli.hints import Invocation, remember
 from levada.errors import InvalidManifest
-from levada.runtime.manifest import default_work_dir
+from levada.runtime.host.assembly import default_work_dir
 from levada.spec import Manifests, load_manifests
 
 

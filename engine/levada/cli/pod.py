@@ -10,7 +10,7 @@ from typing import Final
 
 from levada.cli.exits import Exit
 from levada.postgres.preflight import Problem, Severity
-from levada.runtime.renewal import SecretFollower
+from levada.runtime.host.secret_watcher import SecretFollower
 
 _log = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from levada.cli.signals import StopSignals
 from levada.cli.waiting import Left, wait_for
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.private import private_folder
-from levada.runtime.access_token import access_token
-from levada.runtime.following import ManifestFollower
-from levada.runtime.http import LOOPBACK, ProgressServer
-from levada.runtime.manifest import build, destination_secret, pipeline_config
+from levada.runtime.host.access_token import access_token
+from levada.runtime.host.assembly import build, destination_secret, pipeline_config
+from levada.runtime.host.manifest_watcher import ManifestFollower
+from levada.runtime.host.secret_watcher import SecretFollower, may_begin_anew
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.progress import Progress, TableProgress
-from levada.runtime.renewal import SecretFollower, may_begin_anew
-from levada.runtime.source import check_source
+from levada.runtime.report.http import LOOPBACK, ProgressServer
+from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
 from levada.stores import MemoryStorage
 from levada.stores.phases import RetryPolicy

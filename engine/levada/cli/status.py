@@ -16,11 +16,9 @@ from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.printable import printable_values
-from levada.runtime.access_token import request_headers
 from levada.runtime.config import PipelineConfig
-from levada.runtime.controls import made
-from levada.runtime.manifest import open_store, pipeline_config, target_names
-from levada.runtime.placement import TargetOf, target_name
+from levada.runtime.host.access_token import request_headers
+from levada.runtime.host.assembly import open_store, pipeline_config, target_names
 from levada.runtime.progress import (
     CaptureProgress,
     PipelineState,
@@ -29,7 +27,9 @@ from levada.runtime.progress import (
     StagingProgress,
     TableProgress,
 )
-from levada.runtime.tables import error_progress
+from levada.runtime.tables.places import TargetOf, target_name
+from levada.runtime.tables.record import error_progress
+from levada.runtime.tables.requests import made
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase

@@ -11,7 +11,7 @@ from levada.cli.output import console
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
 from levada.runtime.config import PipelineConfig
-from levada.runtime.manifest import open_store, pipeline_config
+from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored

@@ -8,9 +8,9 @@ import typer
 
 from levada.cli.exits import Exit
 from levada.cli.output import console
-from levada.runtime.manifest import open_store, pipeline_config
-from levada.runtime.ownership import take_over
-from levada.runtime.staging_area import open_staging
+from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.ownership import take_over
 from levada.spec import Manifests
 
 

@@ -1,4 +1,5 @@
-"""The pipeline as a whole: phases, the supervisor, progress, metrics, health.
+"""A running pipeline: the supervisor decides what runs when, and the packages below do the work.
 
-Every stage's work is done by the packages below; here it is decided which runs when.
+A package imports only those after it: `host`, then `pipeline` on top of `report`, `supervisor`, `stages`, `copies`,
+`source`, `tables`.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline is told before it starts; made from a manifest by `levada.runtime.manifest`, or by hand in Python."""
+"""The configuration of a pipeline: made from a manifest by `levada.runtime.host.assembly`, or by hand in Python."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from pathlib import Path
 from typing import Final
 
 from levada.postgres.connection import PostgresConnection
-from levada.runtime.retries import RetryLimits
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLimits:
+    """How often and how long. ``delay_s`` doubles with each attempt, up to ``max_delay_s``, both in seconds."""
+
+    max_attempts: int = 5
+    delay_s: float = 10.0
+    max_delay_s: float = 600.0
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after the ``attempt``-th failure, counted from 1."""
+        return float(min(self.max_delay_s, self.delay_s * 2 ** (attempt - 1)))
 
 
 @dataclass(frozen=True, slots=True)

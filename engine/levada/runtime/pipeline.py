@@ -20,37 +20,44 @@ from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.server import read_start_time
-from levada.runtime.apply_stage import ApplyStage
-from levada.runtime.asked_before import take_requested_resyncs, take_said_resyncs
-from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
-from levada.runtime.controls import made
-from levada.runtime.copy_stage import CopyStage
-from levada.runtime.copying import TableCopy
+from levada.runtime.config_ref import LiveConfig, require_same
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.discovery import Discovery
 from levada.runtime.fencing import require_epoch
-from levada.runtime.live import LiveConfig, require_same
-from levada.runtime.observe import RateMeter, capture_progress, fatal_progress, pipeline_progress, starting_progress
-from levada.runtime.overtaking import overtake
-from levada.runtime.ownership import Claim, claim
-from levada.runtime.placement import refuse_collisions
 from levada.runtime.progress import PipelineState, Progress
-from levada.runtime.published import read_gaps
-from levada.runtime.reports import Fatal, Landed, Reconfigured, Report, SourceRestarted, TableAltered, TableFailed
-from levada.runtime.resync_stage import ResyncStage
-from levada.runtime.retention import Retention
-from levada.runtime.retries import as_levada_error, mends_itself
-from levada.runtime.rewrites import StorageLooks
-from levada.runtime.roster import Roster
-from levada.runtime.sampling import LagSampler
-from levada.runtime.source import SourceTables, discover, prepare_source
-from levada.runtime.source_before import SourceBefore, read_source_before, take_back
-from levada.runtime.source_record import SourceRecord
-from levada.runtime.spark import check_jvm, spark_session
-from levada.runtime.staging_area import open_staging, start_makes_room
-from levada.runtime.stored_ledger import StoredLedger
+from levada.runtime.report.lag_sampler import LagSampler
+from levada.runtime.report.snapshot import (
+    RateMeter,
+    capture_progress,
+    fatal_progress,
+    pipeline_progress,
+    starting_progress,
+)
+from levada.runtime.resources.spark import check_jvm, spark_session
+from levada.runtime.resources.staging import open_staging, start_makes_room
+from levada.runtime.source.before import SourceBefore, read_source_before, take_back
+from levada.runtime.source.overtaking import overtake
+from levada.runtime.source.ownership import Claim, claim
+from levada.runtime.source.preparation import SourceTables, discover, prepare_source
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.copy import CopyStage
+from levada.runtime.stages.discovery import Discovery
+from levada.runtime.stages.messages import Fatal, Landed, Reconfigured, Report, SourceRestarted, TableFailed
+from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.stages.retention import Retention
+from levada.runtime.stages.rewrites import StorageLooks
 from levada.runtime.supervisor import Supervisor
+from levada.runtime.tables.places import refuse_collisions
+from levada.runtime.tables.publication_gaps import read_gaps
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.requests import made
+from levada.runtime.tables.retries import as_levada_error, mends_itself
+from levada.runtime.tables.startup_requests import take_requested_resyncs, take_said_resyncs
+from levada.runtime.tables.storage_journal import TableAltered
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging

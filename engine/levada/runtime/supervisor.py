@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError
-from levada.runtime.apply_stage import ApplyStage
-from levada.runtime.capturing import CaptureThread
 from levada.runtime.config import PipelineConfig
-from levada.runtime.copy_stage import CopyStage
-from levada.runtime.discovery import Discovery
-from levada.runtime.live import LiveConfig
-from levada.runtime.reports import (
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.copy import CopyStage
+from levada.runtime.stages.discovery import Discovery
+from levada.runtime.stages.messages import (
     ApplyEnded,
     CopyEnded,
     CopyStarted,
@@ -35,18 +35,18 @@ from levada.runtime.reports import (
     Report,
     SourceRestarted,
     StorageSeen,
-    TableAltered,
     TableFailed,
 )
-from levada.runtime.resync import ResyncEnded, ResyncStarted
-from levada.runtime.resync_stage import ResyncStage
-from levada.runtime.retention import Retention
-from levada.runtime.retries import as_levada_error
-from levada.runtime.rewrites import StorageLooks
-from levada.runtime.roster import Roster
+from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.stages.retention import Retention
+from levada.runtime.stages.rewrites import StorageLooks
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
+from levada.runtime.tables.retries import as_levada_error
+from levada.runtime.tables.storage_journal import TableAltered
 
 if TYPE_CHECKING:
-    from levada.runtime.source import SourceTables
+    from levada.runtime.source.preparation import SourceTables
     from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The phases of a table, as values; which may follow which is told in `levada.runtime.phases`."""
+"""The phases of a table, as values; which may follow which is told in `levada.runtime.tables.phases`."""
 
 from __future__ import annotations
 

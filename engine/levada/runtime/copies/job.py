@@ -1,0 +1,155 @@
+"""The process that makes one dedicated copy: it meets the pipeline's driver in the store and at the destination."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from levada.destinations.interface import Destination, TableSettings
+from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.config import PipelineConfig, TableConfig
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.copies.orders import Answer, read_answer
+from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.requests import made
+from levada.runtime.tables.retries import as_levada_error
+from levada.stores.interface import CopyOrder, PipelineStore
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from levada.copy.snapshot import SnapshotRows
+    from levada.postgres.identity import SourceIdentity
+
+_log = logging.getLogger(__name__)
+
+_BEAT_S: Final = 5.0
+
+
+class CopyJob:
+    """Copies one table as its driver ordered. ``told`` is what the destination was told of tables, and reads."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        store: PipelineStore,
+        destination: Destination,
+        told: MutableMapping[QualifiedTable, TableSettings],
+        spark: SparkSession,
+        cancelled: threading.Event,
+        source: SourceIdentity | None = None,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._destination = destination
+        self._told = told
+        self._spark = spark
+        self._source = source
+        self._cancelled = cancelled
+        self._rows: SnapshotRows | None = None
+
+    def run(self, table: TableId, name: QualifiedTable) -> Copied | None:
+        """Copy the table and answer; None if no copy of it is ordered, or the order is answered already.
+
+        Raise what ended the copy, after it was answered; a copy whose order is gone, or that was taken by another
+        process, ends with Transient ``copy_cancelled``.
+        """
+        order = open_order(self._store, table)
+        if order is None:
+            return None
+        self._store.join(order.epoch)
+        mine = replace(order, worker=uuid.uuid4().hex, answer=Answer(beat=read_answer(order).beat + 1).to_text())
+        if not self._store.change_copy_order(table, order, mine):
+            return None
+        _log.info("copying %s for the driver with epoch %d", name, order.epoch)
+        with self._beating(table, mine) as answer:
+            try:
+                copied = self._copier(table, name, order.epoch).run(table, name, self._cancelled, self._started)
+            except Exception as error:
+                if not self._cancelled.is_set():
+                    answer(Answer(error=as_levada_error(error)))
+                raise
+            progress = self._rows.progress() if self._rows else None
+            if not answer(Answer(progress=progress, lsn=copied.lsn, storage=copied.storage)):
+                raise NeedsOperator("copy_superseded", f"the copy of {name} was made, but is no longer asked for")
+            return copied
+
+    def _started(self, rows: SnapshotRows) -> None:
+        self._rows = rows
+
+    def _copier(self, table: TableId, name: QualifiedTable, epoch: int) -> TableCopy:
+        """Return what copies the table under the settings that its driver has noted, whatever the manifest says now."""
+        self._store.load_table_schemas()
+        self._store.load_table_controls()
+        self._store.load_fingerprints()
+        if self._source is not None:
+            self._source.renew(SourceRecord(self._store).former)
+        noted = made(self._store.get_table_controls(table))
+        config = self._config
+        if noted is not None:
+            said = TableConfig(
+                excluded_columns=noted.excluded_columns,
+                mode=noted.mode,
+                destination_table=noted.destination_table if noted.table == name else "",
+            )
+            tables = {**config.tables, name: said}
+            config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
+            self._told[name] = noted.settings(name)
+        return TableCopy(LiveConfig(config), self._store, self._destination, self._told, self._spark, epoch)
+
+    @contextmanager
+    def _beating(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:
+        """Tell of the copy every few seconds; end it when the order is not this process's any more."""
+        ended, turn = threading.Event(), threading.Lock()
+        last = mine
+
+        def say(answer: Answer) -> bool:
+            nonlocal last
+            with turn:
+                now = replace(last, answer=answer.to_text())
+                said = self._store.change_copy_order(table, last, now)
+                last = now
+                return said
+
+        def beat() -> None:
+            while not ended.wait(_BEAT_S):
+                progress = None if self._rows is None else self._rows.progress()
+                try:
+                    heard = say(Answer(read_answer(last).beat + 1, progress))
+                except LevadaError as error:
+                    _log.warning("%s", error)
+                    heard = False
+                if not heard:
+                    _log.warning("the copy of table %d is no longer asked for: it ends", table)
+                    self._cancelled.set()
+                    return
+
+        def answered(answer: Answer) -> bool:
+            # Nothing may follow the answer.
+            ended.set()
+            thread.join()
+            return say(answer)
+
+        thread = threading.Thread(target=beat, name="levada-copy-beat", daemon=True)
+        thread.start()
+        try:
+            yield answered
+        finally:
+            ended.set()
+            thread.join()
+
+
+def open_order(store: PipelineStore, table: TableId) -> CopyOrder | None:
+    """Return the order of a table's copy that was not answered yet; it may be that a process that died had taken it."""
+    order = store.get_copy_order(table)
+    if order is None:
+        return None
+    answer = read_answer(order)
+    return order if answer.lsn is None and answer.error is None else None

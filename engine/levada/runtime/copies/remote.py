@@ -1,0 +1,151 @@
+"""A copy that another process makes, as the driver sees it: ordered, watched, and taken over when it is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from levada.copy.progress import CopyProgress
+from levada.destinations.answers import require_watermark
+from levada.errors import NeedsOperator, Transient
+from levada.postgres.catalog import published_tables, read_table_schema
+from levada.postgres.publications import add_statement
+from levada.runtime.copies.orders import read_answer
+from levada.runtime.copies.table_copy import Copied, TableCopy, newest_schema
+from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.resync import can_replace
+from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
+from levada.schema.table import COPY_VERSION
+from levada.stores.interface import CopyOrder, TableControls
+from levada.values import Lsn, QualifiedTable, TableId
+
+_POLL_S: Final = 2.0
+
+_NOTHING_YET: Final = CopyProgress(
+    rows=0, bytes=0, total_rows=0, total_bytes=0, percent=0.0, rows_per_second=0.0, seconds_left=None, unrepresentable=0
+)
+
+
+@dataclass(slots=True)
+class OrderedCopy:
+    """A copy under way elsewhere; ``token`` is what its process is to be told apart by."""
+
+    token: str
+    newest: CopyProgress = field(default=_NOTHING_YET)
+
+    def progress(self) -> CopyProgress:
+        """Return how far the copy has come, from any thread."""
+        return self.newest
+
+
+@dataclass(frozen=True, slots=True)
+class DedicatedCopy:
+    """Orders copies and waits for them. An order of which nothing is heard for ``silence_s`` seconds is given up."""
+
+    copier: TableCopy
+    silence_s: float
+
+    def run(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        cancelled: threading.Event,
+        started: Callable[[OrderedCopy], None],
+    ) -> Copied:
+        """Do what `TableCopy.run` does, in another process.
+
+        Raise Transient ``copy_silent`` if none takes the order, or the one that took it is not heard of any more.
+        """
+        store = self.copier.store
+        self._make_way(table, name)
+        order = CopyOrder(uuid.uuid4().hex, self.copier.epoch)
+        store.order_copy(table, order)
+        seen = OrderedCopy(order.token)
+        started(seen)
+        try:
+            lsn, storage = self._wait(table, name, order, seen, cancelled)
+        finally:
+            store.order_copy(table, None)
+        return self._taken_over(table, name, lsn, storage)
+
+    def _make_way(self, table: TableId, name: QualifiedTable) -> None:
+        """Record the settings that the copy is made under. Drop a table that its copy cannot take the place of.
+
+        It is dropped by the schema that it was copied as, which the store keeps until then.
+        """
+        config, store, destination = self.copier.live.now, self.copier.store, self.copier.destination
+        schema = self._read_schema(table, name)
+        controls = store.get_table_controls(table) or TableControls()
+        before = made(controls)
+        wanted = MadeAs.of(config, name, before)
+        destination.check_place(schema, wanted.settings(name))
+        stays = before is not None and (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
+        replaced = stays and can_replace(destination)
+        if not replaced:
+            self.copier.drop(newest_schema(store, table) or schema, name)
+        if before != wanted:
+            store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
+            self.copier.told[name] = wanted.settings(name)
+            if not replaced:
+                # Where it is to be now.
+                self.copier.drop(schema, name)
+        if not replaced:
+            store.clear_table_copy_state(table)
+
+    def _read_schema(self, table: TableId, name: QualifiedTable) -> ReplicatedTableSchema:
+        live = self.copier.live
+        with live.now.source.connect(application="copy") as connection:
+            found = [t for t in published_tables(connection, live.now.publication.name) if t.id == table]
+            if not found:
+                raise NeedsOperator(
+                    "table_not_published",
+                    f"table {name} left publication {live.now.publication.name} before it was copied",
+                    hint=add_statement(live.now.publication.name, [name]),
+                )
+            return read_table_schema(
+                connection,
+                table,
+                columns=found[0].column_attnums,
+                exclude=live.excluded_columns(name),
+                policy=live.now.on_unrepresentable,
+            )
+
+    def _wait(
+        self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
+    ) -> tuple[Lsn, TableStorage]:
+        beat, heard_at = -1, time.monotonic()
+        while not cancelled.wait(_POLL_S):
+            now = self.copier.store.get_copy_order(table)
+            if now is None or now.token != order.token:
+                break
+            answer = read_answer(now)
+            seen.newest = answer.progress or seen.newest
+            if answer.error is not None:
+                raise answer.error
+            if answer.lsn is not None and answer.storage is not None:
+                return answer.lsn, answer.storage
+            if answer.beat != beat:
+                beat, heard_at = answer.beat, time.monotonic()
+            elif time.monotonic() - heard_at > self.silence_s:
+                raise Transient(
+                    "copy_silent",
+                    f"nothing was heard of the copy of {name} for {self.silence_s:.0f} s",
+                    hint="see why its Job does not run: kubectl get jobs -l levada.dev/role=copy",
+                )
+        raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
+
+    def _taken_over(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
+        store, destination = self.copier.store, self.copier.destination
+        watermark = destination.capabilities.watermark
+        store.load_table_schemas()
+        store.load_fingerprints()
+        schema = store.get_table_schema(table, COPY_VERSION)
+        mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
+        if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
+            raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")
+        return Copied(schema, lsn, storage)

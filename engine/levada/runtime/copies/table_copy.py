@@ -1,0 +1,251 @@
+"""The copy of one table, from its snapshot to a stamped commit: where it is to be, or beside the one that is there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from psycopg import sql
+
+from levada.apply.table import settle
+from levada.copy.guard import hold_table
+from levada.copy.snapshot import SnapshotRows
+from levada.destinations.answers import perform, require_durability, require_flag
+from levada.destinations.interface import Destination, TableSettings
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import published_tables, read_table_description
+from levada.postgres.publications import add_statement
+from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.fencing import require_epoch
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.publication_gaps import note_copied
+from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.resync import can_replace
+from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
+from levada.schema.table import COPY_VERSION
+from levada.stores.interface import PipelineStore, TableControls
+from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.description import TableDescription
+
+_log = logging.getLogger(__name__)
+
+_NEWEST: Final = SnapshotId(2**64 - 1)
+
+
+def newest_schema(store: PipelineStore, table: TableId) -> ReplicatedTableSchema | None:
+    """Return the newest stored version of the table, None if it was never copied nor streamed."""
+    return store.get_table_schema(table, _NEWEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy that the destination holds durably, as of ``lsn``. ``storage`` is that which the rows were read from."""
+
+    schema: ReplicatedTableSchema
+    lsn: Lsn
+    storage: TableStorage
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopy:
+    """What it takes to copy tables of one pipeline."""
+
+    live: LiveConfig
+    store: PipelineStore
+    destination: Destination
+    told: MutableMapping[QualifiedTable, TableSettings]
+    """What the destination was told of tables, and reads; kept in step with what each is copied as."""
+    spark: SparkSession
+    epoch: int
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while the destination is asked for durability: with the ordering PIPELINE one call is made at a time."""
+
+    def run(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows], None],
+    ) -> Copied:
+        """Copy the table under a snapshot of its own. ``started`` is handed the rows, which count their progress.
+
+        A table that is there serves until its copy takes its place, if the destination can do so. Otherwise it is
+        dropped first, with all that an earlier attempt left, by the schema that it was copied as: the store keeps that
+        until the destination has dropped the table. The rows are durable when this returns. Raise Transient
+        ``copy_cancelled`` once ``cancelled`` is set.
+        """
+        config = self.live.now
+        before = made(self.store.get_table_controls(table))
+        wanted = MadeAs.of(config, name, before)
+        former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
+        if former is not None:
+            perform(self.destination.check_place, replace(former, name=name), wanted.settings(name))
+        if former is not None and not replaces:
+            self.drop(former, name)
+        # Before the snapshot: a version that the stream sends after it belongs to the copy.
+        self.store.clear_table_copy_state(table)
+        if former is not None and replaces:
+            self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
+        with (
+            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+        ):
+            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            started(rows)
+            if replaces and self._replaced(wanted, name, rows, mark):
+                self.store.store_table_schema(rows.schema)
+                return Copied(rows.schema, snapshot.lsn, storage)
+            if former is None:
+                perform(self.destination.check_place, rows.schema, wanted.settings(name))
+            if before is not None and (replaces or former is None):
+                self.drop(former or rows.schema, name)
+            self.store.store_table_schema(rows.schema)
+            self._settle(before, wanted, rows.schema, name)
+            self._write(rows, mark, cancelled)
+            rows.check()
+            return Copied(rows.schema, snapshot.lsn, storage)
+
+    def run_beside(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows, Lsn], None],
+    ) -> Copied | None:
+        """Copy the table beside itself, as `run` does otherwise; None if there is no table that serves meanwhile."""
+        config = self.live.now
+        with (
+            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+        ):
+            started(rows, snapshot.lsn)
+            if (before := made(self.store.get_table_controls(table))) is not None:
+                self.told[name] = before.settings(name)
+            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            copy = self.destination.copy_replacement
+            copied = require_flag(copy(rows.schema, rows, mark), copy)
+            rows.check()
+            return Copied(rows.schema, snapshot.lsn, storage) if copied else None
+
+    def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
+        """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
+        if schema.name != name and name in self.told:
+            self.told.setdefault(schema.name, self.told[name])
+        self._remove(schema)
+
+    def _remove(self, schema: ReplicatedTableSchema) -> None:
+        # A process that was paused may find a newer driver's table in this place. A destination may keep no epochs.
+        require_epoch(self.store)
+        perform(self.destination.drop_table_for_copy, schema, self.epoch)
+
+    def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
+        """Write the rows, and wait until the destination says that they are durable."""
+        write = self.destination.write_table_rows
+        if require_durability(write(rows.schema, rows, mark), write) is Durability.DURABLE:
+            return
+        try:
+            with self.turn:
+                settle(self.destination, [rows.schema], mark, cancelled)
+        except InterruptedError:
+            raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
+
+    def _may_replace(self, before: MadeAs | None, wanted: MadeAs) -> bool:
+        """Return whether the new copy can take the place of the table: it is to be where the table is."""
+        if not can_replace(self.destination) or before is None:
+            return False
+        return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
+
+    def _replaced(self, wanted: MadeAs, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+        """Copy to where the table is, in one step for its readers. Return False if there is no table."""
+        copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
+        try:
+            self._note(wanted, rows.schema, name)
+            if not require_flag(copy(rows.schema, rows, mark), copy):
+                return False
+            rows.check()
+            if require_flag(swap(rows.schema.id, mark), swap):
+                return True
+        except BaseException:
+            self._drop_replacement(rows.schema)
+            raise
+        raise Transient("replacement_lost", f"the new copy of {name} no longer fits: the table was changed meanwhile")
+
+    def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
+        try:
+            perform(self.destination.drop_replacement, schema.id)
+        except LevadaError as error:
+            _log.warning("what was copied of %s stays behind until it is copied again: %s", schema.name, error)
+
+    @contextmanager
+    def _rows(
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
+    ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
+        """Hold the table while its rows are read. Yield them and the storage that they are in."""
+        config = self.live.now
+        published, description, schema = self._read_schema(snapshot, table, name)
+        with hold_table(config.source, published, schema, description) as guard:
+            rows = SnapshotRows(
+                self.spark,
+                config.source,
+                snapshot,
+                published,
+                schema,
+                connections=config.copy_connections,
+                policy=config.on_unrepresentable,
+                cancelled=cancelled,
+                guard=guard,
+            )
+            yield rows, description.storage
+
+    def _settle(
+        self, before: MadeAs | None, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable
+    ) -> None:
+        """Apply the present settings to the copy, and remove what is in the place that they give the table."""
+        if before == wanted:
+            return
+        self._note(wanted, schema, name)
+        self._remove(schema)
+
+    def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
+        controls = self.store.get_table_controls(schema.id) or TableControls()
+        noted = replace(controls, made_as=wanted.to_text())
+        if noted != controls:
+            self.store.store_table_controls(schema.id, noted)
+        self.told[name] = wanted.settings(name)
+
+    def _read_schema(
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable
+    ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
+        config = self.live.now
+        with config.source.connect(application="copy") as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
+            SourceRecord(self.store).require_verified(connection)
+            found = [t for t in published_tables(connection, config.publication.name) if t.id == table]
+            if not found:
+                raise NeedsOperator(
+                    "table_not_published",
+                    f"table {name} left publication {config.publication.name} before it was copied",
+                    hint=add_statement(config.publication.name, [name]),
+                )
+            note_copied(self.store, connection, config.publication.name, table, name)
+            description = read_table_description(connection, table)
+            schema = description.schema(
+                columns=found[0].column_attnums,
+                exclude=self.live.excluded_columns(name),
+                policy=config.on_unrepresentable,
+            )
+            return found[0], description, schema

@@ -1,0 +1,371 @@
+"""From a manifest to a pipeline's parts: configuration, store, destination, Spark session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from levada.destinations.interface import Destination, DestinationContext, TableSettings
+from levada.errors import InvalidManifest, NeedsOperator
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.identity import SourceIdentity
+from levada.private import private_folder
+from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
+from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
+from levada.runtime.resources.spark import spark_session, stop_spark
+from levada.runtime.source.ownership import former_names
+from levada.runtime.tables.places import TargetOf
+from levada.spec import (
+    CopyDriver,
+    Manifests,
+    OnLostSlot,
+    PipelineSpec,
+    PublicationManagement,
+    TableSyncSpec,
+    TlsMode,
+)
+from levada.spec.running import Retries
+from levada.spec.source import SecretRef, Source
+from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
+from levada.stores.interface import PipelineStore
+from levada.values import QualifiedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
+"""The variable that tells that somebody runs `levada copy` for what is ordered: the operator, in its drivers' pods."""
+
+PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
+"""The variable with the UID of the Pipeline object. The operator sets it in every pod."""
+
+TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
+"""The variable with the UID of the owner that the Pipeline takes over from."""
+
+_SSL_MODES: Final[Mapping[TlsMode, str]] = {
+    TlsMode.DISABLE: "disable",
+    TlsMode.REQUIRE: "require",
+    TlsMode.VERIFY_CA: "verify-ca",
+    TlsMode.VERIFY_FULL: "verify-full",
+}
+_TRUSTED_CERTIFICATES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+    "/etc/ssl/cert.pem",  # macOS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """All that a `levada.runtime.pipeline.Pipeline` takes; a context manager that closes the store and stops Spark."""
+
+    config: PipelineConfig
+    store: PipelineStore
+    destination: Destination
+    told: dict[QualifiedTable, TableSettings]
+    """What the destination was told of tables; see `Pipeline`."""
+    spark: SparkSession
+    source: SourceIdentity
+    """What the destination reads of the source; see `Pipeline`."""
+
+    def close(self) -> None:
+        """Close what `build` opened; not an error if closed already."""
+        self.store.close()
+        stop_spark(self.spark)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def build(
+    manifests: Manifests,
+    *,
+    secrets: Path | None = None,
+    work_dir: Path | None = None,
+    memory: MemoryStorage | None = None,
+) -> Assembled:
+    """Make a pipeline's parts; Spark is started, nothing is connected yet.
+
+    ``secrets`` has a folder for each Secret and in it a file for each key. ``work_dir`` is for caches, and for staging
+    where the manifest names no place; without it, `.levada/<pipeline>` in the current folder. ``memory`` is where a
+    store in memory begins. Raise InvalidManifest for what no engine can run, NeedsOperator ``secret_missing`` for a
+    Secret that is not there.
+    """
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    destination_class(manifests)
+    store = open_store(manifests, config, memory)
+    spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    source = SourceIdentity(config.source)
+    work = config.work_dir / "destination"
+    destination, told = make_destination(
+        manifests, config, secrets, spark, work, source, former=partial(former_names, store)
+    )
+    return Assembled(config, store, destination, told, spark, source)
+
+
+def make_destination(
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    spark: SparkSession,
+    work_dir: Path,
+    source: SourceIdentity | None = None,
+    *,
+    only_checks: bool = False,
+    former: Callable[[], Collection[str]] = tuple,
+) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
+    """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
+
+    ``work_dir`` is for the destination's caches. ``only_checks`` is for its context, and so is ``former``, which
+    returns the names of former owners. Raise as `build` does.
+    """
+    _, settings, _ = _named_destination(manifests)
+    told = table_settings(config)
+    context = DestinationContext(
+        pipeline=config.name,
+        work_dir=work_dir,
+        spark=spark,
+        credentials=destination_secret(manifests, secrets),
+        defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
+        tables=told,
+        on_schema_change=manifests.pipeline.spec.on_schema_change,
+        source=source or SourceIdentity(config.source),
+        only_checks=only_checks,
+        namespace=config.namespace,
+        former_names=former,
+    )
+    private_folder(work_dir)
+    kind = destination_class(manifests)
+    with destination_errors(kind, "from_config"):
+        return kind.from_config(settings, context), told
+
+
+def target_names(manifests: Manifests) -> TargetOf:
+    """Return the function that names a table at the manifest's destination, without a session of Spark."""
+    from levada.destinations.iceberg.catalog import CatalogConfig
+
+    if manifests.pipeline.spec.destination.iceberg is None:
+        return lambda table, settings: None
+    _, settings, _ = _named_destination(manifests)
+    return CatalogConfig.from_manifest(settings, manifests.pipeline.metadata.name).target
+
+
+def pipeline_config(
+    manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
+) -> PipelineConfig:
+    """Return the manifest as the engine is told it; nothing is connected and no folder is made."""
+    manifest, spec = manifests.pipeline, manifests.pipeline.spec
+    name = manifest.metadata.name
+    work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
+    return PipelineConfig(
+        name=name,
+        source=source_connection(spec.source, secrets),
+        slot=SlotConfig(
+            manifest.slot_name,
+            failover=spec.source.slot.failover,
+            resync_when_lost=spec.source.slot.on_lost is OnLostSlot.RESYNC,
+        ),
+        publication=PublicationConfig(
+            manifest.publication_name,
+            managed=spec.source.publication.management is PublicationManagement.MANAGED,
+        ),
+        staging=_staging(spec, secrets, work_dir),
+        work_dir=work_dir,
+        selects=manifests.selects,
+        tables={t.spec.table.qualified: _table_config(t.spec, spec) for t in manifests.table_syncs},
+        default_table=TableConfig(mode=spec.destination.mode),
+        copy_tables=spec.copy_.max_concurrent_tables,
+        copy_connections=spec.copy_.connections_per_table,
+        batch_bytes=spec.batch.max_bytes,
+        batch_fill_s=spec.batch.max_fill_ms / 1000,
+        freshness_s=float(spec.freshness_seconds),
+        heartbeat_s=float(spec.source.heartbeat_seconds),
+        progress_deadline_s=float(spec.health.progress_deadline_seconds),
+        retries=_retries(spec.retries),
+        on_unrepresentable=spec.on_unrepresentable,
+        copies_depend_on=_copies_depend_on(spec),
+        namespace=manifest.metadata.namespace,
+        uid=os.environ.get(PIPELINE_UID, ""),
+        take_over_from=os.environ.get(TAKE_OVER_FROM, ""),
+    )
+
+
+def open_store(manifests: Manifests, config: PipelineConfig, memory: MemoryStorage | None = None) -> PipelineStore:
+    """Return the store that the manifest names; PostgreSQL's is in the source's database, ConfigMaps are in the
+    namespace of this pod, else in the manifest's.
+    """
+    spec = manifests.pipeline.spec.store
+    if spec.postgres is not None:
+        return PostgresStore(config.source, config.name, spec.postgres.schema_name)
+    if spec.config_map is not None:
+        return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
+    return MemoryStore(config.name, memory)
+
+
+def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
+    """Return how to reach the source; without a Secret it is libpq's environment that says as whom."""
+    credentials, authority = source.credentials_secret_ref, source.tls.ca_secret_ref
+    return PostgresConnection(
+        source.host,
+        source.port,
+        source.database,
+        credentials=None if credentials is None else secret(secrets, credentials.name, "username", "password"),
+        sslmode=_SSL_MODES[source.tls.mode],
+        sslrootcert=(
+            _trusted_certificates(source.tls.mode)
+            if authority is None
+            else secret(secrets, authority.name, authority.key) / authority.key
+        ),
+    )
+
+
+def secret(secrets: Path | None, name: str, *keys: str) -> Path:
+    """Return a Secret's folder; raise NeedsOperator ``secret_missing`` unless it is there with these keys."""
+    if secrets is None:
+        raise NeedsOperator(
+            "secret_missing",
+            f"the manifest refers to Secret {name}, and no folder with Secrets is given",
+            hint=f"say --secrets DIR, where DIR/{name} has a file for each key" + _listed(keys),
+        )
+    folder = secrets / name
+    if not folder.is_dir() or (keys and not any(folder.iterdir())):
+        # Kubernetes mounts an empty folder for a Secret that does not exist.
+        raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, make=True))
+    if missing := [key for key in keys if not (folder / key).is_file()]:
+        message = f"Secret {name} has no key {', '.join(missing)}"
+        raise NeedsOperator("secret_missing", message, hint=_secret_hint(folder, missing, make=False))
+    return folder
+
+
+def _secret_hint(folder: Path, keys: Sequence[str], *, make: bool) -> str:
+    """Return the command that gives a Secret its keys: in a pod by kubectl, because its folders are out of reach."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        if make:
+            literals = "".join(f" --from-literal={key}=VALUE" for key in keys)
+            return f"kubectl create secret generic {folder.name}{literals}"
+        values = ", ".join(f'"{key}": "VALUE"' for key in keys)
+        return f"kubectl patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
+    if make:
+        return f"make {folder} with a file for each key{_listed(keys)}"
+    return "; ".join(f"write {folder / key}" for key in keys)
+
+
+def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
+    """Return the folder of the destination's Secret, None if it names none; raise as `secret` does."""
+    _, _, reference = _named_destination(manifests)
+    return None if reference is None else secret(secrets, reference.name)
+
+
+def destination_class(manifests: Manifests) -> type[Destination]:
+    """Return the class behind the manifest's kind of destination; raise InvalidManifest if none has that name."""
+    name, _, _ = _named_destination(manifests)
+    installed = entry_points(group=DESTINATIONS)
+    if name not in installed.names:
+        raise InvalidManifest(
+            "unknown_destination",
+            f"spec.destination.custom.type: no destination {name!r} is installed; there is:"
+            f" {', '.join(sorted(installed.names)) or 'none'}",
+            hint=f"install the package that has {name!r} in the entry-point group {DESTINATIONS}",
+        )
+    return load_destination(installed[name])
+
+
+def load_destination(entry_point: EntryPoint) -> type[Destination]:
+    """Import what an entry point names; raise NeedsOperator ``destination_broken``."""
+    what = describe_entry_point(entry_point)
+    try:
+        loaded: type[Destination] = entry_point.load()
+    except Exception as error:
+        # The package is another's: whatever it raises when it is imported is its fault.
+        raise NeedsOperator(
+            "destination_broken",
+            f"{what} cannot be imported: {type(error).__name__}: {error}",
+            hint="install the package again with all that it needs, or ask its author",
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Destination)):
+        raise NeedsOperator(
+            "destination_broken",
+            f"{what} is no class of levada.destinations.Destination",
+            hint="ask the package's author",
+        )
+    return loaded
+
+
+def table_settings(config: PipelineConfig) -> dict[QualifiedTable, TableSettings]:
+    """Return what is said of some tables at the destination."""
+    return {name: TableSettings(said.mode, said.destination_table) for name, said in config.tables.items()}
+
+
+def default_work_dir(beside: Path, pipeline: str) -> Path:
+    """Return the work folder of a pipeline on a laptop."""
+    return beside / ".levada" / pipeline
+
+
+def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], SecretRef | None]:
+    spec = manifests.pipeline.spec.destination
+    if spec.custom is not None:
+        return spec.custom.type, spec.custom.options, spec.custom.credentials_secret_ref
+    assert spec.iceberg is not None
+    settings = spec.iceberg.model_dump(mode="json", by_alias=True, exclude={"credentials_secret_ref"})
+    return "iceberg", settings, spec.iceberg.credentials_secret_ref
+
+
+def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
+    # Where nobody starts processes for them, as on a laptop, or they could not meet, the engine makes all copies.
+    elsewhere = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
+    return TableConfig(
+        suspended=spec.suspend,
+        excluded_columns=frozenset(spec.columns.exclude),
+        mode=spec.mode or pipeline.destination.mode,
+        destination_table=spec.destination_table,
+        retry_nonce=spec.retry_nonce,
+        resync_nonce=spec.resync_nonce,
+        dedicated_copy=elsewhere and spec.copy_.driver is CopyDriver.DEDICATED,
+    )
+
+
+def _copies_depend_on(spec: PipelineSpec) -> str:
+    namespace = "" if spec.destination.iceberg is None else spec.destination.iceberg.namespace
+    return f"{spec.on_unrepresentable.value} {namespace}".strip()
+
+
+def _staging(spec: PipelineSpec, secrets: Path | None, work_dir: Path) -> StagingConfig:
+    lake, staging = spec.destination.iceberg, spec.staging
+    if not staging.uri:
+        # The operator mounts the volume there.
+        return StagingConfig(str(work_dir / "staging"), durable=staging.volume_claim is not None)
+    if lake is None or "?" in staging.uri:
+        return StagingConfig(staging.uri)
+    reference = lake.credentials_secret_ref
+    credentials = None if secrets is None or reference is None else secrets / reference.name
+    return StagingConfig(staging.uri, properties=lake.catalog.properties, credentials=credentials)
+
+
+def _retries(spec: Retries) -> RetryLimits:
+    # The manifest counts retries, the engine tries.
+    return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
+
+
+def _trusted_certificates(mode: TlsMode) -> Path | None:
+    if mode not in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL):
+        return None
+    # libpq itself would look into the home folder only, and its "system" is where its OpenSSL was built.
+    for file in filter(
+        None, (os.environ.get("PGSSLROOTCERT"), os.environ.get("SSL_CERT_FILE"), *_TRUSTED_CERTIFICATES)
+    ):
+        if Path(file).is_file():
+            return Path(file)
+    return None
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return f": {', '.join(keys)}" if keys else ""

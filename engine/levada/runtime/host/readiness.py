@@ -1,0 +1,185 @@
+"""Everything that would keep a pipeline from starting, from this machine to the lake, found without changing anything.
+
+The order is that of a start: this machine, the source, the store, the staging area, the destination. Each part is
+checked even if another one failed, so that one run reports every problem.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from levada.destinations.answers import perform
+from levada.destinations.interface import Destination
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import read_table_ids
+from levada.postgres.preflight import Problem, Severity
+from levada.runtime.config import PipelineConfig
+from levada.runtime.destination_errors import destination_errors
+from levada.runtime.host.access_token import access_token
+from levada.runtime.host.assembly import make_destination, open_store, pipeline_config
+from levada.runtime.resources.spark import borrowed_session
+from levada.runtime.resources.staging import open_staging, start_makes_room
+from levada.runtime.source.ownership import holdings, identify, refuse
+from levada.runtime.source.preparation import check_source, covered_tables
+from levada.runtime.tables.places import place_problems
+from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.retries import mends_itself
+from levada.spec import Manifests
+from levada.stores.interface import OwnerRecord
+from levada.stores.phases import DataSync, Init
+from levada.stores.readiness import check_postgres_store
+from levada.values import TableId
+
+
+def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> tuple[Problem, ...]:
+    """Return every problem that a start would meet, errors first.
+
+    The destination is opened, which starts Spark where the destination needs it. A destination that does not answer is
+    a warning once tables were copied: such a pipeline starts and stages changes until the destination answers.
+    """
+    try:
+        config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    except LevadaError as error:
+        return (_problem(error),)
+    problems = [*_raised(lambda: _check_folder(work_dir)), *check_source(config)]
+    problems += _raised(lambda: access_token(manifests, secrets))
+    stored = _Stored()
+    try:
+        stored = _read_store(manifests, config)
+    except LevadaError as error:
+        problems.append(_problem(error))
+    problems += _staging_problems(config)
+    problems += _owner_problems(manifests, config, stored)
+    problems += _destination_problems(manifests, secrets, config, stored)
+    return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The part of the store that a check needs: whether a table was copied, the owner, and each table's last copy."""
+
+    begun: bool = False
+    owner: OwnerRecord | None = None
+    copied_as: Mapping[TableId, MadeAs] = field(default_factory=dict)
+
+
+def _check_folder(work_dir: Path) -> None:
+    """Raise NeedsOperator ``work_dir_unusable`` unless the folder is writable, or can be created."""
+    # Not Path.exists, which raises for a folder that may not be entered.
+    existing = next(p for p in (work_dir, *work_dir.parents) if os.path.lexists(p))
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
+        raise NeedsOperator(
+            "work_dir_unusable",
+            f"the work folder {work_dir} cannot be written",
+            hint="name another folder with --work-dir DIR",
+        )
+
+
+def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
+    """Read what the store keeps of the pipeline's tables; raise what keeps the store from being used."""
+    spec = manifests.pipeline.spec.store
+    if spec.postgres is not None:
+        found = check_postgres_store(config.source, config.name, spec.postgres.schema_name)
+        if not found.current:
+            # To open it would create or migrate it.
+            return _Stored(found.has_copies)
+    store = open_store(manifests, config)
+    try:
+        store.load_table_replication_states()
+        store.load_table_controls()
+        states = store.get_table_replication_states()
+        begun = any(not isinstance(p, Init | DataSync) for p in states.values())
+        copied_as = {t: before for t in states if (before := made(store.get_table_controls(t))) is not None}
+        return _Stored(begun, store.get_owner_record(), copied_as)
+    finally:
+        store.close()
+
+
+def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
+    try:
+        staging = open_staging(config.staging)
+        try:
+            staging.probe()
+        except Transient as error:
+            yield _problem(error, _warning_if(start_makes_room(error, staging, config.name)))
+    except LevadaError as error:
+        yield _problem(error)
+
+
+def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
+    owner = identify(config, stored.owner, volatile=manifests.pipeline.spec.store.memory is not None)
+    try:
+        refuse(config, owner, holdings(config, stored.owner, open_staging(config.staging)))
+    except LevadaError as error:
+        # Other errors were reported by the checks of the source and the staging area.
+        if error.code in ("not_the_owner", "owner_unreadable"):
+            yield _problem(error)
+
+
+def _destination_problems(
+    manifests: Manifests, secrets: Path | None, config: PipelineConfig, stored: _Stored
+) -> Iterator[Problem]:
+    begun = stored.begun
+    try:
+        with _opened(manifests, secrets, config) as destination:
+            for error, refused in _place_problems(config, destination, stored):
+                unknown = begun and not stored.copied_as
+                yield _problem(error, _warning_if(unknown or not refused))
+            try:
+                with destination_errors(type(destination), "startup"):
+                    perform(destination.startup)
+            except LevadaError as error:
+                yield _problem(error, _warning_if(begun and mends_itself(error)))
+                return
+            # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
+            with destination_errors(type(destination), "check"):
+                yield from _raised(lambda: perform(destination.check), _warning_if(begun))
+    except LevadaError as error:
+        yield _problem(error, _warning_if(begun and mends_itself(error)))
+
+
+def _warning_if(harmless: bool) -> Severity:
+    return Severity.WARNING if harmless else Severity.ERROR
+
+
+def _place_problems(
+    config: PipelineConfig, destination: Destination, stored: _Stored
+) -> tuple[tuple[NeedsOperator, bool], ...]:
+    try:
+        with config.source.connect(application="check") as connection:
+            ids = read_table_ids(connection, covered_tables(config, connection))
+    except LevadaError:
+        # The check of the source has reported it.
+        return ()
+    known = {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
+    return tuple(place_problems(config, destination.target, known))
+
+
+@contextmanager
+def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) -> Iterator[Destination]:
+    with (
+        tempfile.TemporaryDirectory(prefix="levada-check-") as scratch,
+        borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf) as spark,
+    ):
+        destination, _ = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
+        try:
+            yield destination
+        finally:
+            with destination_errors(type(destination), "shutdown"):
+                destination.shutdown()
+
+
+def _raised(check: Callable[[], object], severity: Severity = Severity.ERROR) -> Iterator[Problem]:
+    try:
+        check()
+    except LevadaError as error:
+        yield _problem(error, severity)
+
+
+def _problem(error: LevadaError, severity: Severity = Severity.ERROR) -> Problem:
+    return Problem(severity, error.code, error.message, error.hint)

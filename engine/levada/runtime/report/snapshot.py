@@ -1,0 +1,162 @@
+"""What the supervisor, capture and the lag sampler know, as one Progress. The observer never acts."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from datetime import UTC, datetime
+
+from levada.copy.progress import CopyProgress
+from levada.errors import LevadaError
+from levada.runtime.config import RetryLimits
+from levada.runtime.copies.remote import OrderedCopy
+from levada.runtime.progress import (
+    CaptureProgress,
+    ErrorProgress,
+    PipelineState,
+    Progress,
+    ResyncProgress,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.supervisor import Supervisor
+from levada.runtime.tables.record import TableRecord, error_progress
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.retries import park
+
+_RATE_WINDOW_S = 10.0
+_REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published without a replica identity"
+
+
+class RateMeter:
+    """Rows a second over the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def rate(self, now: float, total: int) -> float:
+        """Take a sample of the running total; return the rate. ``now`` is of the monotonic clock."""
+        self._samples.append((now, total))
+        while now - self._samples[0][0] > _RATE_WINDOW_S:
+            self._samples.popleft()
+        then, before = self._samples[0]
+        return (total - before) / (now - then) if now > then else 0.0
+
+
+def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: float = 0.0) -> TableProgress:
+    """Return one table's progress. ``now_us``: microseconds since 1970 UTC.
+
+    ``silent_s``: for how many seconds no changes could be read. For all that is known, a table trails by that much.
+    """
+    pending, controls = roster.backlog.pending(record.id), roster.controls(record)
+    oldest = pending.oldest_commit_ts_us
+    copying = record.phase.name in ("Init", "DataSync")
+    # The size of the copy before says nothing about one that has not begun.
+    copied = record.copy.progress() if record.copy is not None else None if copying else record.copied
+    return TableProgress(
+        id=record.id,
+        table=record.name,
+        phase=record.phase.name,
+        mode=record.mode,
+        note=_REFUSES_UPDATES if record.refuses_updates else record.note,
+        copy=copied if copied is not None or copying else _finished_before(),
+        applied_lsn=roster.position(record) if roster.backlog.knows(record.id) and not copying else None,
+        lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
+        pending_segments=pending.segments,
+        pending_rows=pending.rows,
+        staged_bytes=pending.bytes,
+        rows_applied=record.rows_applied,
+        last_apply_seconds=record.last_apply_s or None,
+        last_commit_at=record.last_commit_at,
+        unrepresentable=record.unrepresentable,
+        error=record.error,
+        suspended=record.suspended,
+        retry_nonce=controls.retry_nonce,
+        resync_nonce=controls.resync_nonce,
+        resync=resync_progress(record, roster),
+        copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
+        job=record.busy,
+        job_since=record.busy_since,
+        destination_table=record.destination_table,
+    )
+
+
+def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | None:
+    """Return how far the table's new copy is; None if none is made, nor was given up."""
+    resync = record.resync
+    if resync is None or resync.abandoned:
+        given_up = record.resync_error
+        return None if given_up is None else ResyncProgress("GivenUp", None, 0, given_up)
+    pending = roster.backlog.pending(record.id, beside=True)
+    return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
+
+
+def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:
+    """Return what the capture thread tells."""
+    position = capture.position
+    return CaptureProgress(
+        connected=capture.connected,
+        received_lsn=position.received_lsn,
+        staged_lsn=position.staged_lsn,
+        acknowledged_lsn=position.acknowledged_lsn,
+        rows=position.rows,
+        transactions=position.transactions,
+        rows_per_second=rate,
+        error=capture.error,
+    )
+
+
+def pipeline_progress(
+    supervisor: Supervisor,
+    state: PipelineState,
+    *,
+    epoch: int,
+    started_at: datetime,
+    slot: SlotProgress,
+    capture: CaptureProgress,
+    durable: bool,
+    silent_s: float,
+) -> Progress:
+    """Put the parts together, in the supervisor's thread. ``silent_s`` is as `table_progress` takes it."""
+    now_us = time.time_ns() // 1000
+    roster = supervisor.roster
+    tables = sorted(roster.tables.values(), key=lambda r: r.name)
+    return Progress(
+        pipeline=supervisor.live.now.name,
+        epoch=epoch,
+        state=state,
+        started_at=started_at,
+        at=datetime.now(UTC),
+        slot=slot,
+        capture=capture,
+        staging=StagingProgress(durable, roster.backlog.segments, roster.backlog.staged_bytes),
+        tables=tuple(table_progress(r, roster, now_us, silent_s) for r in tables),
+        error=fatal_progress(roster.fatal),
+    )
+
+
+def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
+    """Return the progress of a pipeline that has not looked at its source yet."""
+    return Progress(
+        pipeline=pipeline,
+        epoch=0,
+        state=PipelineState.STARTING,
+        started_at=started_at,
+        at=started_at,
+        slot=SlotProgress(slot, None, None, None, None, None, None),
+        capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
+        staging=StagingProgress(False, 0, 0),
+        tables=(),
+    )
+
+
+def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
+    """Return an error that concerns the whole pipeline, as a user sees it."""
+    return None if error is None else error_progress(park(error, 1, RetryLimits(), datetime.now(UTC)))
+
+
+def _finished_before() -> CopyProgress:
+    """Return the copy that an earlier process finished: its size is not kept."""
+    return CopyProgress(0, 0, None, None, 100.0, 0.0, 0.0)

@@ -1,0 +1,285 @@
+"""The Spark session: local by default, quiet, small when idle, with the jars of this machine's cache.
+
+Settings come from three places, each before the next: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
+``LEVADA_SPARK_PROPERTIES`` names (the operator's, for ``driver.mode: Cluster``), and what is set here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from subprocess import STDOUT, Popen
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from levada.errors import NeedsOperator, Permanent
+from levada.local.jars import ensure_jars, pyspark_folder
+from levada.local.java import ensure_java
+from levada.private import private_scratch
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_jvm_log = logging.getLogger("levada.spark")
+_starting = threading.Lock()
+
+_LEVELS: Final = {"ERROR": logging.ERROR, "WARN": logging.WARNING}
+_LEVEL: Final = re.compile(r"(ERROR|WARN) ")
+# Printed by the shell scripts and the JVM before any logging is configured, and by Spark for a setting of our own.
+_START_NOISE: Final = re.compile(
+    r"WARNING: Using incubator modules|Picked up |\s*$|SparkConf: Note that spark\.local\.dir will be overridden"
+)
+
+_JVM_OPTIONS: Final = (
+    # Without the second compiler a session starts for 8 CPU seconds instead of 15; compaction takes a third longer.
+    "-XX:TieredStopAtLevel=1",
+    # Of the collectors it needs the least memory beside the heap, and gives the heap back.
+    "-XX:+UseSerialGC",
+    # By itself the heap begins with a 64th of the machine's memory, and never goes below.
+    "-Xms64m",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    "-XX:-UsePerfData",
+)
+
+_CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
+_JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+"""Settings of which ours and the user's go together."""
+
+_PLACES: Final = frozenset(
+    {"spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
+)
+_POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
+_PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
+_IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
+
+
+def spark_session(
+    name: str, *, cores: int | str = "*", memory: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the process's Spark session, started if there is none yet.
+
+    ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap, as the
+    JVM writes it (``2g``). ``conf`` goes before everything else, ``spark.master`` included. Executors are expected to
+    have this Python and the jars in the same places, as they have in one image. What the JVM prints goes to the logger
+    ``levada.spark``. Raise NeedsOperator ``pyspark_missing``, or if this machine has no Java or jars and cannot get
+    them.
+    """
+    pyspark_folder()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    with _starting:
+        if SparkContext._active_spark_context is None:
+            logging.getLogger("py4j").setLevel(logging.WARNING)
+            settings = _settings(name, str(cores), memory, {**_properties(), **(conf or {})})
+            spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            with _environment(), _own_sigint():
+                gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
+                with _start_errors():
+                    _log_lost_updates(SparkContext(conf=spark_conf, gateway=gateway))
+        return SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Yield a session in this process for a short look, without executors; stop it if it was started for that.
+
+    Of ``conf`` it leaves out what says where the driver and its executors are.
+    """
+    pyspark_folder()
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context is not None
+    here = {key: value for key, value in (conf or {}).items() if key not in _PLACES}
+    spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"})
+    try:
+        yield spark
+    finally:
+        if not running:
+            stop_spark(spark)
+
+
+def check_jvm(spark: SparkSession) -> None:
+    """Raise Permanent ``spark_ended`` if the session's JVM has ended: this process will have no other."""
+    code = _exit_code(spark)
+    if code is not None:
+        raise Permanent(
+            "spark_ended",
+            f"Spark's JVM has ended, with exit code {code}",
+            hint="-9: it was killed, perhaps for want of memory; else the log has why",
+        )
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Stop the session, unless its JVM has ended."""
+    from py4j.protocol import Py4JError
+
+    if _exit_code(spark) is not None:
+        return
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        # A signal to the process group ends the JVM, too.
+        _jvm_log.debug("Spark's JVM does not answer: %s", error)
+
+
+def _exit_code(spark: SparkSession) -> int | None:
+    """Return how the JVM has ended, None while it runs, or was not started by this process."""
+    process: Popen[str] | None = getattr(spark.sparkContext._gateway, "proc", None)
+    return None if process is None else process.poll()
+
+
+def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    slots = str(available_cores()) if cores == "*" else cores
+    scratch = private_scratch("levada-spark")
+    settings = {
+        "spark.app.name": name,
+        "spark.master": f"local[{slots}]",
+        "spark.driver.memory": memory or "1g",
+        "spark.python.daemon.module": "levada.runtime.resources.worker_daemon",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": slots,
+        # Levada makes no managed table in Spark's own catalog; were there one, not in the current folder.
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    log4j = f'"-Dlog4j2.configurationFile={resources.files("levada.runtime.resources") / "log4j2.properties"}"'
+    # spark.jars would have them copied, 50 MB, at each start, and to each executor.
+    jars = os.pathsep.join(map(str, ensure_jars()))
+    settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": " ".join((*_JVM_OPTIONS, log4j))}
+    if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
+        # The machine's own name need not resolve, nor be reachable.
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Blocks on disk hold rows, and Spark leaves their folders open to other users.
+        settings["spark.local.dir"] = str(scratch)
+    else:
+        settings |= {"spark.executor.extraClassPath": jars, "spark.executor.extraJavaOptions": log4j}
+    joined = {
+        key: separator.join([settings[key], conf[key]])
+        for keys, separator in ((_CLASS_PATHS, os.pathsep), (_JAVA_OPTIONS, " "))
+        for key in keys
+        if key in settings and key in conf
+    }
+    return {**settings, **conf, **joined, **_pod_names(conf)}
+
+
+def _pod_names(conf: Mapping[str, str]) -> dict[str, str]:
+    """Give each start names of its own for executor pods: those of the start before may linger. 11 characters more."""
+    prefix = conf.get(_POD_NAMES)
+    return {} if prefix is None else {_POD_NAMES: f"{prefix}-{time.time_ns() // 1_000_000 % 2**40:010x}"}
+
+
+def _properties() -> dict[str, str]:
+    """Return the settings of the file, in the form of spark-defaults.conf: a name, a space, a value."""
+    if not (named := os.environ.get(_PROPERTIES)):
+        return {}
+    lines = (line.split(None, 1) for line in Path(named).read_text().splitlines() if not line.startswith("#"))
+    return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use, rounded up: those it may run on, or fewer by its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
+
+
+def _log_lost_updates(context: SparkContext) -> None:
+    """Log, where pyspark would print a traceback, that the JVM has ended: `check_jvm` reports that."""
+
+    def log(request: object, client_address: object) -> None:
+        _jvm_log.debug("no more updates of accumulators", exc_info=True)
+
+    context._accumulatorServer.handle_error = log  # type: ignore[method-assign]  # pyspark has no setting for it
+
+
+def _launch_jvm(conf: Any) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    # A pipe of our own: of a JVM that ends before it answers, pyspark hands out neither the process nor its output.
+    reading, writing = os.pipe()
+    output = os.fdopen(reading, errors="replace")
+    threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
+    try:
+        with _start_errors():
+            streams = {"stdout": writing, "stderr": STDOUT}
+            return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
+    finally:
+        os.close(writing)
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """Raise NeedsOperator ``spark_start_failed`` for whatever keeps the JVM, or the session in it, from starting."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        words = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise NeedsOperator(
+            "spark_start_failed",
+            f"Spark did not start: {words}",
+            hint="the log has what its JVM printed. Check spec.driver.sparkConf, the memory limit and ulimit -n",
+        ) from error
+
+
+def _log_output(output: IO[str]) -> None:
+    """Log what the JVM prints, line by line, until it ends; lines without a level go on the message before them."""
+    level = logging.WARNING
+    for line in output:
+        if match := _LEVEL.match(line):
+            level = _LEVELS[match[1]]
+            line = line[match.end() :]
+        _jvm_log.log(logging.DEBUG if _START_NOISE.match(line) else level, "%s", line.rstrip())
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Show pyspark the Java, the Spark and the Python to use; its start reads them from the environment alone."""
+    ours = {
+        "JAVA_HOME": str(ensure_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(pyspark_folder()),
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _own_sigint() -> Iterator[None]:
+    """Keep the process's handler of SIGINT: a new SparkContext puts its own there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

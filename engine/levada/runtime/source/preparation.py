@@ -1,0 +1,286 @@
+"""The source made ready: preflight, publication, tables, slot, in the order in which nothing can be lost.
+
+Publication first, then slot, then snapshots: a change made in between is in the slot, or is in the snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from levada.capture.history import plan_session
+from levada.capture.session import CaptureSettings
+from levada.capture.worker import verify_history
+from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.postgres.catalog import PublishedTable, list_tables, published_tables
+from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.membership import PublicationState, read_publication_state
+from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
+from levada.postgres.publications import (
+    CoverageReport,
+    ensure_coverage,
+    inspect_coverage,
+    leave_out_unidentified,
+    mark_publication,
+)
+from levada.postgres.server import read_server
+from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
+from levada.runtime.config import PipelineConfig
+from levada.runtime.fencing import require_epoch
+from levada.runtime.source.lost_state import require_state
+from levada.runtime.source.ownership import claim_source
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.doubts import Doubts
+from levada.runtime.tables.phases import at_restart
+from levada.runtime.tables.publication_gaps import intends_slot, keep_publication, unreadable_slot
+from levada.runtime.tables.rules import is_void
+from levada.segments.log import SegmentLog
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Init
+from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
+
+_SLOT_WAIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTables:
+    """The tables of the source: ``published`` are selected and in the publication.
+
+    ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
+    have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
+    others that cannot be added.
+    """
+
+    published: tuple[PublishedTable, ...]
+    publication: PublicationState
+    unidentified: tuple[QualifiedTable, ...] = ()
+    incomplete: NeedsOperator | None = None
+    refusing: tuple[QualifiedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The source as it was found, or made, at the start.
+
+    ``resync``: every table begins with a copy, and no staged segment is needed.
+    """
+
+    found: SourceTables
+    resync: bool
+
+    @property
+    def tables(self) -> tuple[PublishedTable, ...]:
+        """Return the tables that are replicated."""
+        return self.found.published
+
+
+def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
+    """Return every problem that keeps the pipeline from running, and every warning; change nothing."""
+    return preflight(config.source, _preflight_request(config))
+
+
+def prepare_source(
+    config: PipelineConfig,
+    store: PipelineStore,
+    record: SourceRecord,
+    log: SegmentLog,
+    found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
+    lost: SlotLost | None = None,
+    *,
+    owner: PipelineOwner | None = None,
+) -> SourceState:
+    """Check the source, and make the publication and the slot where they are missing.
+
+    ``owner`` is this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if they belong to another one.
+
+    ``found`` receives the tables before the slot is verified. ``lost`` is the error that ended a running pipeline whose
+    policy is to copy every table again. Raise NeedsOperator ``preflight_failed`` with all problems. Raise SlotLost when
+    the slot or the history of the source is lost while tables depend on it and the policy is to hold. Raise
+    NeedsOperator ``store_empty`` when the store has lost the pipeline's state and the policy is to hold.
+    """
+    problems = check_source(config)
+    for problem in problems:
+        if problem.severity is Severity.WARNING:
+            _log.warning("%s [%s]", problem.message, problem.code)
+    refuse(problems)
+    with config.source.connect(application="start") as connection:
+        if owner is not None:
+            claim_source(config, store, connection, owner)
+        slot = inspect_slot(connection, config.slot.name)
+        require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
+        tables = discover(config, connection, store.get_table_replication_states(), lambda: require_epoch(store))
+        _require_tables(config, tables)
+        if owner is not None and config.publication.managed:
+            mark_publication(connection, config.publication.name, owner)
+        found(tables.published)
+        install_ddl_trigger(connection)
+        lost = lost or unreadable_slot(connection, store, tables.publication)
+        published = frozenset(t.id for t in tables.published)
+        resync = _ensure_slot(config, connection, store, record, log, lost, published)
+        keep_publication(store, tables.publication)
+        return SourceState(tables, resync)
+
+
+def discover(
+    config: PipelineConfig, connection: psycopg.Connection[Any], known: Collection[TableId], check: Callable[[], None]
+) -> SourceTables:
+    """Return the tables of the source, after the publication was made to cover them if it is managed.
+
+    ``known`` are the tables of which the store has state. ``check`` is called before the publication is changed, and
+    raises if another process has taken the pipeline over.
+    """
+    name = config.publication.name
+    unidentified: tuple[QualifiedTable, ...] = ()
+    incomplete = None
+    if config.publication.managed:
+        selected = {t for t in list_tables(connection) if config.selects(t)}
+        required, unidentified = leave_out_unidentified(connection, name, selected)
+        if required:
+            incomplete = _incomplete(config, ensure_coverage(connection, name, required, manage=True, check=check))
+    published = _published(config, connection)
+    tables = {*known, *(t.id for t in published)}
+    state = read_publication_state(connection, name, tables)
+    refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
+    return SourceTables(published, state, unidentified, incomplete, refusing)
+
+
+def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
+    """Return the tables that a start would replicate; change nothing."""
+    if not config.publication.managed:
+        return {t.name for t in _published(config, connection)}
+    selected = {t for t in list_tables(connection) if config.selects(t)}
+    return leave_out_unidentified(connection, config.publication.name, selected)[0]
+
+
+def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
+    try:
+        tables = published_tables(connection, config.publication.name)
+    except NeedsOperator as error:
+        if error.code != "publication_missing":
+            raise
+        return ()
+    return tuple(t for t in tables if config.selects(t.name))
+
+
+def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator | None:
+    if report.satisfied or report.manageable:
+        return None
+    return NeedsOperator(
+        "publication_incomplete",
+        f"publication {config.publication.name} lacks {', '.join(map(str, report.missing))}:"
+        f" {'; '.join(report.blockers)}",
+        hint="; ".join(report.remediation),
+    )
+
+
+def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
+    if tables.incomplete is not None:
+        raise tables.incomplete
+    if not tables.published:
+        raise NeedsOperator(
+            "no_tables_selected",
+            f"spec.tables selects no table of publication {config.publication.name} in database"
+            f" {config.source.database}",
+            hint="list what is published: SELECT * FROM pg_publication_tables;",
+        )
+
+
+def _ensure_slot(
+    config: PipelineConfig,
+    connection: psycopg.Connection[Any],
+    store: PipelineStore,
+    record: SourceRecord,
+    log: SegmentLog,
+    lost: SlotLost | None,
+    published: Collection[TableId],
+) -> bool:
+    """Verify the server and the slot, or begin with both where no table depends on them.
+
+    A table that is no longer published cannot be copied again, and is parked or forgotten later. One that is parked for
+    good has missed changes already. Neither depends on the slot. Return whether every table begins with a copy.
+    """
+    begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
+    if begun and lost is None:
+        try:
+            _verify(config, store, record, log, begun)
+            return False
+        except SlotLost as error:
+            lost = error
+    if lost is not None and not config.slot.resync_when_lost:
+        phases = store.get_table_replication_states()
+        begun = {t: init for t, init in begun.items() if not is_void(phases[t])}
+        if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
+            raise SlotLost(
+                lost.code,
+                f"{lost.message}; {len(depend)} tables depend on it",
+                hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
+            )
+    # First: a process that ends between the two must not find tables that trust the new slot.
+    store.update_table_replication_states(begun)
+    status = inspect_slot(connection, config.slot.name)
+    if status is not None:
+        with contextlib.suppress(SlotLost):
+            validate_slot(status, config.source.database)
+    if lost is None and status is not None and not status.lost:
+        position = status.confirmed_flush_lsn or Lsn(0)
+    else:
+        drop_slot(connection, config.slot.name, check=lambda: require_epoch(store))
+        position = create_slot(connection, config.slot.name, failover=config.slot.failover)
+        _log.info("created slot %s at %s", config.slot.name, position)
+    record.begin(read_server(config.source, config.slot.name).identity, position)
+    return True
+
+
+def _verify(
+    config: PipelineConfig, store: PipelineStore, record: SourceRecord, log: SegmentLog, tables: Collection[TableId]
+) -> None:
+    """Raise SlotLost unless the source is the one, and in the history, that the tables were copied from.
+
+    After a restart of the server that is known only up to a position, so the tables are in doubt, see `Doubts`.
+    """
+    if not record.known:
+        raise SlotLost("slot_lost", f"the store has no record of slot {config.slot.name}", hint=RESYNC_ALL)
+    known = record.knowledge(log)
+    server = read_server(config.source, config.slot.name)
+    plan = plan_session(known, server, config.slot.name, config.source.database)
+    if plan.verify_from is not None:
+        settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
+        _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
+    if server.identity != record.identity:
+        # First: an engine that ends between the two finds a server that it does not know.
+        Doubts(store).add(tables, plan.start)
+    record.verified(server.identity)
+
+
+def _wait_for_slot(verify: Callable[[], None]) -> None:
+    """Verify, again while another process has the slot: that of an engine that was killed ends within a minute."""
+    deadline, delay_s = time.monotonic() + _SLOT_WAIT_S, 1.0
+    while True:
+        try:
+            return verify()
+        except Transient as error:
+            if error.code != "slot_active" or time.monotonic() > deadline:
+                raise
+            _log.warning("%s; tried again in %.0f s", error.message, delay_s)
+        time.sleep(delay_s)
+        delay_s *= 2
+
+
+def _preflight_request(config: PipelineConfig) -> PreflightRequest:
+    return PreflightRequest(
+        slot=config.slot.name,
+        publication=config.publication.name,
+        managed=config.publication.managed,
+        selects=config.selects,
+        copy_tables=config.copy_tables,
+        excluded_columns=lambda table: config.table(table).excluded_columns,
+    )

@@ -1,0 +1,175 @@
+"""Batches and upkeep: what calls the destination for tables that are there already."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from levada.apply.table import Applied, Applier
+from levada.destinations import Destination, Ordering
+from levada.destinations.answers import perform, require_watermark
+from levada.errors import DestinationChanged, Permanent
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.job import Job
+from levada.runtime.stages.messages import ApplyEnded, JobBegun, Looked, MaintainEnded, Report
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.rules import apply_is_due, is_void, maintenance_is_due, wants_apply
+from levada.segments.manifest import Manifest
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, Init
+from levada.stores.storage import table_worker
+from levada.values import Lsn, TableId, Watermark
+
+_log = logging.getLogger(__name__)
+
+
+class ApplyStage:
+    """Runs batches and upkeep in threads of its own; the methods belong to the supervisor's thread."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        roster: Roster,
+        store: PipelineStore,
+        destination: Destination,
+        applier: Applier,
+        inbox: queue.SimpleQueue[Report],
+    ) -> None:
+        self._live = live
+        self._roster = roster
+        self._store = store
+        self._destination = destination
+        self._applier = applier
+        self._inbox = inbox
+        self._together = destination.capabilities.ordering is Ordering.PIPELINE
+        self._pool = ThreadPoolExecutor(1 if self._together else live.now.apply_threads, "levada-apply")
+
+    # ---- where tables are -----------------------------------------------------------------------------------------
+
+    def start_looks(self) -> None:
+        """Ask the destination where the tables are of which it is to be known."""
+        for record in self._roster.tables.values():
+            if record.look_due and not record.busy:
+                record.look_due = False
+                record.begin(Job.LOOK)
+                self._pool.submit(self._look, record.id)
+
+    def _look(self, table: TableId) -> None:  # in a pool
+        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+        try:
+            applied = self._destination.applied
+            mark = require_watermark(applied(table), applied)
+        except BaseException as error:
+            self._inbox.put(Looked(table, error))
+        else:
+            self._inbox.put(Looked(table, mark))
+
+    def looked(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
+        """Let the table go on from where it is; park it where that cannot be told. A parked one stays so."""
+        record.end()
+        if is_void(record.phase) or isinstance(record.phase, Init):
+            # It is to be copied, as was decided meanwhile.
+            return
+        if not isinstance(outcome, BaseException):
+            self._roster.locate(record, None if outcome is None else outcome.lsn)
+        elif not isinstance(record.phase, Errored):
+            self._roster.park(record, outcome)
+
+    # ---- batches --------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin the batches that are due, of each table or of all together; ``now`` is of the monotonic clock."""
+        tables, backlog = self._roster.tables.values(), self._roster.backlog
+        waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
+        if self._together and any(r.busy for r in tables):
+            return
+        ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), self._live.now, now)]
+        if self._together:
+            if ready:
+                self._submit(waiting)
+            return
+        for record in sorted(ready, key=lambda r: r.pending_since or now):
+            self._submit([record])
+
+    def _submit(self, records: list[TableRecord]) -> None:
+        backlog, rows = self._roster.backlog, self._live.now.batch_rows
+        chosen = {m.name: m for r in records for m in backlog.next_batch(r.id, rows)}
+        manifests = tuple(sorted(chosen.values(), key=lambda m: m.end_lsn))
+        positions = {r.id: self._roster.position(r) for r in records}
+        for record in records:
+            record.begin(Job.APPLY)
+            record.pending_since = None
+        self._pool.submit(self._run, positions, manifests)
+
+    def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...]) -> None:  # in a pool
+        tables = tuple(positions)
+        self._inbox.put(JobBegun(tables, datetime.now(UTC)))
+        try:
+            applied = self._applier.run(positions, manifests)
+        except BaseException as error:
+            self._inbox.put(ApplyEnded(tables, error))
+        else:
+            self._inbox.put(ApplyEnded(tables, applied))
+
+    def ended(self, records: list[TableRecord], outcome: Applied | BaseException) -> None:
+        """Take the tables on from their batch."""
+        for record in records:
+            record.end()
+            if isinstance(outcome, InterruptedError) and self._applier.stopping.is_set():
+                # Raised by the wait for durability. A destination's own InterruptedError is an error as any other.
+                continue
+            if isinstance(outcome, BaseException):
+                self._roster.park(record, outcome)
+            else:
+                self._applied(record, outcome)
+
+    def _applied(self, record: TableRecord, outcome: Applied) -> None:
+        if not self._destination.capabilities.watermark:
+            self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
+        self._roster.backlog.applied(record.id, outcome.until)
+        record.attempts = 0
+        record.rows_applied += outcome.rows
+        record.unrepresentable += outcome.unrepresentable
+        record.last_apply_s = outcome.seconds
+        record.last_commit_at = datetime.now(UTC)
+        if self._roster.backlog.pending(record.id).segments and record.pending_since is None:
+            record.pending_since = time.monotonic() - outcome.seconds
+
+    # ---- upkeep ---------------------------------------------------------------------------------------------------
+
+    def start_maintenance(self, now: float) -> None:
+        """Begin the upkeep that is due; ``now`` is of the monotonic clock."""
+        for record in self._roster.tables.values():
+            if maintenance_is_due(record, self._live.now, now):
+                record.maintained_at = now
+                record.begin(Job.MAINTAIN)
+                self._pool.submit(self._run_maintenance, record.id)
+
+    def _run_maintenance(self, table: TableId) -> None:  # in a pool
+        error: BaseException | None = None
+        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+        try:
+            perform(self._destination.maintain, table)
+        except BaseException as caught:
+            error = caught
+        self._inbox.put(MaintainEnded(table, error))
+
+    def maintained(self, record: TableRecord, error: BaseException | None) -> None:
+        """Record the end of a table's maintenance; park the table if it is not as Levada left it.
+
+        Any other failure is made up for by the next maintenance.
+        """
+        record.end()
+        if isinstance(error, DestinationChanged | Permanent):
+            self._roster.park(record, error)
+        elif error is not None:
+            _log.warning("maintenance of %s failed: %s", record.name, error)
+
+    def close(self) -> None:
+        """Wait for the batches that run; what they report is in the inbox then."""
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,114 @@
+"""The copies that run: begun as the configuration allows, ended by their reports."""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.destinations import Destination
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.copies.remote import DedicatedCopy
+from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.job import Job
+from levada.runtime.stages.messages import CopyEnded, CopyStarted, Report
+from levada.runtime.tables.publication_gaps import keep_copied
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.rules import copies_to_start, is_void
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import DataSync, FinishedCopy
+from levada.stores.storage import table_worker
+
+_THREADS: Final = 64
+"""As many as the manifest may ask for; each is made when it is needed."""
+
+
+class CopyStage:
+    """Runs copies in threads of its own; the methods belong to the supervisor's thread."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        roster: Roster,
+        store: PipelineStore,
+        destination: Destination,
+        copier: TableCopy,
+        inbox: queue.SimpleQueue[Report],
+    ) -> None:
+        self._live = live
+        self._roster = roster
+        self._store = store
+        self._destination = destination
+        self._copier = copier
+        self._inbox = inbox
+        self._stopping = False
+        self._pool = ThreadPoolExecutor(max(_THREADS, live.now.copy_tables), "levada-copy")
+
+    def start(self, sessions: int) -> None:
+        """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""
+        for record in copies_to_start(self._roster.tables.values(), self._live.now.copy_tables, sessions):
+            record.cancel.clear()
+            record.copy_outdated = False
+            record.begin(Job.COPY)
+            record.copied_as = self._roster.wanted(record)
+            self._roster.enter(record, DataSync())
+            self._roster.storage.begin_copy(record.id)
+            # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.
+            self._roster.backlog.track(record.id, self._roster.staged_lsn)
+            self._pool.submit(self._run, record)
+
+    def _run(self, record: TableRecord) -> None:  # in a pool
+        table = record.id
+        elsewhere = self._live.now.table(record.name).dedicated_copy
+        copier = DedicatedCopy(self._copier, self._live.now.progress_deadline_s) if elsewhere else self._copier
+        try:
+            copied = copier.run(
+                table, record.name, record.cancel, lambda rows: self._inbox.put(CopyStarted(table, rows))
+            )
+        except BaseException as error:
+            self._inbox.put(CopyEnded(table, error))
+        else:
+            self._inbox.put(CopyEnded(table, copied))
+
+    def ended(self, record: TableRecord, outcome: Copied | BaseException) -> None:
+        """Take the table on from its copy."""
+        record.end()
+        if record.copy is not None:
+            record.copied = record.copy.progress()
+            record.unrepresentable += record.copied.unrepresentable
+            record.copy = None
+        if is_void(record.phase):
+            # Capture left changes of it out meanwhile: the copy is worth nothing.
+            return
+        if isinstance(outcome, BaseException):
+            if not record.cancel.is_set():
+                self._roster.park(record, outcome)
+            elif not self._stopping:
+                self._roster.begin_again(record)
+            return
+        if record.copy_outdated:
+            self._roster.begin_again(record)
+            return
+        record.attempts = 0
+        self._roster.note_mode(record, outcome.schema)
+        self._roster.places_changed()
+        record.last_commit_at = datetime.now(UTC)
+        if not self._destination.capabilities.watermark:
+            self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
+        keep_copied(self._store, record.id)
+        self._roster.storage.copied(record.id, outcome.lsn, outcome.storage)
+        self._roster.enter(record, FinishedCopy(outcome.lsn))
+        self._roster.backlog.applied(record.id, outcome.lsn)
+        self._roster.storage.release(record)
+
+    def cancel(self) -> None:
+        """End all copies soon, where a restart begins them again."""
+        self._stopping = True
+        for record in self._roster.tables.values():
+            record.cancel.set()
+
+    def close(self) -> None:
+        """Wait for the copies that run; what they report is in the inbox then."""
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,288 @@
+"""Copies beside tables that stream: begun, caught up, and put in the tables' place.
+
+Until that last step the table is served and goes on as if nothing were made beside it. What is made does not outlive
+the process: a marker in the store tells the next one to begin again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.apply.table import AppliedBeside, Applier
+from levada.destinations import Destination
+from levada.destinations.answers import perform, require_flag
+from levada.errors import LevadaError, Permanent
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.job import Job
+from levada.runtime.stages.messages import JobBegun, Report
+from levada.runtime.tables.publication_gaps import keep_copied
+from levada.runtime.tables.record import TableRecord, error_progress
+from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.resync import (
+    Resync,
+    ResyncEnded,
+    ResyncJob,
+    ResyncStarted,
+    Step,
+    is_outdated,
+    resyncs_to_start,
+)
+from levada.runtime.tables.retries import is_failure, named, park
+from levada.runtime.tables.rules import apply_is_due, is_void, wants_apply
+from levada.schema import ReplicatedTableSchema
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, FinishedCopy
+from levada.stores.storage import table_worker
+from levada.values import Lsn, SnapshotId, TableId, Watermark
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 64
+"""As many as the manifest may ask for; each is made when it is needed."""
+
+
+class ResyncStage:
+    """Runs new copies in threads of its own; the methods belong to the supervisor's thread."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        roster: Roster,
+        store: PipelineStore,
+        destination: Destination,
+        copier: TableCopy,
+        applier: Applier,
+        inbox: queue.SimpleQueue[Report],
+    ) -> None:
+        self._live = live
+        self._roster = roster
+        self._store = store
+        self._destination = destination
+        self._copier = copier
+        self._applier = applier
+        self._inbox = inbox
+        self._stopping = False
+        self._copies = ThreadPoolExecutor(max(_THREADS, live.now.copy_tables), "levada-resync")
+        self._batches = ThreadPoolExecutor(live.now.apply_threads, "levada-resync-apply")
+
+    def start(self, now: float) -> None:
+        """Begin what is due of each; ``now`` is of the monotonic clock. Before the tables' own batches are begun."""
+        for record in self._roster.tables.values():
+            if record.resync is not None:
+                self._go_on(record, record.resync, now)
+        for record in resyncs_to_start(self._roster.tables.values(), self._live.now.copy_tables, now):
+            self._copy(record)
+
+    def _go_on(self, record: TableRecord, resync: Resync, now: float) -> None:
+        if resync.running:
+            if resync.step is Step.COPYING and is_outdated(resync, self._newest(record.id)):
+                resync.begin_anew()
+        elif resync.abandoned:
+            self._submit(self._copies, record, ResyncJob.DROP, lambda: self._drop(record.id))
+        elif resync.outdated:
+            self._begin_again(record, resync)
+        elif resync.step is Step.CATCHING_UP and not record.busy and not record.suspended and now >= resync.not_before:
+            self._catch_up(record, resync, now)
+
+    def _newest(self, table: TableId) -> ReplicatedTableSchema | None:
+        return self._store.get_table_schema(table, SnapshotId(self._roster.staged_lsn))
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, record: TableRecord, job: ResyncJob, work: Callable[[], object]
+    ) -> None:
+        assert record.resync is not None
+        record.resync.running = True
+        table = record.id
+
+        def run() -> None:  # in a pool
+            if job in (ResyncJob.APPLY, ResyncJob.SWAP):
+                self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+            try:
+                outcome = work()
+            except BaseException as error:
+                self._inbox.put(ResyncEnded(table, job, error))
+            else:
+                self._inbox.put(ResyncEnded(table, job, outcome))
+
+        pool.submit(run)
+
+    # ---- the copy -------------------------------------------------------------------------------------------------
+
+    def _copy(self, record: TableRecord) -> None:
+        resync, table, name = record.resync, record.id, record.name
+        assert resync is not None
+        resync.cancel.clear()
+        resync.step = Step.COPYING
+        # Held from here on, as for a first copy.
+        self._roster.backlog.track(table, self._roster.staged_lsn, beside=True)
+        cancel = resync.cancel
+
+        def work() -> Copied | None:  # in a pool
+            try:
+                return self._copier.run_beside(
+                    table, name, cancel, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
+                )
+            except BaseException:
+                self._drop(table)
+                raise
+
+        self._submit(self._copies, record, ResyncJob.COPY, work)
+
+    def _drop(self, table: TableId) -> None:  # in a pool
+        try:
+            perform(self._destination.drop_replacement, table)
+        except LevadaError as error:
+            _log.warning("what was copied of table %d stays behind until it is copied again: %s", table, error)
+
+    def _copied(self, record: TableRecord, resync: Resync, copied: Copied | None) -> None:
+        if resync.rows is not None:
+            resync.copied, resync.rows = resync.rows.progress(), None
+        if copied is None:
+            _log.info("table %s: the destination has no table that serves meanwhile", record.name)
+            self._roster.begin_again(record)
+            return
+        resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
+        resync.lsn, resync.made, resync.schema = copied.lsn, copied.schema, copied.schema
+        resync.storage = copied.storage
+        self._roster.backlog.applied(record.id, copied.lsn, beside=True)
+        _log.info("table %s: its new copy is made and catches up from %s on", record.name, copied.lsn)
+
+    # ---- catching up ----------------------------------------------------------------------------------------------
+
+    def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
+        backlog, staged, table = self._roster.backlog, self._roster.staged_lsn, record.id
+        reached = backlog.position(table, staged, beside=True)
+        if reached > staged:
+            # What is in the table's place must not be ahead of the stream, see `Roster.source_restarted`.
+            return
+        # Of a parked table that the destination did not tell of, it has no more than what is staged.
+        if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
+            mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
+            record.begin(Job.SWAP)
+            swap = self._destination.swap_replacement
+            self._submit(self._batches, record, ResyncJob.SWAP, lambda: require_flag(swap(table, mark), swap) and mark)
+            return
+        pending, config = backlog.pending(table), self._live.now
+        if not resync.yielded and wants_apply(record, pending) and apply_is_due(record, pending, config, now):
+            # The table keeps its freshness: the two take turns.
+            resync.yielded = True
+            return
+        resync.yielded = False
+        schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, beside=True)
+        assert schema is not None
+        record.begin(Job.FOLLOW)
+        self._submit(
+            self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_beside(schema, reached, manifests)
+        )
+
+    def _swapped(self, record: TableRecord, resync: Resync, position: Lsn) -> None:
+        roster, store = self._roster, self._store
+        assert resync.made is not None
+        assert resync.lsn is not None
+        keep_copied(store, record.id)
+        assert resync.storage is not None
+        roster.storage.copied(record.id, resync.lsn, resync.storage)
+        # The version before the snapshot's position: a transaction may begin another one exactly there.
+        store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn - 1)))
+        if not self._destination.capabilities.watermark:
+            store.upsert_replication_progress(table_worker(record.id), position)
+        _log.info("table %s: its new copy has taken its place at %s", record.name, position)
+        record.copied, record.attempts, record.resync_error = resync.copied, 0, None
+        record.last_commit_at = datetime.now(UTC)
+        roster.note_mode(record, resync.made)
+        if not resync.abandoned:
+            roster.backlog.take_place(record.id)
+        roster.end_resync(record)
+        if roster.backlog.pending(record.id).segments and record.pending_since is None:
+            record.pending_since = time.monotonic()
+        if isinstance(record.phase, Errored) and not is_void(record.phase):
+            roster.enter(record, FinishedCopy(position))
+
+    # ---- what jobs report -----------------------------------------------------------------------------------------
+
+    def started(self, record: TableRecord, report: ResyncStarted) -> None:
+        """Take note that a copy has its snapshot."""
+        if record.resync is not None:
+            record.resync.rows, record.resync.lsn = report.rows, report.lsn
+            record.resync.made = report.rows.schema
+
+    def ended(self, record: TableRecord, report: ResyncEnded) -> None:
+        """Take the new copy on from its job."""
+        resync, outcome = record.resync, report.outcome
+        assert resync is not None
+        resync.running = False
+        if report.job in (ResyncJob.APPLY, ResyncJob.SWAP):
+            record.end()
+        match report.job, outcome:
+            case ResyncJob.SWAP, Watermark():
+                self._swapped(record, resync, outcome.lsn)
+            case ResyncJob.DROP, _:
+                record.resync = None
+            case _ if resync.abandoned or resync.outdated:
+                # The next look removes it, or begins it again.
+                pass
+            case _, BaseException():
+                self._failed(record, resync, report.job, outcome)
+            case ResyncJob.COPY, Copied() | None:
+                self._copied(record, resync, outcome)
+            case ResyncJob.APPLY, AppliedBeside():
+                resync.schema, resync.attempts, resync.error = outcome.schema, 0, None
+                self._roster.backlog.applied(record.id, outcome.until, beside=True)
+            case _:
+                self._begin_again(record, resync)
+
+    def _begin_again(self, record: TableRecord, resync: Resync) -> None:
+        _log.info("table %s: its new copy is begun again", record.name)
+        self._roster.backlog.forget(record.id, beside=True)
+        resync.wait()
+
+    def _failed(self, record: TableRecord, resync: Resync, job: ResyncJob, error: BaseException) -> None:
+        if self._stopping:
+            return
+        if job is ResyncJob.COPY and resync.cancel.is_set():
+            self._begin_again(record, resync)
+            return
+        if isinstance(error, Permanent):
+            self._roster.fatal = error
+            return
+        resync.attempts += is_failure(error)
+        attempt = max(1, resync.attempts)
+        parked = named(park(error, attempt, self._live.now.retries, datetime.now(UTC)), record.name)
+        resync.error = error_progress(parked)
+        known = error if isinstance(error, LevadaError) else None
+        _log.error(
+            "table %s: its new copy failed, the table goes on: %s [%s]",
+            record.name,
+            parked.reason,
+            parked.code,
+            exc_info=known is None and error,
+        )
+        if parked.next_retry is None:
+            record.resync_error = resync.error
+            self._roster.abandon_resync(record)
+            return
+        resync.not_before = time.monotonic() + self._live.now.retries.delay(attempt)
+        if job is ResyncJob.COPY:
+            self._begin_again(record, resync)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End all copies soon, where a restart begins them again."""
+        self._stopping = True
+        for record in self._roster.tables.values():
+            if record.resync is not None:
+                record.resync.cancel.set()
+
+    def close(self) -> None:
+        """Wait for the jobs that run; what they report is in the inbox then."""
+        self._copies.shutdown(cancel_futures=True)
+        self._batches.shutdown(cancel_futures=True)

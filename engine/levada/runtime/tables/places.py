@@ -1,0 +1,91 @@
+"""The places of tables at the destination: which table has which, and what becomes of a table whose place is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from levada.destinations.collisions import Collision, Place, Target, find_later
+from levada.destinations.interface import TableSettings
+from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.requests import MadeAs, made
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from levada.postgres.catalog import PublishedTable
+    from levada.stores.interface import PipelineStore
+
+TargetOf = Callable[[QualifiedTable, TableSettings], Target | None]
+"""`levada.destinations.Destination.target`."""
+
+MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
+"""Codes of tables that are parked until their place is free, or until the manifest names another one."""
+
+
+def find_misplaced(
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+) -> dict[TableId, NeedsOperator]:
+    """Return the tables that must not be copied, each with the reason. ``tables`` has what each was copied as."""
+    places, reasons = _places(config, target, tables)
+    for table, owner in find_later(places).items():
+        reasons[table] = Collision(owner.wanted.name, (owner.table, tables[table][0])).error()
+    return reasons
+
+
+def refuse_collisions(
+    config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
+) -> None:
+    """Raise NeedsOperator ``destination_collision`` for tables of one place that keep the pipeline from starting."""
+    known = {t.id: (t.name, made(store.get_table_controls(t.id))) for t in tables}
+    for error, refused in place_problems(config, target, known):
+        if refused:
+            raise error
+
+
+def place_problems(
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+) -> Iterator[tuple[NeedsOperator, bool]]:
+    """Yield the tables without a place of their own, and True for those that keep the pipeline from starting.
+
+    A table whose place another one holds is parked, and so is a new table of a pipeline with copied tables: what is
+    created at the source stops no other table. A manifest that gives one place to several tables is refused.
+    """
+    places, unusable = _places(config, target, tables)
+    yield from ((error, False) for error in unusable.values())
+    by_id, begun = {p.id: p for p in places}, any(before is not None for _, before in tables.values())
+    for table, owner in find_later(places).items():
+        wanted, both_new = by_id[table].wanted, owner.held is None and by_id[table].held is None
+        held = owner.held is not None and owner.held.identity == wanted.identity
+        yield (
+            Collision(owner.wanted.name, (owner.table, by_id[table].table)).error(),
+            not held and not (begun and both_new),
+        )
+
+
+def _places(
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+) -> tuple[list[Place], dict[TableId, NeedsOperator]]:
+    places, unusable = [], {}
+    for table, (name, before) in tables.items():
+        try:
+            wanted = target(name, MadeAs.of(config, name, before).settings(name))
+        except NeedsOperator as error:
+            unusable[table] = error
+            continue
+        if wanted is not None:
+            places.append(Place(table, name, wanted, _held(target, name, before)))
+    return places, unusable
+
+
+def _held(target: TargetOf, name: QualifiedTable, before: MadeAs | None) -> Target | None:
+    try:
+        return None if before is None else target(name, before.settings(name))
+    except LevadaError:
+        return None
+
+
+def target_name(target: TargetOf, name: QualifiedTable, settings: MadeAs) -> str:
+    """Return the name that the table has at the destination, empty if it has none."""
+    found = _held(target, name, settings)
+    return "" if found is None else found.name

@@ -1,0 +1,136 @@
+"""How the publication had each table when it was copied, kept in the store, and what that shows of gaps since.
+
+A copy notes the membership as its snapshot sees it. It becomes the table's when the copy does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from levada.errors import NeedsOperator, SlotLost
+from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
+from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.phases import STREAMING
+from levada.runtime.tables.rules import is_void
+from levada.stores.phases import Errored, TableReplicationPhase
+from levada.stores.storage import table_worker
+
+if TYPE_CHECKING:
+    from levada.stores.interface import PipelineStore
+    from levada.values import QualifiedTable, TableId
+
+ROW_OPERATIONS: Final = frozenset({"insert", "update", "delete"})
+
+_PUBLICATION: Final = "publication"
+_TOLERATES: Final = 180000
+"""The first version whose stream passes over WAL from before its publication was created."""
+
+UNPUBLISHED: Final = frozenset({"table_not_published", "publication_missing", "publication_operations"})
+"""Codes of tables that no copy can repair before the publication is changed."""
+
+
+def note_copied(
+    store: PipelineStore, connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
+) -> None:
+    """Note how the publication has a table in the snapshot of its copy.
+
+    Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if it leaves out changes of rows.
+    """
+    state = read_publication_state(connection, publication, [table])
+    membership = state.members.get(table)
+    if membership is None:
+        raise find_gap(None, state, table) or _dropped(name)
+    if lacking := ROW_OPERATIONS.difference(membership.publication.operations):
+        raise NeedsOperator(
+            "publication_operations",
+            f"publication {publication} does not publish {', '.join(sorted(lacking))}, so a copy of table {name} would"
+            " miss such changes",
+            hint=f"ALTER PUBLICATION \"{publication}\" SET (publish = 'insert, update, delete, truncate')",
+        )
+    store.store_fingerprint(_copy_of(table), membership.to_text())
+
+
+def keep_copied(store: PipelineStore, table: TableId) -> None:
+    """Make what the newest copy noted the table's, before the table streams from that copy."""
+    noted = store.get_fingerprint(_copy_of(table))
+    if noted is not None:
+        store.store_fingerprint(table_worker(table), noted)
+        store.delete_fingerprint(_copy_of(table))
+
+
+def forget_copied(store: PipelineStore, table: TableId) -> None:
+    """Forget how the table was published at its copies, where its next state begins with a new copy."""
+    for subject in (table_worker(table), _copy_of(table)):
+        if store.get_fingerprint(subject) is not None:
+            store.delete_fingerprint(subject)
+
+
+def keep_publication(store: PipelineStore, state: PublicationState) -> None:
+    """Keep the publication that the slot can be read with."""
+    if state.identity is not None and store.get_fingerprint(_PUBLICATION) != str(state.identity.oid):
+        store.store_fingerprint(_PUBLICATION, str(state.identity.oid))
+
+
+def intends_slot(store: PipelineStore) -> bool:
+    """Return True if a start of this pipeline came as far as its slot, see `unreadable_slot`."""
+    return store.get_fingerprint(_PUBLICATION) is not None
+
+
+def unreadable_slot(
+    connection: psycopg.Connection[Any], store: PipelineStore, state: PublicationState
+) -> SlotLost | None:
+    """Return why the slot must be made again, None if it can be read with the publication.
+
+    Until version 17 PostgreSQL cannot decode WAL from before the publication was created.
+    """
+    kept = store.get_fingerprint(_PUBLICATION)
+    if kept is None:
+        # Before the slot is made, so that a slot without this record was never made.
+        keep_publication(store, state)
+        return None
+    if state.identity is None or kept == str(state.identity.oid) or connection.info.server_version >= _TOLERATES:
+        return None
+    return SlotLost(
+        "slot_lost",
+        f"publication {state.name} is another one than when the slot was made, and PostgreSQL"
+        f" {connection.info.server_version // 10000} cannot decode WAL from before a publication was created",
+        hint="levada resync MANIFEST --all",
+    )
+
+
+def find_gaps(store: PipelineStore, state: PublicationState) -> Mapping[TableId, NeedsOperator]:
+    """Return the tables that may have missed changes since their copies, with the reasons."""
+    gaps = {}
+    for table, phase in store.get_table_replication_states().items():
+        kept = store.get_fingerprint(table_worker(table))
+        if _depends(phase, kept):
+            gap = find_gap(None if kept is None else Membership.from_text(kept), state, table)
+            # Kept by another thread's copy in the meantime, it is not the one that was compared.
+            if gap is not None and store.get_fingerprint(table_worker(table)) == kept:
+                gaps[table] = gap
+    return gaps
+
+
+def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, NeedsOperator]:
+    """Return `find_gaps` for the publication as it is now."""
+    # Before the publication is read: a copy that ends later was made under what is read, or under something newer.
+    tables = store.get_table_replication_states().keys()
+    with config.source.connect(application="publication") as connection:
+        return find_gaps(store, read_publication_state(connection, config.publication.name, list(tables)))
+
+
+def _depends(phase: TableReplicationPhase, kept: str | None) -> bool:
+    if isinstance(phase, Errored):
+        return kept is not None and not is_void(phase)
+    return phase.name in STREAMING
+
+
+def _copy_of(table: TableId) -> str:
+    return f"copy_{int(table)}"
+
+
+def _dropped(name: QualifiedTable) -> NeedsOperator:
+    return NeedsOperator("table_missing", f"table {name} was dropped before it was copied")

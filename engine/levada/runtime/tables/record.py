@@ -1,0 +1,91 @@
+"""What the supervisor knows of one table while it runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from levada.copy.progress import CopyProgress, CopyUnderWay
+from levada.runtime.job import Job
+from levada.runtime.progress import ErrorProgress
+from levada.runtime.tables.requests import MadeAs
+from levada.runtime.tables.resync import Resync
+from levada.stores.phases import Errored, TableReplicationPhase
+from levada.values import QualifiedTable, TableId
+
+
+@dataclass(slots=True)
+class TableRecord:
+    """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
+
+    ``busy`` is the job that has the table, None for none: a destination is never called for one table from two
+    threads. A batch or upkeep runs since ``busy_since``, None while it waits for a thread. A copy waits for capture's
+    session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set. ``look_due``: the
+    destination is to be asked where the table is.
+    """
+
+    id: TableId
+    name: QualifiedTable
+    phase: TableReplicationPhase
+    busy: Job | None = None
+    busy_since: datetime | None = None
+    cancel: threading.Event = field(default_factory=threading.Event)
+    attempts: int = 0
+    copy: CopyUnderWay | None = None
+    copied: CopyProgress | None = None
+    look_due: bool = False
+    copy_after_session: int = 0
+    suspended: bool = False
+    pending_since: float | None = None
+    last_apply_s: float = 0.0
+    last_commit_at: datetime | None = None
+    maintained_at: float = 0.0
+    rows_applied: int = 0
+    unrepresentable: int = 0
+    mode: str = ""
+    note: str = ""
+    refuses_updates: bool = False
+    """True if PostgreSQL refuses the table's UPDATEs and DELETEs: it is published without a replica identity."""
+    destination_table: str = ""
+    """The table's name at the destination, empty if it has none there."""
+    misplaced: bool = False
+    """True if the table is parked because its place at the destination is another table's, or no place at all."""
+    copied_as: MadeAs | None = None
+    copy_outdated: bool = False
+    """True if the copy that runs may be of a history that the source no longer has."""
+    resync: Resync | None = None
+    """The new copy that is made beside the table."""
+    resync_error: ErrorProgress | None = None
+    """Why the last one was given up."""
+    lost_copies: int = 0
+    """How often in a row the table was copied again because it had missed changes."""
+    lost_copied_at: float = float("-inf")
+    """When that was last."""
+
+    def begin(self, job: Job) -> None:
+        """Give the table to a job, which may have to wait until others have ended."""
+        self.busy, self.busy_since = job, None
+
+    def end(self) -> None:
+        """Take the table back from its job."""
+        self.busy, self.busy_since = None, None
+
+    @property
+    def error(self) -> ErrorProgress | None:
+        """The error as a user sees it, None unless the table is parked."""
+        if not isinstance(self.phase, Errored):
+            return None
+        return error_progress(self.phase)
+
+
+def error_progress(parked: Errored) -> ErrorProgress:
+    """Return an Errored phase as progress tells it."""
+    return ErrorProgress(
+        code=parked.code,
+        reason=parked.reason,
+        solution=parked.solution,
+        retry_policy=parked.retry_policy.value,
+        attempts=parked.attempts,
+        next_retry=parked.next_retry,
+    )

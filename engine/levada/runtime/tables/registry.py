@@ -1,0 +1,559 @@
+"""The tables of a pipeline: their phases, what is staged for each, and what a person may ask of one.
+
+The supervisor's thread alone uses it; each step is in the store before it is taken here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from levada.apply.backlog import Backlog
+from levada.destinations import Destination, TableMode
+from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.job import Job
+from levada.runtime.tables.doubts import Doubts, another_history
+from levada.runtime.tables.phases import at_restart, check_transition
+from levada.runtime.tables.places import MISPLACED, find_misplaced, target_name
+from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import Asked, MadeAs, asked, made, made_otherwise
+from levada.runtime.tables.resync import Resync, can_replace, may_serve
+from levada.runtime.tables.retries import is_failure, named, park
+from levada.runtime.tables.rules import is_void, lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.tables.storage_journal import StorageJournal
+from levada.schema import ReplicatedTableSchema
+from levada.segments.ledger import Ledger
+from levada.segments.manifest import Manifest
+from levada.stores.interface import PipelineStore, TableAction, TableControls
+from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, SyncWait, TableReplicationPhase
+from levada.stores.storage import resync_worker, table_worker
+from levada.values import Lsn, QualifiedTable, TableId, resync_command
+
+if TYPE_CHECKING:
+    from levada.runtime.source.preparation import SourceTables
+
+_log = logging.getLogger(__name__)
+
+_CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
+
+
+class Roster:
+    """Every replicated table. ``reopen`` asks for a new session of the stream and returns its number.
+
+    ``fatal`` is an error that nothing can go on after; everything below ``staged_lsn`` is staged.
+    """
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: PipelineStore,
+        destination: Destination,
+        reopen: Callable[[], int],
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.tables: dict[TableId, TableRecord] = {}
+        self.backlog = Backlog(ledger)
+        self.staged_lsn = Lsn(0)
+        self.fatal: LevadaError | None = None
+        self._live = live
+        self._store = store
+        self._destination = destination
+        self._reopen = reopen
+        self._unidentified: set[QualifiedTable] = set()
+        self.storage = StorageJournal(store, self.void)
+        self._places_changed = False
+        self.doubts = Doubts(store)
+
+    # ---- which tables there are -----------------------------------------------------------------------------------
+
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+        """Take up the tables where the store and the destination say they are, and the segments that are staged.
+
+        With ``resync`` every table begins with a copy, except those that were parked for good before.
+        """
+        for manifest in manifests:
+            self.land(manifest)
+        phases = self._store.get_table_replication_states()
+        left = self._left(source)
+        for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
+            _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
+            self._forget(gone)
+        for id_, name in left.items():
+            self._add(id_, name, at_restart(phases[id_]), phases[id_])
+        for table in source.published:
+            stored = phases.get(table.id)
+            begins = resync and not (stored is not None and is_void(stored))
+            self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
+        self._park_gaps(source)
+
+    def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
+        """Add the tables that are new, forget those that are gone; False if one that is gone is still in a job.
+
+        New ones are copied once that session of the stream has begun, which tells of them.
+        """
+        left = self._left(source)
+        for id_ in left.keys() & self.tables.keys():
+            self.tables[id_].name = left[id_]
+        for table in source.published:
+            if table.id not in self.tables:
+                _log.info("table %s is new", table.name)
+                self._add(table.id, table.name, Init(), None)
+                self.tables[table.id].copy_after_session = copy_after_session
+                continue
+            record = self.tables[table.id]
+            self._places_changed |= record.name != table.name
+            record.name = table.name
+            record.suspended = self._live.now.table(table.name).suspended
+            self._take_back(record, source)
+        self._park_gaps(source)
+        gone = [self.tables[t] for t in self.tables.keys() - left.keys() - {t.id for t in source.published}]
+        for record in gone:
+            self.abandon_resync(record)
+            if record.busy or record.resync is not None:
+                record.suspended = True
+                record.cancel.set()
+                continue
+            _log.info("table %s is no longer replicated: its destination stays", record.name)
+            self._forget(record.id)
+            self.backlog.forget(record.id)
+            self._live.columns.pop(record.name, None)
+            del self.tables[record.id]
+            self._places_changed = True
+        return not any(r.id in self.tables for r in gone)
+
+    def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
+        """Return the known tables that exist and are selected, and that the publication does not have."""
+        state, selects = source.publication, self._live.now.selects
+        known = self.tables.keys() | self._store.get_table_replication_states().keys()
+        return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
+
+    def _park_gaps(self, source: SourceTables) -> None:
+        """Park the tables that may have missed changes, and report the ones that are left out."""
+        for table, gap in find_gaps(self._store, source.publication).items():
+            if table in self.tables:
+                self.void(self.tables[table], gap)
+        for name in sorted(set(source.unidentified) - self._unidentified):
+            _log.warning(
+                "table %s is left out, because it has no replica identity: exclude it in spec.tables, or run"
+                " ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]", name, name,
+            )  # fmt: skip
+        self._unidentified = set(source.unidentified)
+        for record in self.tables.values():
+            refuses = record.name in source.refusing
+            if refuses and not record.refuses_updates:
+                _log.warning(
+                    "PostgreSQL refuses the UPDATEs and DELETEs of table %s, because it is published without a replica"
+                    " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]",
+                    record.name, record.name,
+                )  # fmt: skip
+            record.refuses_updates = refuses
+
+    def _take_back(self, record: TableRecord, source: SourceTables) -> None:
+        """Copy a table again that was parked for not being published, now that it is."""
+        parked, identity = record.phase, source.publication.identity
+        if not isinstance(parked, Errored) or is_void(parked) or parked.code not in UNPUBLISHED or record.busy:
+            return
+        if identity is not None and ROW_OPERATIONS.issubset(identity.operations):
+            _log.info("table %s is published again", record.name)
+            self.begin_again(record)
+
+    def _forget(self, table: TableId) -> None:
+        self._store.delete_table_pipeline_state(table)
+        forget_copied(self._store, table)
+        self.doubts.settle(table)
+        self.storage.forget(table)
+        self._store.delete_replication_progress(resync_worker(table))
+
+    def _add(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        phase: TableReplicationPhase,
+        stored: TableReplicationPhase | None,
+    ) -> None:
+        said = self._live.now.table(name)
+        record = TableRecord(table, name, phase, suspended=said.suspended)
+        if isinstance(phase, Errored):
+            record.attempts = phase.attempts
+            record.misplaced = phase.code in MISPLACED
+        self._places_changed = True
+        versions = [s for s in self._store.get_table_schemas() if s.id == table]
+        if versions:
+            self.note_mode(record, versions[-1])
+        self.tables[table] = record
+        if phase != stored:
+            self._store.update_table_replication_states({table: phase})
+        before = made(self._store.get_table_controls(table) or self._first_seen(record))
+        kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
+        self._live.columns[name] = kept
+        self._hold(record)
+        if self._store.get_replication_progress(resync_worker(table)) is not None:
+            self._go_on_with_resync(record)
+
+    def _first_seen(self, record: TableRecord) -> TableControls:
+        """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
+        said = self._live.now.table(record.name)
+        wanted = self.wanted(record).to_text()
+        controls = TableControls(said.retry_nonce, said.resync_nonce, "" if isinstance(record.phase, Init) else wanted)
+        self._store.store_table_controls(record.id, controls)
+        return controls
+
+    def reconfigured(self) -> None:
+        """Take up what is said of each table now; what asks for a copy or a retry is left to `take_controls`."""
+        self._places_changed = True
+        for record in self.tables.values():
+            suspended = self._live.now.table(record.name).suspended
+            if suspended != record.suspended:
+                _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
+                record.suspended = suspended
+            if suspended and record.busy is Job.COPY:
+                record.cancel.set()
+            if suspended and record.resync is not None:
+                record.resync.cancel.set()
+
+    # ---- places at the destination --------------------------------------------------------------------------------
+
+    def check_places(self) -> None:
+        """Park each table that waits for its copy while its place is another's. Retry it when its place is free."""
+        if not self._places_changed:
+            return
+        self._places_changed = False
+        wrong = self._misplaced()
+        for record in self.tables.values():
+            copied = made(self.controls(record)) or self.wanted(record)
+            record.destination_table = target_name(self._destination.target, record.name, copied)
+            error = wrong.get(record.id)
+            if error is None and record.misplaced:
+                record.misplaced = False
+                if isinstance(record.phase, Errored) and record.phase.code in MISPLACED:
+                    self._retry(record)
+            elif error is not None and isinstance(record.phase, Init) and not record.busy:
+                record.misplaced = True
+                self.park(record, error)
+
+    def _misplaced(self) -> dict[TableId, NeedsOperator]:
+        known = {r.id: (r.name, made(self.controls(r))) for r in self.tables.values()}
+        return find_misplaced(self._live.now, self._destination.target, known)
+
+    def places_changed(self) -> None:
+        """Have the places of all tables compared before the next copy begins."""
+        self._places_changed = True
+
+    def note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+        """Note what the destination's table holds."""
+        mode = self._destination.effective_mode(schema)
+        record.mode = mode.value
+        keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
+        record.note = f"no key tells its rows apart (replica identity {schema.identity.value})" if keyless else ""
+
+    # ---- segments -------------------------------------------------------------------------------------------------
+
+    def land(self, manifest: Manifest) -> None:
+        """Take note of a segment that was staged."""
+        self.backlog.land(manifest)
+        self.storage.landed(manifest)
+        self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
+        for table in manifest.tables:
+            record = self.tables.get(table)
+            if record is None:
+                continue
+            if record.pending_since is None:
+                record.pending_since = time.monotonic() - manifest.span_s
+            self._require_complete(record)
+
+    def _require_complete(self, record: TableRecord) -> None:
+        """Park the table if a segment that it needs is lost."""
+        missing = self.backlog.missing(record.id)
+        if missing is not None:
+            self.void(
+                record,
+                NeedsOperator(
+                    "segment_missing",
+                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is lost or damaged",
+                    hint=resync_command(record.name),
+                ),
+            )
+
+    def position(self, record: TableRecord) -> Lsn:
+        """Return the LSN below which nothing of the table is left to apply; 0 while that is not known."""
+        return self.backlog.position(record.id, self.staged_lsn)
+
+    def _hold(self, record: TableRecord) -> None:
+        """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
+        if isinstance(record.phase, Init):
+            # What was known of earlier copies must not count against the next one when it fails.
+            forget_copied(self._store, record.id)
+        if is_void(record.phase) or isinstance(record.phase, Init):
+            self.doubts.settle(record.id)
+            self.backlog.track(record.id, self.staged_lsn, holds=False)
+        elif self._destination.capabilities.watermark:
+            # Asked by a job: one that does not answer must not keep the stream from being staged.
+            self.backlog.track(record.id, None)
+            record.look_due = True
+        else:
+            self.locate(record, self._store.get_replication_progress(table_worker(record.id)))
+
+    def locate(self, record: TableRecord, position: Lsn | None) -> None:
+        """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
+        self.backlog.track(record.id, position)
+        if self._is_of_another_history(record, position):
+            return
+        self._require_complete(record)
+        if position is None and not isinstance(record.phase, Errored):
+            self.park(
+                record,
+                NeedsOperator(
+                    "destination_table_missing",
+                    f"the destination no longer has what was applied of table {record.name}",
+                    hint=f"copy it again: {resync_command(record.name)}",
+                ),
+            )
+
+    def source_restarted(self, verified_to: Lsn) -> None:
+        """Doubt the tables whose destination may be beyond ``verified_to``, and copy what is copied now again.
+
+        Only a copy can be beyond: its snapshot may be ahead of the stream.
+        """
+        tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or is_void(r.phase))]
+        unknown = {r.id for r in tables if not self.backlog.knows(r.id)}
+        ahead = [r for r in tables if r.id not in unknown and self.position(r) > verified_to]
+        self.doubts.add(unknown | {r.id for r in ahead}, verified_to)
+        for record in tables:
+            if record.busy is Job.COPY:
+                record.copy_outdated = True
+                record.cancel.set()
+            if record.resync is not None and record.resync.is_ahead(verified_to):
+                record.resync.begin_anew()
+        for record in ahead:
+            if record.busy:
+                record.look_due = True
+            else:
+                self._is_of_another_history(record, self.position(record))
+
+    def _is_of_another_history(self, record: TableRecord, position: Lsn | None) -> bool:
+        """Settle the doubt about a table. Copy it again or park it, and return True, if it is beyond what is known."""
+        verified_to = self.doubts.settle(record.id)
+        if position is None or verified_to is None or position <= verified_to:
+            return False
+        if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
+            # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
+            _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
+            self.begin_again(record)
+        else:
+            self.void(record, another_history(record.name, position, verified_to))
+        return True
+
+    # ---- phases ---------------------------------------------------------------------------------------------------
+
+    def step(self, record: TableRecord) -> None:
+        """Step a table that waits for nothing but a condition."""
+        now = time.monotonic()
+        if retry_is_due(record.phase, datetime.now(UTC)):
+            self._retry(record)
+        elif lost_copy_is_due(record, self._live.now, now):
+            self._copy_after_loss(record, now)
+        elif (phase := next_phase(record.phase, self.position(record), self.staged_lsn)) is not None:
+            self.enter(record, phase)
+
+    def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
+        """Put the table into a phase that may follow its own."""
+        check_transition(record.phase, phase)
+        self._store.update_table_replication_states({record.id: phase})
+        _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
+        record.phase = phase
+
+    def begin_again(self, record: TableRecord) -> None:
+        """Put the table back to where its copy begins, with all that is said of it now."""
+        self.abandon_resync(record)
+        record.copy = record.copied = None
+        self._take_columns(record)
+        self._places_changed = True
+        if not isinstance(record.phase, Init):
+            self.enter(record, Init())
+        self._note_nonces(record)
+        self._hold(record)
+
+    def park(self, record: TableRecord, error: BaseException) -> None:
+        """Put the table aside after an error; one that is Permanent ends everything.
+
+        A table whose staged changes are gone, or that missed changes already, needs a new copy.
+        """
+        if isinstance(error, Permanent):
+            self.fatal = error
+            return
+        if is_void(record.phase):
+            # A job ended with an error after the table was parked for good: a retry would pass over what is missing.
+            return
+        if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
+            self.void(record, error)
+            return
+        record.attempts += is_failure(error)
+        parked = named(park(error, max(1, record.attempts), self._live.now.retries, datetime.now(UTC)), record.name)
+        known = error if isinstance(error, LevadaError) else None
+        _log.error(
+            "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
+        )
+        self.enter(record, parked)
+
+    def void(self, record: TableRecord, error: LevadaError) -> None:
+        """Park a table that missed changes. Only a resync repairs it, which ``onLost: Resync`` starts by itself."""
+        if is_void(record.phase):
+            return
+        self.abandon_resync(record)
+        parked = named(park(error, 1, self._live.now.retries, datetime.now(UTC), void=True), record.name)
+        _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
+        self.enter(record, parked)
+        self.backlog.track(record.id, self.staged_lsn, holds=False)
+
+    def _copy_after_loss(self, record: TableRecord, now: float) -> None:
+        if record.resync is not None:
+            # The shadow copy that was abandoned with the table is still being removed.
+            return
+        if now - record.lost_copied_at > self._live.now.retries.max_delay_s:
+            record.lost_copies = 0
+        record.lost_copies += 1
+        record.lost_copied_at = now
+        self._resync(record)
+
+    # ---- what a person asks ---------------------------------------------------------------------------------------
+
+    def take_actions(self) -> None:
+        """Do what was asked through the store."""
+        for table, action in self._store.take_table_actions().items():
+            record = self.tables.get(table)
+            if record is None:
+                _log.warning("request %s for a table that is not replicated: %d", action.value, table)
+            elif record.busy or _is_abandoning(record):
+                self._store.request_table_action(table, action)
+            elif action is TableAction.RESYNC:
+                self._resync(record)
+            else:
+                self._retry_on_demand(record)
+
+    def take_controls(self) -> None:
+        """Do what was asked through the manifest, once for each value."""
+        for record in self.tables.values():
+            self._take_controls(record)
+
+    def _take_controls(self, record: TableRecord) -> None:
+        said, wanted = self._live.now.table(record.name), self.wanted(record)
+        controls = self.controls(record)
+        if record.busy is Job.COPY:
+            if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
+                record.cancel.set()
+            return
+        told = asked(controls, said, wanted)
+        if (record.busy or _is_abandoning(record)) and told is not Asked.NOTHING:
+            return
+        if isinstance(record.phase, Init):
+            # Its copy begins with whatever holds then.
+            self._take_columns(record)
+        elif told is Asked.RESYNC:
+            self._resync(record)
+        elif told is Asked.RETRY:
+            self._retry_on_demand(record)
+        self._note_nonces(record)
+
+    def wanted(self, record: TableRecord) -> MadeAs:
+        """Return what a copy of the table that begins now depends on."""
+        return MadeAs.of(self._live.now, record.name, made(self.controls(record)))
+
+    def controls(self, record: TableRecord) -> TableControls:
+        """Return what was acted on for the table."""
+        return self._store.get_table_controls(record.id) or TableControls()
+
+    def _note_nonces(self, record: TableRecord) -> None:
+        said, controls = self._live.now.table(record.name), self.controls(record)
+        noted = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
+        if noted != controls:
+            self._store.store_table_controls(record.id, noted)
+
+    def _take_columns(self, record: TableRecord) -> None:
+        """Let the stream leave out what is to be left out now; the copy must not be older than that."""
+        excluded = self._live.now.table(record.name).excluded_columns
+        if self._live.columns.get(record.name) != excluded:
+            self._live.columns[record.name] = excluded
+            record.copy_after_session = self._reopen()
+
+    def _resync(self, record: TableRecord) -> None:
+        if record.misplaced:
+            return
+        if (error := self._misplaced().get(record.id)) is not None:
+            # It keeps the table that it has at the destination.
+            record.misplaced = True
+            self.park(record, error)
+            return
+        _log.info("table %s is copied again", record.name)
+        # A copy by another process takes the table's place when it is made, and is not brought up to date beside it.
+        here = not self._live.now.table(record.name).dedicated_copy
+        if here and can_replace(self._destination) and may_serve(record) and not self._is_made_otherwise(record):
+            self._resync_beside(record)
+            return
+        if is_void(record.phase):
+            # The stream leaves the table out until it begins anew, and the copy must not be older than that.
+            record.copy_after_session = self._reopen()
+        record.attempts = 0
+        self.begin_again(record)
+
+    def _is_made_otherwise(self, record: TableRecord) -> bool:
+        return made_otherwise(self.controls(record), self.wanted(record))
+
+    # ---- a copy beside a table that streams -----------------------------------------------------------------------
+
+    def _resync_beside(self, record: TableRecord) -> None:
+        self._store.upsert_replication_progress(resync_worker(record.id), self.staged_lsn)
+        record.resync_error = None
+        if record.resync is None:
+            record.resync = Resync()
+        else:
+            record.resync.begin_anew()
+
+    def _go_on_with_resync(self, record: TableRecord) -> None:
+        """Begin a new copy again that the process before this one did not end."""
+        if can_replace(self._destination) and may_serve(record):
+            record.resync = Resync()
+            return
+        self._store.delete_replication_progress(resync_worker(record.id))
+        if isinstance(record.phase, Errored) and not is_void(record.phase):
+            self.begin_again(record)
+
+    def abandon_resync(self, record: TableRecord) -> None:
+        """Let the table's new copy go, if one is made; not an error if it goes already."""
+        if record.resync is None or record.resync.abandoned:
+            return
+        record.resync.abandoned = True
+        record.resync.cancel.set()
+        self.backlog.forget(record.id, beside=True)
+        self._store.delete_replication_progress(resync_worker(record.id))
+
+    def end_resync(self, record: TableRecord) -> None:
+        """Forget the table's new copy, which is the table by now."""
+        record.resync = None
+        self._store.delete_replication_progress(resync_worker(record.id))
+
+    # ---- retries --------------------------------------------------------------------------------------------------
+
+    def _retry_on_demand(self, record: TableRecord) -> None:
+        if is_void(record.phase):
+            assert isinstance(record.phase, Errored)
+            _log.warning("table %s cannot be retried, only copied again: %s", record.name, record.phase.solution)
+        elif isinstance(record.phase, Errored):
+            record.attempts = 0
+            self._retry(record)
+
+    def _retry(self, record: TableRecord) -> None:
+        phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        _log.info("table %s: retrying from %s", record.name, phase.name)
+        record.phase = phase
+        self._store.update_table_replication_states({record.id: phase})
+        self._hold(record)
+
+
+def _is_abandoning(record: TableRecord) -> bool:
+    return record.resync is not None and record.resync.abandoned

@@ -1,0 +1,97 @@
+"""What runs next, decided from what is known: no store, no destination, no thread, no clock. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from levada.apply.backlog import Pending
+from levada.apply.pace import due
+from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.phases import STREAMING
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.resync import copies_running
+from levada.stores.phases import (
+    Catchup,
+    Errored,
+    FinishedCopy,
+    Init,
+    Ready,
+    RetryPolicy,
+    SyncDone,
+    SyncWait,
+    TableReplicationPhase,
+)
+from levada.values import Lsn
+
+
+def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
+    """Return the phase that follows by itself, None if the table waits for a job or for WAL.
+
+    ``position``: nothing of the table is left to apply below it; ``staged``: everything below it is staged.
+    """
+    match phase:
+        case FinishedCopy(lsn):
+            return SyncWait(lsn)
+        case SyncWait(lsn) if staged >= lsn:
+            return Catchup(staged)
+        case Catchup(lsn) if position >= lsn:
+            return SyncDone(position)
+        case SyncDone(lsn) if position >= lsn:
+            return Ready()
+    return None
+
+
+def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
+    """Tell whether a parked table is retried by itself now."""
+    if not isinstance(phase, Errored) or phase.retry_policy is not RetryPolicy.TIMED_RETRY:
+        return False
+    return phase.next_retry is not None and phase.next_retry <= now
+
+
+def is_void(phase: TableReplicationPhase) -> bool:
+    """Tell whether changes of the table were left out, so that only a new copy makes it right."""
+    return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
+
+
+def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
+    """Return True if a table that missed changes is copied again now, as ``spec.source.slot.onLost: Resync`` says.
+
+    The first copy is due immediately. Each further one waits for the retry delay: the cause may persist, and a copy of
+    a large table must not follow another without end. ``now`` is of the monotonic clock, in seconds.
+    """
+    if not (config.slot.resync_when_lost and is_void(record.phase)):
+        return False
+    return not record.lost_copies or now - record.lost_copied_at >= config.retries.delay(record.lost_copies)
+
+
+def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:
+    """Return the tables whose copies begin now; ``sessions``: how many sessions of the stream have begun."""
+    known = list(tables)
+    free = at_once - copies_running(known)
+    waiting = [r for r in known if isinstance(r.phase, Init) and not r.busy and not r.suspended and r.resync is None]
+    return [r for r in waiting if sessions >= r.copy_after_session][: max(0, free)]
+
+
+def wants_apply(record: TableRecord, pending: Pending) -> bool:
+    """Tell whether the table has changes that could be applied now."""
+    if record.busy or record.suspended or record.phase.name not in STREAMING:
+        return False
+    return not isinstance(record.phase, FinishedCopy) and pending.segments > 0
+
+
+def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, now: float) -> bool:
+    """Tell whether a table that wants to apply has waited long enough; ``now`` is of the monotonic clock."""
+    if not isinstance(record.phase, Ready):
+        return True
+    waited = now - (record.pending_since or 0.0)
+    return due(waited, record.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
+
+
+def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
+    """Return True if it is time for the table's maintenance; ``now`` is of the monotonic clock.
+
+    A table without changes is due as well: maintenance notices what other writers did to it.
+    """
+    idle = not record.busy and not record.suspended and isinstance(record.phase, Ready)
+    return idle and now - record.maintained_at >= config.maintenance_s

@@ -1,0 +1,187 @@
+"""The storage that each table's rows were copied from, and evidence that rows changed without being streamed.
+
+Two sources of evidence are compared with the storage that a table was copied from: the announcements of the source's
+event trigger, in the order of the stream, and looks at the catalog. A look is judged when everything that it shows has
+been streamed, so that the announcements come first. The rules are in `levada.schema.rewrites`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.storage import StorageLook
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.rules import is_void
+from levada.schema.rewrites import RowsChanged, Witness, find_change
+from levada.schema.storage import TableStorage
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import DataSync, Init
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
+
+if TYPE_CHECKING:
+    from levada.segments.manifest import Manifest
+
+_log = logging.getLogger(__name__)
+
+_NEWEST: Final = SnapshotId(2**64 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TableAltered:
+    """The source announced an ALTER TABLE, by a message of transaction ``xid`` that lies at ``at`` in the WAL.
+
+    ``storage`` is the table's storage after it. ``plain`` has the attnums of columns that it retypes by PostgreSQL's
+    own casts. Capture waits for ``recorded``, so that nothing is applied to a table that is parked.
+    """
+
+    table: TableId
+    at: Lsn
+    xid: int
+    storage: TableStorage
+    plain: frozenset[int]
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The storage that a table's rows at the destination are known to be right for, as of ``lsn``.
+
+    ``xid`` is the transaction that made it so, 0 if every look shows that.
+    """
+
+    lsn: Lsn
+    xid: int
+    storage: TableStorage
+
+    def to_text(self) -> str:
+        """Return the baseline as text for the store."""
+        return json.dumps({"lsn": str(self.lsn), "xid": self.xid, "storage": self.storage.to_text()})
+
+    @classmethod
+    def from_text(cls, text: str) -> Baseline:
+        """Read the text that `to_text` returned."""
+        data = json.loads(text)
+        return cls(Lsn.parse(data["lsn"]), data["xid"], TableStorage.from_text(data["storage"]))
+
+
+def storage_subject(table: TableId) -> str:
+    """Return the subject of the fingerprint that holds a table's baseline."""
+    return f"storage_{int(table)}"
+
+
+class StorageJournal:
+    """Keeps the baselines in the store and judges what is seen. For the supervisor's thread alone.
+
+    ``void`` parks a table until it is copied again.
+    """
+
+    def __init__(self, store: PipelineStore, void: Callable[[TableRecord, LevadaError], None]) -> None:
+        self._store = store
+        self._void = void
+        self._held: dict[TableId, list[TableAltered]] = {}
+        self._truncates: dict[TableId, frozenset[int]] = {}
+        self._looks: list[StorageLook] = []
+        """The oldest one that was not judged yet, and the newest."""
+        self.verified_lsn = Lsn(0)
+        """Where the WAL was before the last look that was judged."""
+
+    def begin_copy(self, table: TableId) -> None:
+        """Forget the baseline of a table that is about to be copied."""
+        self._held.pop(table, None)
+        self.forget(table)
+
+    def forget(self, table: TableId) -> None:
+        """Forget the baseline of a table."""
+        self._truncates.pop(table, None)
+        self._store.delete_fingerprint(storage_subject(table))
+
+    def copied(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
+        """Keep the storage that a table was copied from, unless a newer one is known to be right as well."""
+        known = self._baseline(table)
+        if known is None or known.lsn < lsn:
+            self._keep(table, Baseline(lsn, 0, storage))
+
+    def release(self, record: TableRecord) -> None:
+        """Judge the announcements that came while the table was copied."""
+        for report in self._held.pop(record.id, ()):
+            self._judge_announcement(record, report)
+
+    def landed(self, manifest: Manifest) -> None:
+        """Note which transactions truncated which tables."""
+        for truncate in manifest.truncates:
+            for table in truncate.tables:
+                self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
+
+    def altered(self, record: TableRecord, report: TableAltered) -> None:
+        """Judge an announced ALTER TABLE. While the table is copied, wait for the copy's snapshot."""
+        if isinstance(record.phase, DataSync):
+            self._held.setdefault(record.id, []).append(report)
+        elif not isinstance(record.phase, Init):
+            self._judge_announcement(record, report)
+
+    def seen(self, look: StorageLook) -> None:
+        """Take a look, to be judged by `judge`. One that waits stays, as what is staged may always trail the newest."""
+        self._looks = [*self._looks[:1], look]
+
+    def judge(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
+        """Judge each look once everything below ``staged`` includes all that it shows."""
+        while self._looks and staged >= self._looks[0].end:
+            self._judge_look(self._looks.pop(0), tables)
+
+    def _judge_look(self, look: StorageLook, tables: Iterable[TableRecord]) -> None:
+        self.verified_lsn = max(self.verified_lsn, look.start)
+        for record in tables:
+            storage, known = look.tables.get(record.id), self._baseline(record.id)
+            if storage is None or isinstance(record.phase, Init | DataSync) or is_void(record.phase):
+                continue
+            if known is None:
+                self._keep(record.id, Baseline(look.start, 0, storage))
+                continue
+            if look.start < known.lsn or (known.xid and not look.shows(known.xid)):
+                continue
+            truncates = self._truncates.pop(record.id, frozenset())
+            self._judge(record, known, Baseline(look.start, 0, storage), Witness(truncates=truncates))
+            if later := frozenset(xid for xid in truncates if not look.shows(xid)):
+                self._truncates[record.id] = later
+
+    def _judge_announcement(self, record: TableRecord, report: TableAltered) -> None:
+        known = self._baseline(record.id)
+        if known is None or report.at < known.lsn or is_void(record.phase):
+            return
+        witness = Witness(True, report.plain, self._truncates.get(record.id, frozenset()))
+        self._judge(record, known, Baseline(report.at, report.xid, report.storage), witness)
+
+    def _judge(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
+        if known.storage == now.storage:
+            return
+        version = self._store.get_table_schema(record.id, _NEWEST)
+        names = {} if version is None else {c.attnum: c.name for c in version.columns}
+        found = find_change(record.id, names, known.storage, now.storage, witness)
+        if found is None:
+            self._keep(record.id, now)
+            return
+        _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
+        self._void(record, rows_changed(record.name, found))
+
+    def _baseline(self, table: TableId) -> Baseline | None:
+        text = self._store.get_fingerprint(storage_subject(table))
+        return None if text is None else Baseline.from_text(text)
+
+    def _keep(self, table: TableId, baseline: Baseline) -> None:
+        self._store.store_fingerprint(storage_subject(table), baseline.to_text())
+
+
+def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
+    """Return the error of a table whose rows at the destination are no longer those of the source."""
+    hint = resync_command(table)
+    if found.code == "partition_changed":
+        return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
+    if found.code == "type_changed":
+        return NeedsOperator("type_changed", f"table {table}: {found.what}", hint=hint)
+    return NeedsOperator("table_rewritten", f"table {table}: {found.what}", hint=hint)
