@@ -1,0 +1,41 @@
+"""Docstrings, messages and docs are in the plain English of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.architecture.language import ROOT, WORDS_OUT, breaks, code_files, docstrings, messages, prose
+
+CLEAN = ("engine/levada/__main__.py",)
+"""Folders and files whose English was revised. A new one is added here."""
+
+
+def relative(file: Path) -> str:
+    """Return the path within the project."""
+    return str(file.relative_to(ROOT))
+
+
+def clean(*suffixes: str) -> Iterator[Path]:
+    """Yield the files of the revised folders."""
+    for name in CLEAN:
+        path = ROOT / name
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
+        yield from (file for file in files if file.suffix in suffixes)
+
+
+@pytest.mark.parametrize("file", [f for f in code_files() if f in set(clean(".py"))], ids=relative)
+def test_docstrings_and_messages(file: Path) -> None:
+    """No docstring has a word that is out, a semicolon, or a question word as its first. No message has such a word."""
+    found = [f"line {d.line}: {rule}: {d.text}" for d in docstrings(file) for rule in breaks(d)]
+    found += [f"line {line}: {text}" for line, text in messages(file) if WORDS_OUT.search(prose(text))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("file", list(clean(".md", ".yaml", ".txt", ".json", ".tpl")), ids=relative)
+def test_docs(file: Path) -> None:
+    """No doc and no description in a CRD or chart has a word that is out."""
+    lines = enumerate(file.read_text().splitlines(), 1)
+    found = [f"line {number}: {line}" for number, line in lines if WORDS_OUT.search(prose(line))]
+    assert not found, "\n".join(found)
