@@ -422,3 +422,19 @@ def test_a_destination_that_is_away_when_the_engine_begins(rig: Rig, db: Databas
     assert not away
     assert rig.destination.applied_rows["orders"] == 1
     assert rig.destination.copies_of("orders") == 1
+
+
+def test_a_running_pipeline_removes_versions_and_resumes_without_them(rig: Rig, db: Database) -> None:
+    """After three ALTERs one version is stored. A restart applies a fourth one and its rows on top of that."""
+    rig.start()
+    rig.wait_caught_up()
+    for n in range(3):
+        db.execute(f"ALTER TABLE orders ADD COLUMN c{n} int", f"INSERT INTO orders (id) VALUES ({100 + n})")
+        rig.wait_caught_up()
+    rig.stop()
+    (kept,) = [s for s in rig.storage.load_schemas() if s.name.name == "orders"]
+    assert [c.name for c in kept.columns][-1] == "c2"
+    rig.start()
+    db.execute("ALTER TABLE orders DROP COLUMN c0", "INSERT INTO orders (id) VALUES (103)")
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows["orders"] == 4

@@ -1,4 +1,4 @@
-"""Staged segments go when nobody needs them, and what keeps one from going keeps nothing else."""
+"""Staged segments and schema versions are removed when nothing needs them any more."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.stores.test_behaviours import schema
 from tests.unit.test_backlog import segment
 
 from levada.apply.backlog import Backlog
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.stages.retention import Retention
+from levada.runtime.stages.retention import Retention, outdated_versions
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.resync import Resync
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
-from levada.values import Lsn
+from levada.stores.phases import DataSync, FinishedCopy, Ready, TableReplicationPhase
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 
 def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     """The slot is told what was applied all the same; the next turn removes what is left."""
-    # Of the roster this needs two fields.
-    roster: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40))
+    # Of the roster this needs three fields.
+    roster: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40), tables={})
     manifests = [segment(start, start + 10, {1: 5}) for start in (10, 20, 30)]
     for manifest in manifests:
         roster.backlog.land(manifest)
@@ -32,7 +38,9 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     released: list[Lsn] = []
     store = MemoryStore("p")
     store.next_epoch()
-    retention = Retention(roster, SegmentLog(Staging.open(str(tmp_path)), "p"), SourceRecord(store), released.append)
+    retention = Retention(
+        roster, SegmentLog(Staging.open(str(tmp_path)), "p"), store, SourceRecord(store), released.append
+    )
     retention.remove(100)
     assert {f.name for f in folder.iterdir()} == {f"{m.name}.json" for m in manifests[1:]}
     assert released == [40]
@@ -41,3 +49,73 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 1
     retention.remove(102)
     assert list(folder.iterdir()) == []
+
+
+def record(table: int, phase: TableReplicationPhase, resync: Resync | None = None) -> TableRecord:
+    """Return a table in a phase."""
+    return TableRecord(TableId(table), QualifiedTable("public", f"t{table}"), phase, resync=resync)
+
+
+def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> dict[int, list[int]]:
+    """Return the versions of six tables that one turn leaves, if a restart streams from ``remembered`` on."""
+    store = MemoryStore("p")
+    store.next_epoch()
+    backlog = Backlog()
+    records = [
+        record(1, Ready()),
+        record(2, FinishedCopy(Lsn(50))),
+        record(3, Ready()),
+        record(4, DataSync()),
+        record(5, Ready(), Resync()),
+        record(6, Ready()),
+    ]
+    for each in records:
+        backlog.track(each.id, None if each.id == 6 else Lsn(90 if each.id == 1 else 50))
+        for version in (0, 10, 40, 70):
+            store.store_table_schema(schema(version, each.id))
+    backlog.land(segment(80, 90, {3: 1}))
+    roster: Any = SimpleNamespace(backlog=backlog, staged_lsn=Lsn(90), tables={r.id: r for r in records})
+    source = SourceRecord(store)
+    source.remember(Lsn(remembered), None)
+    log = SegmentLog(Staging.open(str(folder), durable=durable), "p")
+    Retention(roster, log, store, source, lambda lsn: None).remove(100)
+    left: dict[int, list[int]] = {}
+    for kept in store.get_table_schemas():
+        left.setdefault(kept.id, []).append(kept.snapshot_id)
+    return left
+
+
+def test_schema_versions_below_what_every_table_has_applied_are_removed(tmp_path: Path) -> None:
+    """The version at the applied position stays, and so does every version of a table that is copied or unknown."""
+    everything = [0, 10, 40, 70]
+    assert versions_after(tmp_path, remembered=90) == {
+        1: [70],
+        2: [40, 70],
+        3: [40, 70],
+        4: everything,
+        5: everything,
+        6: everything,
+    }
+
+
+def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) -> None:
+    """A version is needed from where the next session of the stream may begin, also if the table is further."""
+    assert versions_after(tmp_path, remembered=41)[1] == [40, 70]
+    assert versions_after(tmp_path, remembered=40)[1] == [10, 40, 70]
+    assert versions_after(tmp_path, remembered=0)[1] == [0, 10, 40, 70]
+    assert versions_after(tmp_path, remembered=90, durable=False)[1] == [0, 10, 40, 70]
+
+
+@given(st.sets(st.integers(0, 30), min_size=1), st.integers(0, 32), st.integers(0, 8))
+def test_what_is_looked_up_from_the_applied_position_on_stays_the_same(
+    versions: set[int], reached: int, further: int
+) -> None:
+    """A transaction that commits at the position or after it finds the version that it found before the removal."""
+    store, table = MemoryStore("p"), TableId(1)
+    for version in versions:
+        store.store_table_schema(schema(version, table))
+    before = [store.get_table_schema(table, SnapshotId(max(0, at - 1))) for at in range(reached, reached + further + 1)]
+    retentions = outdated_versions(store.get_table_schemas(), {table: Lsn(reached)})
+    assert (store.prune_table_schemas(retentions) > 0) == bool(retentions)
+    after = [store.get_table_schema(table, SnapshotId(max(0, at - 1))) for at in range(reached, reached + further + 1)]
+    assert after == before

@@ -130,6 +130,10 @@ class Backlog:
             return state.position
         return max(state.position, staged)
 
+    def applied_lsn(self, table: TableId) -> Lsn:
+        """Return the LSN below which the destination holds every change of the table, 0 while that is not known."""
+        return self._tables[table].position
+
     def pending(self, table: TableId, *, beside: bool = False) -> Pending:
         """Return what the table has left to apply."""
         state = self._of(beside).get(table)

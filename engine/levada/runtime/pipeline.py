@@ -405,7 +405,7 @@ class Pipeline:
             resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
             discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
-            retention=Retention(roster, log, record, worker.applied, self._ledger.keep),
+            retention=Retention(roster, log, store, record, worker.applied, self._ledger.keep),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
             publish=self._publish,

@@ -1,20 +1,23 @@
-"""Staged segments until nobody needs them, and what capture may acknowledge because of that."""
+"""Staged segments and schema versions until nothing needs them, and the position that capture may acknowledge."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from levada.errors import LevadaError
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.retries import mends_itself
+from levada.schema import ReplicatedTableSchema
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
-from levada.values import Lsn
+from levada.stores.interface import SchemaStore
+from levada.values import Lsn, SnapshotId, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +25,7 @@ _EVERY_S: Final = 2.0
 
 
 class Retention:
-    """Removes segments. ``release`` is called with the LSN up to which every table has applied.
+    """Removes segments and schema versions. ``release`` is called with the LSN up to which every table has applied.
 
     ``keep_ledger`` makes the ledger durable before the newest manifest is removed.
     """
@@ -31,12 +34,14 @@ class Retention:
         self,
         roster: Roster,
         log: SegmentLog,
+        store: SchemaStore,
         record: SourceRecord,
         release: Callable[[Lsn], None],
         keep_ledger: Callable[[Ledger], None] = lambda ledger: None,
     ) -> None:
         self._roster = roster
         self._log = log
+        self._store = store
         self._record = record
         self._release = release
         self._keep_ledger = keep_ledger
@@ -70,8 +75,47 @@ class Retention:
                 raise
             _log.warning("%d segments wait to be removed: %s", len(self._gone), error.message)
         self._release(everywhere)
+        self._remove_versions()
 
     def _remove_segments(self) -> None:
         while self._gone:
             self._log.remove(self._gone[0])
             self._gone.popleft()
+
+    def _remove_versions(self) -> None:
+        """Remove the schema versions before the one that holds where the table and the stream may resume.
+
+        A table that is copied, or whose position is unknown, keeps all of them. On scratch staging every table does,
+        because a restart may stream changes again from any earlier position.
+        """
+        if not self._log.staging.durable:
+            return
+        # A restart streams from the recorded position on, or from the end of a segment that is still there.
+        backlog, resumes = self._roster.backlog, self._record.position
+        reached = {
+            record.id: min(backlog.applied_lsn(record.id), resumes)
+            for record in self._roster.tables.values()
+            if record.phase.name in STREAMING and record.resync is None
+        }
+        retentions = outdated_versions(self._store.get_table_schemas(), reached)
+        if not retentions:
+            return
+        try:
+            removed = self._store.prune_table_schemas(retentions)
+        except LevadaError as error:
+            if not mends_itself(error):
+                raise
+            _log.warning("schema versions of %d tables wait to be removed: %s", len(retentions), error.message)
+        else:
+            _log.info("%d schema versions of %d tables are removed: nothing needs them", removed, len(retentions))
+
+
+def outdated_versions(
+    versions: Iterable[ReplicatedTableSchema], reached: Mapping[TableId, Lsn]
+) -> dict[TableId, SnapshotId]:
+    """Return the retention of each table that has outdated versions.
+
+    A transaction that commits at ``reached`` or later needs the newest version below its LSN, and never an older one.
+    """
+    before = Counter(version.id for version in versions if version.snapshot_id < reached.get(version.id, 0))
+    return {table: SnapshotId(reached[table] - 1) for table, count in before.items() if count > 1}
