@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -44,6 +45,39 @@ def private_scratch(name: str) -> Path:
 def private_file(path: Path | str, mode: str) -> IO[Any]:
     """Open a file as `open` does. A file that this creates is readable and writable for its owner alone."""
     return open(path, mode, opener=_private)
+
+
+def replace_file(
+    path: Path, content: bytes, *, durable: bool = False, begun: Callable[[], None] = lambda: None
+) -> None:
+    """Write a file for its owner alone, in one step: a reader finds the former content or all of the new one.
+
+    With ``durable`` the new content also survives a crash of the machine. Call ``begun`` before the step. After an
+    error before that call the file is as it was.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with private_file(partial, "wb") as file:
+            file.write(content)
+        if durable:
+            sync(partial)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    begun()
+    partial.replace(path)
+    if durable:
+        sync(path.parent)
+
+
+def sync(path: Path | str) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def create_private(path: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 
 from levada.errors import NeedsOperator
-from levada.private import private_file
+from levada.private import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +67,8 @@ def announced(work_dir: Path, address: str) -> Iterator[None]:
     Raise NeedsOperator ``work_dir_unusable`` if the folder cannot be written.
     """
     file = work_dir / _FILE
-    partial = work_dir / f".{_FILE}.{os.getpid()}"
     try:
-        with private_file(partial, "w") as f:
-            json.dump({"pid": os.getpid(), "address": address}, f)
-        partial.replace(file)
+        replace_file(file, json.dumps({"pid": os.getpid(), "address": address}).encode())
     except OSError as error:
         raise work_dir_unusable(work_dir, f"written: {error.strerror}") from None
     try:

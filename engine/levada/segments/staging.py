@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
 from levada.locations import FULL
-from levada.private import create_private, private_file, private_folders
+from levada.private import create_private, private_folders, replace_file, sync
 
 _ON_S3: Final = re.compile("s3[an]?://")
 
@@ -97,18 +97,7 @@ class Staging:
             private_folders(Path(root), Path(folder))
             for named in naming:
                 self._sync(f"{root}/{named}")
-            temporary = f"{folder}/.{name}.partial"
-            try:
-                with private_file(temporary, "wb") as file:
-                    file.write(content)
-                self._sync(temporary)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            begun()
-            os.replace(temporary, f"{folder}/{name}")
-            self._sync(folder)
+            replace_file(Path(folder, name), content, durable=self.durable, begun=begun)
 
     def create(self, path: str, content: bytes) -> None:
         """Make a small file visible unless there is one of that name. On an object store the last of several wins."""
@@ -185,13 +174,8 @@ class Staging:
         return isinstance(self._place()[0], pafs.LocalFileSystem)
 
     def _sync(self, path: str) -> None:
-        if not self.durable:
-            return
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if self.durable:
+            sync(path)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from levada.destinations.iceberg.index_runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.errors import Transient
 from levada.locations import FULL
-from levada.private import private_file, private_folder
+from levada.private import private_folder, replace_file
 from levada.segments.checksums import seal, unseal
 
 RATIO: Final = 4
@@ -246,17 +245,7 @@ class KeyIndex:
             "files": self._files.saved,
             "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity, "crc32": r.checksum} for r in self._runs],
         }
-        new = self._folder / f"{_MANIFEST}.new"
-        with private_file(new, "wb") as f:
-            f.write(seal(json.dumps(data).encode(), _VERSION))
-            f.flush()
-            os.fsync(f.fileno())
-        new.replace(self._folder / _MANIFEST)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._folder / _MANIFEST, seal(json.dumps(data).encode(), _VERSION), durable=True)
 
     def _read_manifest(self, path: Path) -> None:
         data: dict[str, Any] = json.loads(unseal(path.read_bytes(), _VERSION))
