@@ -120,8 +120,13 @@ def resync_command(table: QualifiedTable) -> str:
     return f"levada resync MANIFEST {table.argument}"
 
 
+def quote_identifier(name: str) -> str:
+    """Quote a name for SQL, and for the replication protocol."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _argument_part(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return name if _PLAIN_NAME.fullmatch(name) else quote_identifier(name)
 
 
 def _quoted(parts: list[str], text: str) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.conftest import Database
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
+from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.pgoutput.messages import Relation
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
@@ -115,16 +115,10 @@ def stream(conn: psycopg.Connection[Any], name: str = "s") -> list[bytes]:
 
 def copy(conn: psycopg.Connection[Any], schema: ReplicatedTableSchema) -> list[bytes]:
     """COPY the table as the initial copy does, ordered by its first column."""
-    columns = ", ".join(_expression(c) for c in schema.columns)
     with conn.cursor().copy(
-        f"COPY (SELECT {columns} FROM {schema.name.name} ORDER BY 1) TO STDOUT (FORMAT binary)".encode()
+        f"COPY (SELECT {select_list(schema)} FROM {schema.name.name} ORDER BY 1) TO STDOUT (FORMAT binary)".encode()
     ) as out:
         return [bytes(part) for part in out]
-
-
-def _expression(column: Column) -> str:
-    name = f'"{column.name}"'
-    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END" if needs_text_cast(column.type) else name
 
 
 def printed(conn: psycopg.Connection[Any], expressions: Sequence[str], table: str) -> list[tuple[Any, ...]]:

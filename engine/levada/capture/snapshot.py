@@ -12,12 +12,12 @@ from psycopg import sql
 from levada.capture.requirements import table_not_published
 from levada.capture.streams import BatchSource
 from levada.pgoutput.changes import ChangeBatch, TableChanges
-from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
+from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copying import copy_out
 from levada.postgres.failures import source_errors
-from levada.schema import Column, ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE, change_schema
 from levada.values import Lsn, QualifiedTable
 
@@ -88,7 +88,7 @@ class SnapshotSource(BatchSource):
     def _copied(
         self, leaf: Leaf, row_filter: str | None, schema: ReplicatedTableSchema
     ) -> Iterator[tuple[bytearray, list[int]]]:
-        columns = sql.SQL(", ").join(map(_expression, schema.columns))
+        columns = sql.SQL(select_list(schema))
         where = sql.SQL("" if row_filter is None else f" WHERE {row_filter}")
         name = sql.Identifier(leaf.name.schema, leaf.name.name)
         query = sql.SQL("SELECT {} FROM ONLY {}").format(columns, name) + where
@@ -110,11 +110,3 @@ class SnapshotSource(BatchSource):
         odd = [rows.column(UNREPRESENTABLE)] if UNREPRESENTABLE in rows.schema.names else []
         layout = change_schema(schema, old=False, unchanged=False, unrepresentable=bool(odd))
         return pa.RecordBatch.from_arrays([*own, *always, *odd], schema=layout)
-
-
-def _expression(column: Column) -> sql.Composable:
-    name = sql.Identifier(column.name)
-    if not needs_text_cast(column.type):
-        return name
-    # concat calls the type's own output function, as the stream does. A composite of NULLs "is null", but is a value.
-    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END").format(name)

@@ -13,19 +13,16 @@ from psycopg import sql
 
 from levada.copy.plan import BlockRange
 from levada.errors import NeedsOperator, Transient, Unrepresentable
-from levada.pgoutput.copybinary import CopyDecoder, needs_text_cast
+from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copying import copy_out
 from levada.postgres.failures import source_errors
-from levada.postgres.replication import quote_identifier
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot
-from levada.schema import Column, ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
-from levada.values import OnUnrepresentable, QualifiedTable
+from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier
 
-_SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
-"""name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
 _GONE: Final = frozenset({"table_missing", "column_missing"})
 """Codes of a statement that names what is no longer there."""
 
@@ -116,18 +113,10 @@ def copy_statement(schema: ReplicatedTableSchema, part: BlockRange, row_filter: 
     if row_filter is not None:
         conditions.append(f"({row_filter})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    columns = ", ".join(map(_expression, schema.columns))
-    return f"COPY (SELECT {columns} FROM ONLY {quote_table(part.leaf)}{where}) TO STDOUT (FORMAT binary)".encode()
+    query = f"SELECT {select_list(schema)} FROM ONLY {quote_table(part.leaf)}{where}"
+    return f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()
 
 
 def quote_table(table: QualifiedTable) -> str:
     """Return the name for SQL."""
     return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
-
-
-def _expression(column: Column) -> str:
-    name = quote_identifier(column.name)
-    if column.type_oid in _SENT_AS_TEXT or not needs_text_cast(column.type):
-        return name
-    # concat calls the type's own output function. A composite of NULLs "is null", but is not distinct from NULL.
-    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"

@@ -13,27 +13,35 @@ from levada.pgoutput.binary import BINARY
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import PADDING, Ints, Refused, RowError, Values, WireBuffer
-from levada.schema import ColumnType, ReplicatedTableSchema
+from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
+from levada.values import quote_identifier
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 TRAILER: Final = b"\xff\xff"
 _FLAGS: Final = len(SIGNATURE)
 _HAS_OIDS: Final = 1 << 16
 _NULL: Final = 0xFFFFFFFF
+_SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
+"""name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
 
 
-def needs_text_cast(column_type: ColumnType) -> bool:
-    """Tell whether the column must be sent as the text of its type's output function.
+def select_list(schema: ReplicatedTableSchema) -> str:
+    """Return the SELECT list whose binary COPY `CopyDecoder` decodes: the schema's columns, in order."""
+    return ", ".join(map(_expression, schema.columns))
 
-    That of the type itself, as the stream has it: a cast may print something else (``inet::text`` adds a netmask,
-    ``bpchar::text`` loses the padding), ``concat`` does not.
-    """
-    return column_type.kind not in BINARY
+
+def _expression(column: Column) -> str:
+    name = quote_identifier(column.name)
+    if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
+        return name
+    # concat calls the type's own output function, as the stream does. A cast may print something else: inet::text adds
+    # a netmask, bpchar::text loses the padding. A composite of NULLs "is null", but is not distinct from NULL.
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
 
 
 class CopyDecoder:
-    """Decodes the binary COPY of a SELECT list that has the schema's columns, in order; see `needs_text_cast`."""
+    """Decodes the binary COPY of the schema's `select_list`."""
 
     def __init__(self, schema: ReplicatedTableSchema) -> None:
         self._schema = schema

@@ -32,8 +32,3 @@ def execute_replication(pg: pq.abc.PGconn, command: str, doing: str, silence: Si
 def quote_literal(text: str) -> str:
     """Quote for the replication protocol's grammar, which knows no escape strings."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def quote_identifier(name: str) -> str:
-    """Quote a name for the replication protocol and for lists of names in its options."""
-    return '"' + name.replace('"', '""') + '"'

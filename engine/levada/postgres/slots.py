@@ -16,8 +16,8 @@ import psycopg
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.postgres.replication import execute_replication, quote_identifier
-from levada.values import Lsn, TableId
+from levada.postgres.replication import execute_replication
+from levada.values import Lsn, TableId, quote_identifier
 
 _log = logging.getLogger(__name__)
 

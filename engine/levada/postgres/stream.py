@@ -16,9 +16,9 @@ from psycopg import OperationalError, pq
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import result_error, source_error, source_errors
-from levada.postgres.replication import execute_replication, quote_identifier, quote_literal
+from levada.postgres.replication import execute_replication, quote_literal
 from levada.postgres.silence import next_result
-from levada.values import Lsn
+from levada.values import Lsn, quote_identifier
 
 _log = logging.getLogger(__name__)
 
