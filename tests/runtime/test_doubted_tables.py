@@ -18,6 +18,7 @@ from levada.runtime.config_ref import LiveConfig
 from levada.runtime.job import Job
 from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.doubts import Doubts
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.registry import Roster
@@ -153,7 +154,7 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     record.resync = Resync(step=Step.CATCHING_UP, lsn=Lsn(200))
     roster.backlog.track(TABLE, Lsn(200), beside=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
-    stage = ResyncStage(roster._live, roster, store, Recording(), nothing, applier, queue.SimpleQueue())
+    stage = ResyncStage(StageParts(roster._live, roster, store, Recording(), queue.SimpleQueue()), nothing, applier)
     roster.staged_lsn = Lsn(100)
     stage.start(0.0)
     assert not record.resync.running

@@ -11,6 +11,7 @@ from tests.runtime.test_doubted_tables import TABLE, start
 from levada.errors import Transient
 from levada.runtime.config_ref import LiveConfig
 from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, Init, Ready, RetryPolicy
@@ -57,7 +58,7 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     roster, record = start(tmp_path, store)
     nothing = cast(Any, None)
     live: LiveConfig = roster._live
-    stage = ResyncStage(live, roster, store, nothing, nothing, nothing, queue.SimpleQueue())
+    stage = ResyncStage(StageParts(live, roster, store, nothing, queue.SimpleQueue()), nothing, nothing)
     for _ in range(ROUNDS):
         record.resync = record.resync or Resync()
         record.resync.step, record.resync.running = Step.COPYING, True

@@ -50,6 +50,7 @@ from levada.runtime.stages.messages import Fatal, Landed, Reconfigured, Report, 
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.rewrites import StorageLooks
+from levada.runtime.stages.stage import StageParts
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
@@ -395,14 +396,15 @@ class Pipeline:
         copier = TableCopy(live, store, destination, self._told, spark, self._epoch, turn)
         applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
         roster = Roster(live, store, destination, capture.reopen, Ledger(log.ledger.ends))
+        parts = StageParts(live, roster, store, destination, inbox)
         self._looks = StorageLooks(live, lambda: list(roster.tables), inbox)
         return Supervisor(
             live,
             roster,
             capture=capture,
-            copies=CopyStage(live, roster, store, destination, copier, inbox),
-            applies=ApplyStage(live, roster, store, destination, applier, inbox),
-            resyncs=ResyncStage(live, roster, store, destination, copier, applier, inbox),
+            copies=CopyStage(parts, copier),
+            applies=ApplyStage(parts, applier),
+            resyncs=ResyncStage(parts, copier, applier),
             discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
             retention=Retention(roster, log, store, record, worker.applied, self._ledger.keep),

@@ -1,26 +1,23 @@
-"""Batches and upkeep: what calls the destination for tables that are there already."""
+"""Batches and maintenance: the calls to the destination for tables that are there already."""
 
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from levada.apply.table import Applied, Applier
-from levada.destinations import Destination, Ordering
+from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
-from levada.runtime.config_ref import LiveConfig
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import ApplyEnded, JobBegun, Looked, MaintainEnded, Report
+from levada.runtime.stages.messages import ApplyEnded, JobBegun, Looked, MaintainEnded
+from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.rules import apply_is_due, is_void, maintenance_is_due, wants_apply
 from levada.segments.manifest import Manifest
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init
 from levada.stores.storage import table_worker
 from levada.values import Lsn, TableId, Watermark
@@ -28,26 +25,14 @@ from levada.values import Lsn, TableId, Watermark
 _log = logging.getLogger(__name__)
 
 
-class ApplyStage:
-    """Runs batches and upkeep in threads of its own; the methods belong to the supervisor's thread."""
+class ApplyStage(Stage):
+    """Runs batches and maintenance."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        roster: Roster,
-        store: PipelineStore,
-        destination: Destination,
-        applier: Applier,
-        inbox: queue.SimpleQueue[Report],
-    ) -> None:
-        self._live = live
-        self._roster = roster
-        self._store = store
-        self._destination = destination
+    def __init__(self, parts: StageParts, applier: Applier) -> None:
+        super().__init__(parts)
         self._applier = applier
-        self._inbox = inbox
-        self._together = destination.capabilities.ordering is Ordering.PIPELINE
-        self._pool = ThreadPoolExecutor(1 if self._together else live.now.apply_threads, "levada-apply")
+        self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
+        self._pool = ThreadPoolExecutor(1 if self._together else parts.live.now.apply_threads, "levada-apply")
 
     # ---- where tables are -----------------------------------------------------------------------------------------
 

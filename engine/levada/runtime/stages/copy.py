@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import queue
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Final
 
-from levada.destinations import Destination
-from levada.runtime.config_ref import LiveConfig
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import CopyEnded, CopyStarted, Report
+from levada.runtime.stages.messages import CopyEnded, CopyStarted
+from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.publication_gaps import keep_copied
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.rules import copies_to_start, is_void
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.storage import table_worker
 
-_THREADS: Final = 64
-"""As many as the manifest may ask for; each is made when it is needed."""
 
+class CopyStage(Stage):
+    """Runs copies."""
 
-class CopyStage:
-    """Runs copies in threads of its own; the methods belong to the supervisor's thread."""
-
-    def __init__(
-        self,
-        live: LiveConfig,
-        roster: Roster,
-        store: PipelineStore,
-        destination: Destination,
-        copier: TableCopy,
-        inbox: queue.SimpleQueue[Report],
-    ) -> None:
-        self._live = live
-        self._roster = roster
-        self._store = store
-        self._destination = destination
+    def __init__(self, parts: StageParts, copier: TableCopy) -> None:
+        super().__init__(parts)
         self._copier = copier
-        self._inbox = inbox
         self._stopping = False
-        self._pool = ThreadPoolExecutor(max(_THREADS, live.now.copy_tables), "levada-copy")
+        self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.live.now.copy_tables), "levada-copy")
 
     def start(self, sessions: int) -> None:
         """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""

@@ -7,25 +7,21 @@ the process: a marker in the store tells the next one to begin again.
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
 
 from levada.apply.table import AppliedBeside, Applier
-from levada.destinations import Destination
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent
-from levada.runtime.config_ref import LiveConfig
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import JobBegun, Report
+from levada.runtime.stages.messages import JobBegun
+from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.publication_gaps import keep_copied
 from levada.runtime.tables.record import TableRecord, error_progress
-from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.resync import (
     Resync,
     ResyncEnded,
@@ -38,40 +34,23 @@ from levada.runtime.tables.resync import (
 from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import apply_is_due, is_void, wants_apply
 from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.storage import table_worker
 from levada.values import Lsn, SnapshotId, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
-_THREADS: Final = 64
-"""As many as the manifest may ask for; each is made when it is needed."""
 
+class ResyncStage(Stage):
+    """Runs shadow copies."""
 
-class ResyncStage:
-    """Runs new copies in threads of its own; the methods belong to the supervisor's thread."""
-
-    def __init__(
-        self,
-        live: LiveConfig,
-        roster: Roster,
-        store: PipelineStore,
-        destination: Destination,
-        copier: TableCopy,
-        applier: Applier,
-        inbox: queue.SimpleQueue[Report],
-    ) -> None:
-        self._live = live
-        self._roster = roster
-        self._store = store
-        self._destination = destination
+    def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier) -> None:
+        super().__init__(parts)
         self._copier = copier
         self._applier = applier
-        self._inbox = inbox
         self._stopping = False
-        self._copies = ThreadPoolExecutor(max(_THREADS, live.now.copy_tables), "levada-resync")
-        self._batches = ThreadPoolExecutor(live.now.apply_threads, "levada-resync-apply")
+        self._copies = ThreadPoolExecutor(max(MAX_COPIES, parts.live.now.copy_tables), "levada-resync")
+        self._batches = ThreadPoolExecutor(parts.live.now.apply_threads, "levada-resync-apply")
 
     def start(self, now: float) -> None:
         """Begin what is due of each; ``now`` is of the monotonic clock. Before the tables' own batches are begun."""
