@@ -11,11 +11,11 @@ from typing import Final
 
 from levada.copy.progress import CopyProgress
 from levada.destinations.answers import require_watermark
-from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import published_tables, read_table_schema
-from levada.postgres.publications import add_statement
+from levada.errors import Transient
+from levada.postgres.catalog import read_table_schema
 from levada.runtime.copies.orders import read_answer
 from levada.runtime.copies.table_copy import Copied, TableCopy, newest_schema
+from levada.runtime.tables.publication_gaps import published_table
 from levada.runtime.tables.requests import MadeAs, made
 from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema
@@ -100,17 +100,11 @@ class DedicatedCopy:
     def _read_schema(self, table: TableId, name: QualifiedTable) -> ReplicatedTableSchema:
         live = self.copier.live
         with live.now.source.connect(application="copy") as connection:
-            found = [t for t in published_tables(connection, live.now.publication.name) if t.id == table]
-            if not found:
-                raise NeedsOperator(
-                    "table_not_published",
-                    f"table {name} left publication {live.now.publication.name} before it was copied",
-                    hint=add_statement(live.now.publication.name, [name]),
-                )
+            published = published_table(connection, live.now.publication.name, table, name)
             return read_table_schema(
                 connection,
                 table,
-                columns=found[0].column_attnums,
+                columns=published.column_attnums,
                 exclude=live.excluded_columns(name),
                 policy=live.now.on_unrepresentable,
             )

@@ -16,14 +16,13 @@ from levada.copy.guard import hold_table
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination, TableSettings
-from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.catalog import published_tables, read_table_description
-from levada.postgres.publications import add_statement
+from levada.errors import LevadaError, Transient
+from levada.postgres.catalog import read_table_description
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import LiveConfig
 from levada.runtime.fencing import require_epoch
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.publication_gaps import note_copied
+from levada.runtime.tables.publication_gaps import note_copied, published_table
 from levada.runtime.tables.requests import MadeAs, made
 from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema
@@ -234,18 +233,12 @@ class TableCopy:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
-            found = [t for t in published_tables(connection, config.publication.name) if t.id == table]
-            if not found:
-                raise NeedsOperator(
-                    "table_not_published",
-                    f"table {name} left publication {config.publication.name} before it was copied",
-                    hint=add_statement(config.publication.name, [name]),
-                )
+            published = published_table(connection, config.publication.name, table, name)
             note_copied(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             schema = description.schema(
-                columns=found[0].column_attnums,
+                columns=published.column_attnums,
                 exclude=self.live.excluded_columns(name),
                 policy=config.on_unrepresentable,
             )
-            return found[0], description, schema
+            return published, description, schema

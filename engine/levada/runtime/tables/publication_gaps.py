@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from levada.errors import NeedsOperator, SlotLost
+from levada.postgres.catalog import PublishedTable, published_tables
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
+from levada.postgres.publications import add_statement
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import is_void
@@ -30,6 +32,23 @@ _TOLERATES: Final = 180000
 
 UNPUBLISHED: Final = frozenset({"table_not_published", "publication_missing", "publication_operations"})
 """Codes of tables that no copy can repair before the publication is changed."""
+
+
+def published_table(
+    connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
+) -> PublishedTable:
+    """Return a table that is about to be copied, as the publication has it.
+
+    Raise NeedsOperator ``table_not_published`` if it is no longer there.
+    """
+    for published in published_tables(connection, publication):
+        if published.id == table:
+            return published
+    raise NeedsOperator(
+        "table_not_published",
+        f"table {name} left publication {publication} before it was copied",
+        hint=add_statement(publication, [name]),
+    )
 
 
 def note_copied(
