@@ -120,6 +120,19 @@ def resync_command(table: QualifiedTable) -> str:
     return f"levada resync MANIFEST {table.argument}"
 
 
+MAX_PIPELINE_NAME: Final = 40
+"""The longest name of a pipeline, so that the name of a copy's slot has no more than PostgreSQL's 63 bytes."""
+
+
+def source_object_name(pipeline: str, namespace: str = "") -> str:
+    """Return the name that a pipeline's objects in its source begin with: ``levada_<namespace>__<pipeline>``.
+
+    A slot's name has no ``-``, so it becomes ``_``.
+    """
+    name = f"levada_{namespace}__{pipeline}" if namespace else f"levada_{pipeline}"
+    return name.replace("-", "_")
+
+
 def quote_identifier(name: str) -> str:
     """Quote a name for SQL, and for the replication protocol."""
     return '"' + name.replace('"', '""') + '"'

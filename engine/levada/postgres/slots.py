@@ -17,14 +17,12 @@ from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.replication import execute_replication
-from levada.values import Lsn, TableId, quote_identifier
+from levada.values import MAX_PIPELINE_NAME, Lsn, TableId, quote_identifier, source_object_name
 
 _log = logging.getLogger(__name__)
 
 PLUGIN: Final = "pgoutput"
 
-_MAX_PIPELINE: Final = 40
-"""So that ``levada_<pipeline>_copy_<oid><attempt>`` has at most 63 bytes."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _OID_DIGITS: Final = 7
 """Digits of base 36 that hold every OID. The first one is 0 or 1."""
@@ -38,30 +36,28 @@ _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
 
 
-def slot_name(pipeline: str) -> str:
-    """Return the main slot's name, ``levada_<pipeline>`` with ``-`` as ``_``.
-
-    Raise NeedsOperator ``invalid_pipeline_name`` where the name could not be read back: it may have lower-case letters,
-    digits and ``-``, at most 40 of them, and must not end like a copy slot's name.
-    """
-    name = f"levada_{pipeline.replace('-', '_')}"
-    if len(pipeline) > _MAX_PIPELINE or not _PIPELINE.fullmatch(pipeline) or parse_slot_name(name) != (pipeline, None):
-        raise NeedsOperator(
-            "invalid_pipeline_name",
-            f"the pipeline's name {pipeline!r} cannot be part of a slot's name",
-            hint=f"use at most {_MAX_PIPELINE} of a-z, 0-9 and '-', and no end like '-copy-00000a1b2c'",
-        )
-    return name
-
-
 def copy_slot_name(pipeline: str, table_id: TableId) -> str:
     """Return a name for the temporary slot that one attempt to copy a table takes its snapshot from.
 
     The table's OID is in base 36, followed by random digits. The slot of an attempt that was cancelled a moment ago may
     still exist, so a name is never used twice.
+
+    Raise NeedsOperator ``invalid_pipeline_name`` if the name could not be read back. The pipeline's name may have
+    lower-case letters, digits and ``-``, at most 40 of them, and must not end like a copy slot's name.
     """
+    name = source_object_name(pipeline)
+    if (
+        len(pipeline) > MAX_PIPELINE_NAME
+        or not _PIPELINE.fullmatch(pipeline)
+        or parse_slot_name(name) != (pipeline, None)
+    ):
+        raise NeedsOperator(
+            "invalid_pipeline_name",
+            f"the pipeline's name {pipeline!r} cannot be part of a slot's name",
+            hint=f"use at most {MAX_PIPELINE_NAME} of a-z, 0-9 and '-', and no end like '-copy-00000a1b2c'",
+        )
     attempt = secrets.randbelow(len(_DIGITS) ** _ATTEMPT_DIGITS)
-    return f"{slot_name(pipeline)}_copy_{_base36(table_id, _OID_DIGITS)}{_base36(attempt, _ATTEMPT_DIGITS)}"
+    return f"{name}_copy_{_base36(table_id, _OID_DIGITS)}{_base36(attempt, _ATTEMPT_DIGITS)}"
 
 
 def parse_slot_name(name: str) -> tuple[str, TableId | None] | None:

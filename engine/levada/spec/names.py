@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from levada.values import MAX_PIPELINE_NAME, source_object_name
+
 _LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _OPTIONAL_SUBDOMAIN: Final = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"
@@ -30,9 +32,6 @@ FORMS: Final = {
     _LAKE_TABLE: "must have none of { } . / \\ # ? % nor control characters",
 }
 """What each pattern asks for, in words."""
-
-MAX_PIPELINE_NAME: Final = 40
-"""So that levada_<pipeline>_copy_<oid><attempt> has no more than PostgreSQL's 63 bytes."""
 
 STATE_PARTS: Final = 8
 """Over how many ConfigMaps, beside the first, the store of kind configMap spreads its tables."""
@@ -59,8 +58,7 @@ def default_object_name(pipeline: str, namespace: str = "") -> str:
 
     No two pipelines have the same one. A name that would be too long or ambiguous is cut and ends with a digest.
     """
-    plain = f"levada_{namespace}__{pipeline}" if namespace else f"levada_{pipeline}"
-    plain = plain.replace("-", "_")
+    plain = source_object_name(pipeline, namespace)
     if len(plain) <= MAX_SLOT_NAME and "--" not in namespace + "/" + pipeline:
         return plain
     digest = hashlib.sha256(f"{namespace}/{pipeline}".encode()).hexdigest()[:10]
