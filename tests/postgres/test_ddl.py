@@ -76,7 +76,9 @@ def test_change_lies_between_old_rows_and_new_ones(versions: Database, stream: R
     assert [c.name for c in last.columns] == ["id", "w", "d", "m", "b"]
     assert [c.missing_value for c in last.columns] == [None, None, "2020-02-01", None, "\\x00ff"]
     with versions.connection.connect() as c:
-        assert last.schema(snapshot_id=SnapshotId(9)) == read_table_schema(c, last.table_id, snapshot_id=SnapshotId(9))
+        assert last.description.schema(snapshot_id=SnapshotId(9)) == read_table_schema(
+            c, last.table_id, snapshot_id=SnapshotId(9)
+        )
 
 
 def test_order_holds_in_subtransactions(versions: Database, stream: ReplicationStream) -> None:

@@ -137,7 +137,7 @@ class TableResolver(SchemaResolver):
             return None
         self._altered(ddl, message.lsn, message.xid)
         try:
-            announced = ddl.schema(
+            announced = ddl.description.schema(
                 columns=self._column_list(ddl.table_id),
                 exclude=self._excluded_columns(before.name),
                 policy=self._policy,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +20,9 @@ from levada.postgres.description import DESCRIPTION_QUERY, TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.locks import courtesy_lock
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
-from levada.schema import Column, ReplicatedTableSchema
+from levada.schema import Column
 from levada.schema.rewrites import PLAIN_RETYPE, plainly_retyped
-from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -135,17 +134,6 @@ class DdlMessage:
     def columns(self) -> tuple[Column, ...]:
         """Every column but generated ones, in attnum order, published or not."""
         return self.description.columns
-
-    def schema(
-        self,
-        *,
-        columns: Collection[int] | None = None,
-        exclude: Collection[str] = (),
-        policy: OnUnrepresentable = OnUnrepresentable.ERROR,
-        snapshot_id: SnapshotId | None = None,
-    ) -> ReplicatedTableSchema:
-        """Return the replicated version, as `levada.postgres.catalog.read_table_schema` would have."""
-        return self.description.schema(columns=columns, exclude=exclude, policy=policy, snapshot_id=snapshot_id)
 
 
 def parse_ddl_message(content: bytes) -> DdlMessage:

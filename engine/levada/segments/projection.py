@@ -93,9 +93,9 @@ class Projection:
         for column in projection._table_columns(with_old=True):
             before = source.by_attnum.get(column.attnum)
             if before is None and added[column.attnum].rewritten:
-                raise _untold(target, column)
+                raise _computed(target, column)
             if before is not None and not widens(before.type, column.type):
-                raise _unsupported(target, before, column)
+                raise _retyped(target, before, column)
         return projection
 
     @property
@@ -193,7 +193,7 @@ class Projection:
         if decoded.refused is not None and self.policy is not OnUnrepresentable.NULL:
             raise _unrepresentable(self.target, column, self.target.snapshot_id)
         if not widens(added.type, column.type):
-            raise _unsupported(self.target, added, column)
+            raise _retyped(self.target, added, column)
         values = _widen(pa.repeat(decoded.array[0], length), column)
         return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
@@ -216,20 +216,18 @@ def _widen(values: pa.Array, column: Column) -> pa.Array:
     return values if values.type == column.type.arrow else pc.cast(values, column.type.arrow)
 
 
-def _untold(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
-    return NeedsOperator(
-        "schema_change_unsupported",
-        f"{table.name}: column {column.name} was added with a default that PostgreSQL computed row by row, "
-        "and it does not tell the values of the rows that were there",
-        hint=f"copy the table again: {resync_command(table.name)} (or another resyncNonce of its TableSync)",
-    )
+def _computed(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
+    return _unsupported(table, f"column {column.name} was added with a default that PostgreSQL computed row by row")
 
 
-def _unsupported(table: ReplicatedTableSchema, before: Column, after: Column) -> NeedsOperator:
+def _retyped(table: ReplicatedTableSchema, before: Column, after: Column) -> NeedsOperator:
+    return _unsupported(table, f"column {after.name} changed from {before.type_name} to {after.type_name}")
+
+
+def _unsupported(table: ReplicatedTableSchema, change: str) -> NeedsOperator:
     return NeedsOperator(
         "schema_change_unsupported",
-        f"{table.name}: column {after.name} changed from {before.type_name} to {after.type_name}, "
-        "and PostgreSQL does not tell the new values of the rows that were there",
+        f"{table.name}: {change}, and PostgreSQL does not stream the new values of existing rows",
         hint=f"copy the table again: {resync_command(table.name)} (or another resyncNonce of its TableSync)",
     )
 

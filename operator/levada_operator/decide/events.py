@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from levada_operator.decide.conditions import Condition
+from levada_operator.decide.conditions import PIPELINE_REASONS, Condition
 from levada_operator.observe.objects import ObjectKey
 
 NORMAL: Final = "Normal"
@@ -75,21 +75,12 @@ _TOLD: Final[dict[tuple[str, str], str]] = {
 }
 _RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
 """Told only after the opposite."""
-_DRIVER_TROUBLES: Final = frozenset(
-    {
-        "PreflightFailed",
-        "CrashLooping",
-        "OutOfMemory",
-        "Unschedulable",
-        "ImagePullFailed",
-        "SecretMissing",
-        "PodRefused",
-        "ConfigMissing",
-        "Evicted",
-        "StuckTerminating",
-        "RefusedByCluster",
-    }
-)
+_DRIVER_TROUBLES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
+    "PodReady",
+    "Starting",
+    "ScaledToZero",
+    "NotStarted",
+}
 
 
 @dataclass(frozen=True, slots=True)
