@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.conftest import Database
+from tests.runtime.foreign_package import install_package
 from tests.runtime.recording import Recording
 from tests.runtime.test_changes import Rig
 from tests.runtime.test_manifest import manifests
@@ -36,13 +36,7 @@ class Failing(Recording):
 
 def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of `from_config` names the package and the entry point, and keeps its cause."""
-    (tmp_path / "their_destination.py").write_text(MODULE)
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[levada.destinations]\ntheirs = their_destination:Theirs\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "their_destination", raising=False)
+    install_package(monkeypatch, tmp_path, "their_destination", "Theirs", MODULE)
     given = manifests(destination={"custom": {"type": "theirs", "options": {}}})
     config = pipeline_config(given, work_dir=tmp_path / "work")
     with pytest.raises(NeedsOperator) as raised:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.runtime.manifest_text import manifest_text
 
 from levada.errors import InvalidManifest
 from levada.runtime.host.manifest_watcher import ManifestFollower, take_up
@@ -15,27 +15,7 @@ from levada.spec import Change, Manifests, load_manifests
 
 def text(*table_syncs: dict[str, Any], **spec: Any) -> str:
     """Return a manifest with these differences."""
-    pipeline = {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "Pipeline",
-        "metadata": {"name": "shop"},
-        "spec": {
-            "source": {"host": "db", "database": "shop"},
-            "tables": {"include": [{"schema": "public"}]},
-            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///wh"}}},
-            **spec,
-        },
-    }
-    syncs = [
-        {
-            "apiVersion": "levada.dev/v1alpha1",
-            "kind": "TableSync",
-            "metadata": {"name": f"sync-{i}"},
-            "spec": {"pipelineRef": {"name": "shop"}, **sync},
-        }
-        for i, sync in enumerate(table_syncs)
-    ]
-    return yaml.safe_dump_all([pipeline, *syncs])
+    return manifest_text("shop", *table_syncs, **spec)
 
 
 BEFORE = load_manifests(text())

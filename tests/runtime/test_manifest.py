@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.runtime.foreign_package import install_package
+from tests.runtime.manifest_text import manifest_text
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
@@ -29,30 +29,9 @@ ORDERS, ITEMS = QualifiedTable("public", "orders"), QualifiedTable("public", "it
 
 def manifests(*table_syncs: dict[str, Any], source: dict[str, Any] | None = None, **spec: Any) -> Manifests:
     """Return a Pipeline with these differences, and these TableSyncs."""
-    pipeline = {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "Pipeline",
-        "metadata": {"name": "shop-eu"},
-        "spec": {
-            "source": {"host": "db", "database": "shop", **(source or {})},
-            "tables": {
-                "include": [{"schema": "public", "name": "*"}],
-                "exclude": [{"schema": "public", "name": "tmp_*"}],
-            },
-            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///wh"}}},
-            **spec,
-        },
-    }
-    syncs = [
-        {
-            "apiVersion": "levada.dev/v1alpha1",
-            "kind": "TableSync",
-            "metadata": {"name": f"sync-{i}"},
-            "spec": {"pipelineRef": {"name": "shop-eu"}, **sync},
-        }
-        for i, sync in enumerate(table_syncs)
-    ]
-    return load_manifests(yaml.safe_dump_all([pipeline, *syncs]))
+    tables = {"include": [{"schema": "public", "name": "*"}], "exclude": [{"schema": "public", "name": "tmp_*"}]}
+    given = {"source": {"host": "db", "database": "shop", **(source or {})}, "tables": tables, **spec}
+    return load_manifests(manifest_text("shop-eu", *table_syncs, **given))
 
 
 def test_what_is_not_said_has_the_manifests_defaults(tmp_path: Path) -> None:
@@ -222,13 +201,7 @@ def test_a_broken_destination_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str
 ) -> None:
     """What a foreign package raises when it is imported is told with the package and its entry point."""
-    (tmp_path / "their_module.py").write_text(module)
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[levada.destinations]\ntheirs = their_module:made\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "their_module", raising=False)
+    install_package(monkeypatch, tmp_path, "their_module", "made", module)
     [found] = [e for e in entry_points(group="levada.destinations") if e.name == "theirs"]
     with pytest.raises(NeedsOperator) as raised:
         load_destination(found)
