@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.conftest import Database
@@ -43,12 +42,6 @@ def fill(db: Database, first: int, last: int) -> None:
     with db.connect() as connection:
         for i in range(first, last + 1):
             connection.execute("INSERT INTO t VALUES (%s, 'v')", [i])
-
-
-def error_of(engine: Engine) -> dict[str, Any]:
-    """Return the error of the only table, once it has one."""
-    progress = engine.wait_for(lambda p: bool(p["tables"]) and p["tables"][0]["error"] is not None)
-    return dict(progress["tables"][0]["error"])
 
 
 def save(own: Database) -> Path:
