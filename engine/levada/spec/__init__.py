@@ -3,12 +3,10 @@
 The models are the one source of the manifests' form: of the CRDs, of what the command line reads, of the reference.
 """
 
-from levada.spec.destination import Catalog, CatalogType, Custom, DestinationSpec, Iceberg, Maintenance
 from levada.spec.manifests import Manifests, load_manifests, parse_manifest
 from levada.spec.model import Change, changed_fields, with_hot_fields
 from levada.spec.names import default_object_name, state_names
 from levada.spec.pipeline import (
-    API_VERSION,
     CopyDriver,
     PipelineManifest,
     PipelineSpec,
@@ -21,16 +19,9 @@ from levada.spec.schema import json_schema, structural
 from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
 
 __all__ = [
-    "API_VERSION",
-    "Catalog",
-    "CatalogType",
     "Change",
     "CopyDriver",
-    "Custom",
-    "DestinationSpec",
     "DriverMode",
-    "Iceberg",
-    "Maintenance",
     "Manifests",
     "OnLostSlot",
     "PipelineManifest",

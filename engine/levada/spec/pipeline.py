@@ -25,8 +25,6 @@ from levada.spec.running import (
 from levada.spec.source import Source, Tables
 from levada.values import OnSchemaChange, OnUnrepresentable, QualifiedTable, TableMode
 
-API_VERSION: Final = "levada.dev/v1alpha1"
-
 _KUBERNETES_OWN: Final = {
     "annotations",
     "creationTimestamp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from levada_operator.names import API_VERSION
 from levada_operator.observe.objects import Body
 
 
@@ -22,14 +23,14 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "Lease": Resource("/apis/coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PersistentVolumeClaim": Resource("/api/v1", "persistentvolumeclaims"),
-    "Pipeline": Resource("/apis/levada.dev/v1alpha1", "pipelines"),
+    "Pipeline": Resource(f"/apis/{API_VERSION}", "pipelines"),
     "Pod": Resource("/api/v1", "pods"),
     "Role": Resource("/apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": Resource("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     "Service": Resource("/api/v1", "services"),
     "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
     "StatefulSet": Resource("/apis/apps/v1", "statefulsets"),
-    "TableSync": Resource("/apis/levada.dev/v1alpha1", "tablesyncs"),
+    "TableSync": Resource(f"/apis/{API_VERSION}", "tablesyncs"),
 }
 """Every kind that the operator reads or writes. Secrets are not among them."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
+from levada_operator.names import API_VERSION, PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
 
 Body = Mapping[str, Any]
 
@@ -181,4 +181,4 @@ def read_time(text: str) -> datetime:
 
 
 def _manifest(kind: str, metadata: Body, spec: Body) -> dict[str, Any]:
-    return {"apiVersion": "levada.dev/v1alpha1", "kind": kind, "metadata": dict(metadata), "spec": dict(spec)}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": dict(metadata), "spec": dict(spec)}
