@@ -18,7 +18,6 @@ from levada.postgres.slots import create_slot, drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import LiveConfig
 from levada.runtime.copies.table_copy import TableCopy
-from levada.runtime.fencing import require_epoch
 from levada.runtime.source.record import SourceRecord
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import IdentityKind
@@ -55,7 +54,7 @@ def test_staged_files_stay(superseded: MemoryStore, tmp_path: Path) -> None:
     staging = Staging.open(str(tmp_path))
     staging.publish("shop/open.parquet", b"rows", naming=())
     with pytest.raises(StaleEpoch):
-        SegmentLog(staging, "shop").collect_garbage(lambda: require_epoch(superseded))
+        SegmentLog(staging, "shop").collect_garbage(superseded.require_epoch)
     assert list(staging.list("shop")) == ["open.parquet"]
 
 
@@ -66,10 +65,10 @@ def test_slot_and_publication_stay(superseded: MemoryStore, db: Database) -> Non
     with db.connect() as connection:
         create_slot(connection, f"levada_{db.name}")
         with pytest.raises(StaleEpoch):
-            drop_slot(connection, f"levada_{db.name}", check=lambda: require_epoch(superseded))
+            drop_slot(connection, f"levada_{db.name}", check=superseded.require_epoch)
         assert inspect_slot(connection, f"levada_{db.name}") is not None
         with pytest.raises(StaleEpoch):
-            ensure_coverage(connection, "p", orders, manage=True, check=lambda: require_epoch(superseded))
+            ensure_coverage(connection, "p", orders, manage=True, check=superseded.require_epoch)
         assert drop_slot(connection, f"levada_{db.name}")
     assert db.query("SELECT count(*) FROM pg_publication") == [(0,)]
 

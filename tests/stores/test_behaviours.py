@@ -368,6 +368,7 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "delete table": lambda s: s.delete_table_pipeline_state(ORDERS),
     "delete pipeline": lambda s: s.delete_pipeline_state(),
     "take actions": lambda s: s.take_table_actions(),
+    "require the epoch": lambda s: s.require_epoch(),
 }
 
 

@@ -24,7 +24,6 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import LiveConfig, require_same
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.fencing import require_epoch
 from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
@@ -312,11 +311,11 @@ class Pipeline:
         if self._source is not None:
             self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
-        log.collect_garbage(lambda: require_epoch(store))
+        log.collect_garbage(store.require_epoch)
         manifests = log.list()
         if source.resync:
             # After the list, which has nothing of a newer driver then.
-            require_epoch(store)
+            store.require_epoch()
             for manifest in manifests:
                 log.remove(manifest)
             manifests = ()
@@ -351,7 +350,7 @@ class Pipeline:
             return
         try:
             # Refused if another process has taken the pipeline over meanwhile: then the slot is that one's.
-            require_epoch(self._store)
+            self._store.require_epoch()
         except Exception as refused:
             _log.warning("what the failed start made at the source stays: %s", refused)
         else:
@@ -494,14 +493,12 @@ class Pipeline:
             known=record.knowledge(log),
             remember=remember,
             verified=verified,
-            check=lambda: require_epoch(self._store),
+            check=self._store.require_epoch,
         )
 
     def _discover(self, config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
-            return discover(
-                config, connection, self._store.get_table_replication_states(), lambda: require_epoch(self._store)
-            )
+            return discover(config, connection, self._store.get_table_replication_states(), self._store.require_epoch)
 
     def _run_to_end(self) -> None:
         """Run, and end whatever is raised: a store or a destination of a user's own may raise anything."""

@@ -61,6 +61,10 @@ class CachedStore(PipelineStore):
                 self._owner = None if now is None else now.owner
             return changed
 
+    def require_epoch(self) -> None:
+        with self._turn:
+            self._storage.require_epoch(self._epoch)
+
     def join(self, epoch: int) -> None:
         with self._turn:
             self._epoch = epoch

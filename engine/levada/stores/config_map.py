@@ -186,6 +186,9 @@ class ConfigMapStorage(Storage):
             self._change(name, None, lambda data: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
         return epoch
 
+    def require_epoch(self, epoch: int) -> None:
+        self._change(self._head, epoch, lambda data: None)
+
     # The owner
 
     def load_owner(self) -> OwnerRecord | None:

@@ -245,6 +245,14 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
         """
 
     @abstractmethod
+    def require_epoch(self) -> None:
+        """Raise StaleEpoch if another process has taken the pipeline over. Read storage, not the cache.
+
+        The store refuses the writes of such a process itself. A slot, a publication and staged files have no epoch, so
+        a process that may have been paused calls this before it changes one of them.
+        """
+
+    @abstractmethod
     def delete_pipeline_state(self) -> None:
         """Forget all that is kept of this pipeline but its epoch and owner. Not an error if there is nothing."""
 

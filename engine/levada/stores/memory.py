@@ -55,6 +55,10 @@ class MemoryStorage(Storage):
             kept.epoch += 1
             return kept.epoch
 
+    def require_epoch(self, epoch: int) -> None:
+        with self._write(epoch):
+            pass
+
     def load_owner(self) -> OwnerRecord | None:
         with self._locked() as kept:
             return kept.owner

@@ -139,6 +139,9 @@ class PostgresStorage(Storage):
 
         return self._run(work)
 
+    def require_epoch(self, epoch: int) -> None:
+        self._write(epoch, lambda c: None)
+
     # The owner
 
     def load_owner(self) -> OwnerRecord | None:

@@ -53,6 +53,10 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    def require_epoch(self, epoch: int) -> None:
+        """Raise StaleEpoch if the kept epoch is higher."""
+
+    @abstractmethod
     def load_owner(self) -> OwnerRecord | None:
         """Return the record of the owner."""
 

@@ -20,7 +20,6 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_table_description
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import LiveConfig
-from levada.runtime.fencing import require_epoch
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.publication_gaps import note_copied, published_table
 from levada.runtime.tables.requests import MadeAs, made
@@ -147,7 +146,7 @@ class TableCopy:
 
     def _remove(self, schema: ReplicatedTableSchema) -> None:
         # A process that was paused may find a newer driver's table in this place. A destination may keep no epochs.
-        require_epoch(self.store)
+        self.store.require_epoch()
         perform(self.destination.drop_table_for_copy, schema, self.epoch)
 
     def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:

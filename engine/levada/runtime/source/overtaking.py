@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 
 from levada.errors import LevadaError, StaleEpoch
-from levada.runtime.fencing import require_epoch
 from levada.stores.interface import PipelineStore
 
 _log = logging.getLogger(__name__)
@@ -17,7 +16,7 @@ _log = logging.getLogger(__name__)
 def overtake(store: PipelineStore, refused: StaleEpoch) -> None:
     """Raise the store's epoch to the one that refused this process, unless another process has taken the store over."""
     try:
-        require_epoch(store)
+        store.require_epoch()
         while store.next_epoch() < refused.current:
             pass
     except LevadaError:

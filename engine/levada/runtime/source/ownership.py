@@ -21,7 +21,6 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
 from levada.postgres.publications import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
-from levada.runtime.fencing import require_epoch
 from levada.segments.owner_file import claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.stores.interface import OwnerRecord, PipelineStore
@@ -60,7 +59,7 @@ class Claim:
             return
         try:
             # Refused if another process has the pipeline: then the claim is that one's.
-            require_epoch(self.store)
+            self.store.require_epoch()
             release(config, self.store, self.staging, self.owner, forget=True)
         except LevadaError as error:
             _log.warning("the claim of the failed start stays: %s", error)

@@ -33,7 +33,6 @@ from levada.postgres.publications import (
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.runtime.config import PipelineConfig
-from levada.runtime.fencing import require_epoch
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
@@ -117,7 +116,7 @@ def prepare_source(
             claim_source(config, store, connection, owner)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
-        tables = discover(config, connection, store.get_table_replication_states(), lambda: require_epoch(store))
+        tables = discover(config, connection, store.get_table_replication_states(), store.require_epoch)
         _require_tables(config, tables)
         if owner is not None and config.publication.managed:
             mark_publication(connection, config.publication.name, owner)
@@ -233,7 +232,7 @@ def _ensure_slot(
     if lost is None and status is not None and not status.lost:
         position = status.confirmed_flush_lsn or Lsn(0)
     else:
-        drop_slot(connection, config.slot.name, check=lambda: require_epoch(store))
+        drop_slot(connection, config.slot.name, check=store.require_epoch)
         position = create_slot(connection, config.slot.name, failover=config.slot.failover)
         _log.info("created slot %s at %s", config.slot.name, position)
     record.begin(read_server(config.source, config.slot.name).identity, position)
