@@ -181,6 +181,19 @@ def test_hints_run(source: Database) -> None:
         assert table in state(source).members
 
 
+def test_hints_break_no_update(source: Database) -> None:
+    """A table without a replica identity is given one before it is published again, so it can still be updated."""
+    source.execute("ALTER TABLE t REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (1)")
+    for statement in ("CREATE PUBLICATION p FOR TABLE u", "DROP PUBLICATION p"):
+        source.execute(statement, "ALTER TABLE t REPLICA IDENTITY NOTHING")
+        gap = find_gap(None, state(source), tables(source)["t"])
+        assert gap is not None
+        *statements, resync = gap.hint.split("; ")
+        assert resync == "then levada resync MANIFEST public.t"
+        source.execute(*statements, "UPDATE t SET id = id + 1")
+        assert tables(source)["t"] in state(source).members
+
+
 def test_membership_survives_the_store(source: Database) -> None:
     """What is read from the store equals what was written, limits included."""
     source.execute("CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id > 1)")

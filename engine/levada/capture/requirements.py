@@ -12,10 +12,9 @@ from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
 from levada.postgres.preflight import PreflightRequest, find_problems, refuse
 from levada.postgres.publications import (
-    add_statement,
-    identify_statement,
     inspect_coverage,
     leave_out_unidentified,
+    publish_hint,
     read_publication,
 )
 from levada.postgres.slots import inspect_slot, validate_slot
@@ -61,16 +60,12 @@ def require_source(
 def table_not_published(
     connection: psycopg.Connection[Any], publication: str, missing: Sequence[QualifiedTable]
 ) -> NeedsOperator:
-    """Return the error for tables that the stream would not have.
-
-    The hint first gives an identity to tables without one. PostgreSQL refuses their UPDATEs and DELETEs once they are
-    published: https://www.postgresql.org/docs/current/logical-replication-publication.html
-    """
+    """Return the error for tables that the stream would not have."""
     _, unidentified = leave_out_unidentified(connection, publication, set(missing))
     return NeedsOperator(
         "table_not_published",
         f"publication {publication} has no table {', '.join(map(str, missing))}",
-        hint="; ".join([*map(identify_statement, unidentified), add_statement(publication, missing)]),
+        hint=publish_hint(publication, missing, unidentified),
     )
 
 

@@ -22,7 +22,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
-from levada.postgres.publications import add_statement, create_statement
+from levada.postgres.publications import leave_out_unidentified, publish_hint
 from levada.values import QualifiedTable, TableId, resync_command
 
 
@@ -79,7 +79,8 @@ class PublicationState:
     """A publication as it is now. ``identity`` is None if it does not exist.
 
     ``names`` are the tables that exist at the source, ``members`` those of them that are published. Changes of the
-    tables in ``unlogged`` are not in the WAL.
+    tables in ``unlogged`` are not in the WAL. ``unidentified`` are the tables that are not published and whose UPDATEs
+    and DELETEs PostgreSQL would refuse if they were, because they have no replica identity.
     """
 
     name: str
@@ -87,6 +88,7 @@ class PublicationState:
     names: Mapping[TableId, QualifiedTable]
     members: Mapping[TableId, Membership]
     unlogged: frozenset[TableId] = frozenset()
+    unidentified: frozenset[TableId] = frozenset()
 
     def left(self, table: TableId) -> bool:
         """Return True if the table exists at the source and is not published."""
@@ -151,14 +153,15 @@ def read_publication_state(
         rows = conn.execute(query, parameters).fetchall()
     names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
     unlogged = frozenset(TableId(row[0]) for row in rows if row[-1])
-    if identity is None:
-        return PublicationState(publication, None, names, {}, unlogged)
     members = {
         TableId(table): _membership(identity, of_table, limit, row_filter, columns)
         for table, _, _, of_table, limit, row_filter, columns, _ in rows
-        if of_table
+        if of_table and identity is not None
     }
-    return PublicationState(publication, identity, names, members, unlogged)
+    left = {name for table, name in names.items() if table not in members}
+    refused = leave_out_unidentified(conn, publication, left)[1] if left else ()
+    unidentified = frozenset(table for table, name in names.items() if name in refused)
+    return PublicationState(publication, identity, names, members, unlogged, unidentified)
 
 
 def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
@@ -171,7 +174,7 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
         return None
     resync = resync_command(name)
     if state.left(table):
-        return _left(name, state, resync, unlogged=table in state.unlogged)
+        return _left(table, state, resync)
     if kept is None:
         reason = f"it is not known how publication {state.name} had table {name} when it was copied"
         return NeedsOperator("publication_changed", reason, hint=resync)
@@ -203,16 +206,19 @@ def _membership(
     return Membership(identity, frozenset(members), limit, row_filter, None if columns is None else tuple(columns))
 
 
-def _left(name: QualifiedTable, state: PublicationState, resync: str, *, unlogged: bool) -> NeedsOperator:
-    if unlogged:
+def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator:
+    name = state.names[table]
+    if table in state.unlogged:
         statement = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(name.schema, name.name)).as_string(None)
         reason = f"table {name} is unlogged, so publication {state.name} does not stream its changes"
         return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
-    if state.identity is not None:
-        reason, statement = f"table {name} is not in publication {state.name}", add_statement(state.name, [name])
-        return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
+    exists = state.identity is not None
+    hint = publish_hint(state.name, [name], [name] if table in state.unidentified else (), exists=exists)
+    if exists:
+        reason = f"table {name} is not in publication {state.name}"
+        return NeedsOperator("table_not_published", reason, hint=f"{hint}; then {resync}")
     reason = f"publication {state.name} does not exist, so changes of table {name} are not streamed"
-    return NeedsOperator("publication_missing", reason, hint=f"{create_statement(state.name, [name])}; then {resync}")
+    return NeedsOperator("publication_missing", reason, hint=f"{hint}; then {resync}")
 
 
 def _options(kept: Membership, now: Membership) -> str:

@@ -259,6 +259,18 @@ def create_statement(publication: str, tables: Collection[QualifiedTable]) -> st
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
 
 
+def publish_hint(
+    publication: str, tables: Collection[QualifiedTable], unidentified: Iterable[QualifiedTable], *, exists: bool = True
+) -> str:
+    """Return the SQL that publishes the tables, for a hint. ``exists`` is False if there is no publication.
+
+    It first gives an identity to the ``unidentified``. PostgreSQL refuses their UPDATEs and DELETEs once they are
+    published: https://www.postgresql.org/docs/current/logical-replication-publication.html
+    """
+    publish = add_statement(publication, tables) if exists else create_statement(publication, tables)
+    return "; ".join([*map(identify_statement, unidentified), publish])
+
+
 def identify_statement(table: QualifiedTable) -> str:
     """Return the SQL that lets a table without a key be published."""
     return sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(_list([table])).as_string(None)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, published_tables
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
-from levada.postgres.publications import add_statement
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import is_void
@@ -44,11 +44,7 @@ def published_table(
     for published in published_tables(connection, publication):
         if published.id == table:
             return published
-    raise NeedsOperator(
-        "table_not_published",
-        f"table {name} left publication {publication} before it was copied",
-        hint=add_statement(publication, [name]),
-    )
+    raise table_not_published(connection, publication, [name])
 
 
 def note_copied(
