@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ from tests.conftest import Database
 from typer.testing import Result
 
 from levada.cli.manifests import folder
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, StaleEpoch
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.publications import read_publication_owner
+from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import claim
-from levada.runtime.source.preparation import prepare_source
+from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.spec import load_manifests
+from levada.stores import PipelineStore
 from levada.stores.phases import Ready
 from levada.values import Lsn, PipelineOwner
 
@@ -58,14 +61,23 @@ class Side:
             patch.setenv(name, value) if value else patch.delenv(name, raising=False)
         return levada(command, self.path, "--secrets", self.path.parent / "secrets", *arguments)
 
-    def begin(self, former: str = "", staged: int = 0) -> None:
-        """Begin as the engine does, up to the slot and a staged segment."""
+    @contextmanager
+    def opened(self, former: str = "") -> Iterator[tuple[PipelineConfig, PipelineStore]]:
+        """Open the store as the engine does."""
         manifests = load_manifests(self.path.read_text())
         work_dir = folder(self.path, manifests, None)
         config = pipeline_config(manifests, secrets=self.path.parent / "secrets", work_dir=work_dir)
         config = replace(config, uid=self.uid, take_over_from=former)
-        store, staging = open_store(manifests, config), open_staging(config.staging)
+        store = open_store(manifests, config)
         try:
+            yield config, store
+        finally:
+            store.close()
+
+    def begin(self, former: str = "", staged: int = 0) -> None:
+        """Begin as the engine does, up to the slot and a staged segment."""
+        with self.opened(former) as (config, store):
+            staging = open_staging(config.staging)
             owned = claim(config, store, staging)
             store.next_epoch()
             store.load_table_replication_states()
@@ -78,8 +90,6 @@ class Side:
                 raise
             if staged:
                 log.writer(1, Lsn(staged)).commit(Lsn(staged + 1))
-        finally:
-            store.close()
 
 
 def slots(db: Database) -> list[str]:
@@ -222,6 +232,24 @@ def test_a_takeover_into_another_store_keeps_the_former_name(
     else:
         other.begin("uid-a")
     assert orders.query("SELECT former_names FROM store_b.pipelines") == [(["a/shop"],)]
+
+
+def test_a_publication_made_again_names_its_owner(orders: Database, tmp_path: Path) -> None:
+    """The engine that creates it again while it runs marks it. One that was superseded marks nothing."""
+    side = Side(orders, tmp_path, "a", "uid-1")
+    side.begin()
+    orders.execute("DROP PUBLICATION levada_a__shop")
+    owner = PipelineOwner("uid-1", "a/shop")
+    with side.opened() as (config, store), orders.connect() as connection:
+        store.next_epoch()
+        store.load_table_replication_states()
+        assert discover(config, connection, store, owner).published
+        assert read_publication_owner(connection, "levada_a__shop") == owner
+        side.begin()
+        orders.execute("COMMENT ON PUBLICATION levada_a__shop IS NULL")
+        with pytest.raises(StaleEpoch):
+            discover(config, connection, store, owner)
+        assert read_publication_owner(connection, "levada_a__shop") is None
 
 
 def test_two_pipelines_that_name_one_slot(orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,31 +218,40 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
 @source_errors("reading the owner of the publication")
 def read_publication_owner(conn: psycopg.Connection[Any], name: str) -> PipelineOwner | None:
     """Return the Pipeline that the publication's comment names. None if there is no such comment, or no publication."""
-    row = conn.execute(
-        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
-    ).fetchone()
-    match = None if row is None or row[0] is None else _OWNED.fullmatch(row[0])
+    match = _OWNED.fullmatch(_read_comment(conn, name) or "")
     return None if match is None else PipelineOwner(match["uid"], match["name"])
 
 
-def mark_publication(conn: psycopg.Connection[Any], name: str, owner: PipelineOwner | None) -> None:
+def mark_publication(
+    conn: psycopg.Connection[Any],
+    name: str,
+    owner: PipelineOwner | None,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Write the owner into the publication's comment. None: remove the comment.
 
-    A comment of other content stays, and so does that of a publication that this role does not own.
+    A comment of other content stays, and so does that of a publication that this role does not own. ``check`` is called
+    before the comment is changed, and raises to prevent it.
     """
     found = read_publication(conn, name)
     if found is None or not found.owned:
         return
     with source_errors(f"marking publication {name} with its owner"):
-        row = conn.execute(
-            "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
-        ).fetchone()
-        kept = None if row is None else row[0]
+        kept = _read_comment(conn, name)
         wanted = None if owner is None else f"Levada pipeline {owner.name}, owner {owner.uid}"
         if kept == wanted or (kept is not None and not _OWNED.fullmatch(kept)):
             return
+        check()
         comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(wanted))
         conn.execute(comment)
+
+
+def _read_comment(conn: psycopg.Connection[Any], name: str) -> str | None:
+    row = conn.execute(
+        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from levada.postgres.ddl import DdlMessage
     from levada.postgres.identity import SourceIdentity
     from levada.postgres.server import ServerIdentity
-    from levada.values import Lsn, QualifiedTable, TableId, Witness
+    from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, Witness
 
 _log = logging.getLogger(__name__)
 
@@ -306,8 +306,7 @@ class Pipeline:
         config, store = self.config, self._store
         assert self._staging is not None
         log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
-        owner = None if self._claim is None else self._claim.owner
-        source = prepare_source(config, store, record, log, self._take_tables, lost, owner=owner)
+        source = prepare_source(config, store, record, log, self._take_tables, lost, owner=self._owner)
         if self._source is not None:
             self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
@@ -496,9 +495,13 @@ class Pipeline:
             check=self._store.require_epoch,
         )
 
+    @property
+    def _owner(self) -> PipelineOwner | None:
+        return None if self._claim is None else self._claim.owner
+
     def _discover(self, config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
-            return discover(config, connection, self._store.get_table_replication_states(), self._store.require_epoch)
+            return discover(config, connection, self._store, self._owner)
 
     def _run_to_end(self) -> None:
         """Run, and end whatever is raised: a store or a destination of a user's own may raise anything."""

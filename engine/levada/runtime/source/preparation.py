@@ -29,6 +29,7 @@ from levada.postgres.publications import (
     inspect_coverage,
     leave_out_unidentified,
     mark_publication,
+    read_publication_owner,
 )
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
@@ -116,10 +117,11 @@ def prepare_source(
             claim_source(config, store, connection, owner)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
-        tables = discover(config, connection, store.get_table_replication_states(), store.require_epoch)
+        tables = discover(config, connection, store, owner)
         _require_tables(config, tables)
         if owner is not None and config.publication.managed:
-            mark_publication(connection, config.publication.name, owner)
+            # In the place of a former owner.
+            mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
         found(tables.published)
         install_ddl_trigger(connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
@@ -130,12 +132,12 @@ def prepare_source(
 
 
 def discover(
-    config: PipelineConfig, connection: psycopg.Connection[Any], known: Collection[TableId], check: Callable[[], None]
+    config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, owner: PipelineOwner | None
 ) -> SourceTables:
     """Return the tables of the source, after the publication was made to cover them if it is managed.
 
-    ``known`` are the tables of which the store has state. ``check`` is called before the publication is changed, and
-    raises if another process has taken the pipeline over.
+    A managed publication that names no owner gets this one, also if it was created again under a running engine. Raise
+    StaleEpoch if the publication needs a change and another process has taken the pipeline over.
     """
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
@@ -144,9 +146,12 @@ def discover(
         selected = {t for t in list_tables(connection) if config.selects(t)}
         required, unidentified = leave_out_unidentified(connection, name, selected)
         if required:
-            incomplete = _incomplete(config, ensure_coverage(connection, name, required, manage=True, check=check))
+            report = ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
+            incomplete = _incomplete(config, report)
+        if owner is not None and read_publication_owner(connection, name) is None:
+            mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
-    tables = {*known, *(t.id for t in published)}
+    tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
     refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
     return SourceTables(published, state, unidentified, incomplete, refusing)
