@@ -15,21 +15,19 @@ import pytest
 import yaml
 from psycopg import sql
 from tests.conftest import Database
+from tests.postgres.streams import open_stream
 from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
-from levada.cli.cleanup import plan
 from levada.cli.engine import announced, running_progress, sole_user
 from levada.cli.exits import Exit
 from levada.errors import StaleEpoch
-from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.report.http import ProgressServer
-from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored, Ready, RetryPolicy
-from levada.values import PipelineOwner, TableId
+from levada.values import TableId
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -319,16 +317,45 @@ def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Data
 
 def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path, db: Database) -> None:
     """Such an engine writes to the store before it makes a slot. That is refused from the first step on."""
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["deletionPolicy"] = {"slot": "Delete", "state": "Retain"}
+    manifest.write_text(yaml.safe_dump(body))
     starting = PostgresStore(db.connection, db.name.replace("_", "-"))
     starting.next_epoch()
-    given = load_manifests(manifest.read_text())
-    secrets = manifest.parent / "secrets"
-    owner = PipelineOwner("local-1", given.pipeline.metadata.name)
-    first = next(plan(given, pipeline_config(given, secrets=secrets), secrets, owner))
-    assert first.remove() == f"slot levada_{db.name}: there is none"
+    assert f"slot levada_{db.name}: there is none" in on(manifest, "cleanup", "--yes").stdout
     with pytest.raises(StaleEpoch):
         starting.store_fingerprint("publication", "1")
     starting.close()
+
+
+def test_cleanup_removes_nothing_under_an_engine_that_streams(
+    manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the slot itself is retained: the engine goes on, and has its state, publication and lake tables."""
+    monkeypatch.setattr("levada.cli.cleanup._WAIT_S", 0.0)
+    removed = {"slot": "Retain", "destinationTables": "Delete", "state": "Delete", "publication": "Delete"}
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["deletionPolicy"] = removed
+    manifest.write_text(yaml.safe_dump(body))
+    slot = f"levada_{db.name}"
+    db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    kept(db, "orders", Ready())
+    epoch = db.query("SELECT epoch FROM levada.pipelines")
+    with open_stream(db, slot, slot):
+        refused = on(manifest, "cleanup", "--yes")
+    assert (refused.exit_code, "[slot_active]" in refused.stderr) == (Exit.FAILED, True)
+    assert "destination:" not in refused.stdout
+    assert db.query("SELECT epoch FROM levada.pipelines") == epoch
+    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert db.query("SELECT count(*) FROM pg_publication") == [(1,)]
+
+
+def test_cleanup_creates_no_store(manifest: Path, db: Database) -> None:
+    """Where the store was removed already, there is nothing to forget in it, and the rest goes."""
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    assert f"slot levada_{db.name}: dropped" in on(manifest, "cleanup", "--yes").stdout
+    assert db.query("SELECT count(*) FROM pg_namespace WHERE nspname = 'levada'") == [(0,)]
 
 
 def test_schema_is_json() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 
+from levada.cli.cleanup import drop_table
 from levada.errors import StaleEpoch, Transient
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.server import read_server
@@ -46,6 +47,14 @@ def test_a_table_at_the_destination_stays(superseded: MemoryStore) -> None:
     copier = TableCopy(cast(Any, None), superseded, destination, {}, cast(Any, None), 1)
     with pytest.raises(StaleEpoch):
         copier.drop(SCHEMA, SCHEMA.name)
+    assert destination.dropped == []
+
+
+def test_cleanup_drops_no_table_of_an_engine_that_has_started_since(superseded: MemoryStore) -> None:
+    """It has taken the pipeline over before, and an engine that starts after that takes it over again."""
+    destination = Recording()
+    with pytest.raises(StaleEpoch):
+        drop_table(destination, SCHEMA, superseded)
     assert destination.dropped == []
 
 

@@ -1,13 +1,13 @@
 """`levada cleanup`: remove what a pipeline left behind, as its deletionPolicy says, and release the rest.
 
-May be run again. Nothing is removed if any part of it belongs to another Pipeline.
+May be run again. Nothing is removed if any part of it belongs to another Pipeline, or while an engine streams.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from levada.destinations import Destination
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
-from levada.postgres.slots import drop_slot, inspect_slot
+from levada.postgres.slots import drop_slot, wait_until_inactive
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import request_headers
@@ -41,12 +41,15 @@ from levada.runtime.tables.requests import made
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests, Remains
+from levada.stores import MemoryStore, PipelineStore
 from levada.stores.readiness import postgres_store_exists
 from levada.stores.slot_owners import slots_of_others
 from levada.values import PipelineOwner
 
 _PLACELESS: Final = frozenset({"destination_name_unusable", "table_not_ours"})
 """Codes of tables that never had a place at the destination."""
+_WAIT_S: Final = 30.0
+"""How long the session of an engine that has ended is waited for, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +73,23 @@ def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confi
 
 def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    owner = _required_owner(manifests, config)
-    steps = list(plan(manifests, config, secrets, owner))
     out = console()
-    for step in steps:
-        out.print(f"to be removed: {step.what}", markup=False)
-    if not confirmed and not typer.confirm("Remove them?"):
-        raise typer.Abort
-    for step in steps:
-        out.print(step.remove(), markup=False)
+    with closing(_open_store(manifests, config)) as store:
+        owner = _required_owner(manifests, config, store)
+        steps = list(plan(manifests, config, secrets, owner, store))
+        for step in steps:
+            out.print(f"to be removed: {step.what}", markup=False)
+        if not confirmed and not typer.confirm("Remove them?"):
+            raise typer.Abort
+        _take_over(config, store)
+        for step in steps:
+            out.print(step.remove(), markup=False)
     return Exit.OK
 
 
-def _required_owner(manifests: Manifests, config: PipelineConfig) -> PipelineOwner:
+def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
     """Return this process's Pipeline; raise NeedsOperator ``not_the_owner`` if any place belongs to another one."""
-    record = None
-    if _has_store(manifests, config):
-        store = open_store(manifests, config)
-        try:
-            record = store.get_owner_record()
-        finally:
-            store.close()
+    record = store.get_owner_record()
     owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
     # The former owner is still the owner as long as nothing was taken over.
     config = replace(config, take_over_from="")
@@ -106,97 +105,86 @@ def _required_owner(manifests: Manifests, config: PipelineConfig) -> PipelineOwn
     return owner
 
 
-def _has_store(manifests: Manifests, config: PipelineConfig) -> bool:
-    """Return False if the store would have to be made first."""
+def _open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
+    """Open the pipeline's store. One that would have to be created first is replaced by an empty one in memory."""
     postgres = manifests.pipeline.spec.store.postgres
-    return postgres is None or postgres_store_exists(config.source, postgres.schema_name)
+    if postgres is None or postgres_store_exists(config.source, postgres.schema_name):
+        return open_store(manifests, config)
+    return MemoryStore(config.name)
 
 
-def plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, owner: PipelineOwner) -> Iterator[Step]:
-    """Yield the steps in an order in which a failure leaves nothing that a second run would not find."""
+def plan(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, owner: PipelineOwner, store: PipelineStore
+) -> Iterator[Step]:
+    """Yield the steps in an order in which a failure leaves nothing that a second run would not find.
+
+    A step raises StaleEpoch, with nothing removed, if an engine has started since this process took the pipeline over.
+    """
     policy = manifests.pipeline.spec.deletion_policy
     if policy.slot is Remains.DELETE:
-        yield Step(f"slot {config.slot.name}", lambda: _drop_slot(manifests, config))
+        yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config, store))
     if policy.destination_tables is Remains.DELETE:
-        yield Step("the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets))
+        yield Step(
+            "the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets, store)
+        )
     if policy.state is Remains.DELETE:
-        yield Step("what is kept of the pipeline, and what it staged", lambda: _forget(manifests, config))
+        yield Step("what is kept of the pipeline, and what it staged", lambda: _forget(config, owner, store))
     if policy.publication is Remains.DELETE and config.publication.managed:
-        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config))
+        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, store))
     if policy.slot is Remains.DELETE:
         yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
     forget = policy.state is Remains.DELETE
     yield Step(
         "the ownership of what stays, so that another Pipeline may claim it",
-        lambda: _release(manifests, config, owner, forget=forget),
+        lambda: _release(config, owner, store, forget=forget),
     )
 
 
-def _take_over(manifests: Manifests, config: PipelineConfig) -> None:
+def _take_over(config: PipelineConfig, store: PipelineStore) -> None:
     """Take the pipeline over, so that an engine that is still starting elsewhere fails before it makes a slot.
 
-    One that streams is left alone: the slot that it holds cannot be dropped.
+    Raise Transient ``slot_active`` if an engine streams, and leave it alone.
     """
-    if not _has_store(manifests, config):
-        return
     with config.source.connect(application="cleanup") as connection:
-        slot = inspect_slot(connection, config.slot.name)
-    if slot is None or not slot.active:
-        store = open_store(manifests, config)
-        try:
-            require_owner(config, store)
-            store.next_epoch()
-        finally:
-            store.close()
+        wait_until_inactive(connection, config.slot.name, _WAIT_S)
+    require_owner(config, store)
+    store.next_epoch()
 
 
-def _drop_slot(manifests: Manifests, config: PipelineConfig) -> str:
-    _take_over(manifests, config)
+def _drop_slot(config: PipelineConfig, store: PipelineStore) -> str:
     with config.source.connect(application="cleanup") as connection:
-        dropped = drop_slot(connection, config.slot.name)
+        dropped = drop_slot(connection, config.slot.name, check=store.require_epoch)
     return f"slot {config.slot.name}: " + ("dropped" if dropped else "there is none")
 
 
-def _forget(manifests: Manifests, config: PipelineConfig) -> str:
-    store = open_store(manifests, config)
-    try:
-        # First: an engine that still runs somewhere may write no more.
-        owner = require_owner(config, store)
-        staging = open_staging(config.staging)
-        refuse(config, owner, staging_holdings(config, staging))
-        store.next_epoch()
-        store.delete_pipeline_state()
-    finally:
-        store.close()
+def _forget(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> str:
+    staging = open_staging(config.staging)
+    refuse(config, owner, staging_holdings(config, staging))
+    store.delete_pipeline_state()
     log = SegmentLog(staging, config.name)
-    log.collect_garbage()
+    log.collect_garbage(store.require_epoch)
     segments = log.list()
+    # After the list, which has nothing of a newer engine then.
+    store.require_epoch()
     for segment in segments:
         log.remove(segment)
     shutil.rmtree(config.work_dir / "destination", ignore_errors=True)
     return f"state: forgotten, with {len(segments)} staged segments"
 
 
-def _release(manifests: Manifests, config: PipelineConfig, owner: PipelineOwner, *, forget: bool) -> str:
-    store = open_store(manifests, config)
-    try:
-        release(config, store, open_staging(config.staging), owner, forget=forget)
-    finally:
-        store.close()
+def _release(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore, *, forget: bool) -> str:
+    store.require_epoch()
+    release(config, store, open_staging(config.staging), owner, forget=forget)
     return "ownership: released"
 
 
-def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> str:
-    store = open_store(manifests, config)
-    try:
-        store.load_table_schemas()
-        store.load_table_controls()
-        store.load_fingerprints()
-        newest = {schema.id: schema for schema in store.get_table_schemas()}
-        copied_as = {id_: made(store.get_table_controls(id_)) for id_ in newest}
-        former = SourceRecord(store).former
-    finally:
-        store.close()
+def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None, store: PipelineStore) -> str:
+    store.load_table_schemas()
+    store.load_table_controls()
+    store.load_fingerprints()
+    newest = {schema.id: schema for schema in store.get_table_schemas()}
+    copied_as = {id_: made(store.get_table_controls(id_)) for id_ in newest}
+    former = SourceRecord(store).former
     if not newest:
         return "destination: no table is known"
     with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
@@ -209,15 +197,20 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
                 if (before := copied_as[schema.id]) is not None:
                     # A table that was renamed at the source is where its copy was made.
                     parts.told[schema.name] = before.settings(schema.name)
-                if (error := _drop_table(parts.destination, schema)) is not None:
+                if (error := drop_table(parts.destination, schema, store)) is not None:
                     kept.append(error)
         finally:
             parts.destination.shutdown()
     return "; ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
 
 
-def _drop_table(destination: Destination, schema: ReplicatedTableSchema) -> NeedsOperator | None:
-    """Drop the table; return the error if it stays, because the one in its place is another's, or it has no place."""
+def drop_table(destination: Destination, schema: ReplicatedTableSchema, store: PipelineStore) -> NeedsOperator | None:
+    """Drop the table. Return the error if it stays, because the one in its place is another's, or it has no place.
+
+    Raise StaleEpoch if an engine has started since this process took the pipeline over. The store alone decides that:
+    one that was restored has a lower epoch than the tables.
+    """
+    store.require_epoch()
     try:
         destination.drop_table_for_copy(schema)
     except NeedsOperator as error:
@@ -227,7 +220,8 @@ def _drop_table(destination: Destination, schema: ReplicatedTableSchema) -> Need
     return None
 
 
-def _drop_publication(config: PipelineConfig) -> str:
+def _drop_publication(config: PipelineConfig, store: PipelineStore) -> str:
+    store.require_epoch()
     with config.source.connect(application="cleanup") as connection:
         dropped = drop_publication(connection, config.publication.name)
     return f"publication {config.publication.name}: " + ("dropped" if dropped else "there is none")

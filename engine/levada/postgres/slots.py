@@ -220,12 +220,28 @@ def drop_slot(
             with source_errors(f"ending the backend that holds slot {name}"):
                 conn.execute("SELECT pg_terminate_backend(%s)", [status.active_pid])
         if time.monotonic() >= deadline:
-            raise Transient(
-                "slot_active",
-                f"slot {name} is in use by PID {status.active_pid}",
-                hint=f"SELECT pg_terminate_backend({status.active_pid})",
-            )
+            raise _in_use(status)
         time.sleep(_DROP_RETRY_S)
+
+
+def wait_until_inactive(conn: psycopg.Connection[Any], name: str, wait_s: float) -> None:
+    """Return once no process streams from the slot, also if there is no such slot.
+
+    Raise Transient ``slot_active`` after ``wait_s`` seconds.
+    """
+    deadline = time.monotonic() + wait_s
+    while (status := inspect_slot(conn, name)) is not None and status.active:
+        if time.monotonic() >= deadline:
+            raise _in_use(status)
+        time.sleep(_DROP_RETRY_S)
+
+
+def _in_use(status: SlotStatus) -> Transient:
+    return Transient(
+        "slot_active",
+        f"slot {status.name} is in use by PID {status.active_pid}",
+        hint=f"SELECT pg_terminate_backend({status.active_pid})",
+    )
 
 
 def _try_drop(conn: psycopg.Connection[Any], name: str) -> bool:
