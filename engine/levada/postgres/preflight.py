@@ -24,6 +24,7 @@ from levada.postgres.publications import (
     read_publication,
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
+from levada.postgres.table_locks import locks_named
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable
 
@@ -146,7 +147,7 @@ WHERE p.pubname = %s GROUP BY 1, 2 ORDER BY 1, 2
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem at once, errors first; a source that cannot be reached is the only one told then."""
     try:
-        with connection.connect(application="preflight") as conn:
+        with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
     except LevadaError as error:
         return (Problem(Severity.ERROR, error.code, error.message, error.hint),)

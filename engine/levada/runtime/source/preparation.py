@@ -33,6 +33,7 @@ from levada.postgres.publications import (
 )
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
+from levada.postgres.table_locks import locks_named
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
@@ -137,8 +138,16 @@ def discover(
     """Return the tables of the source, after the publication was made to cover them if it is managed.
 
     A managed publication that names no owner gets this one, also if it was created again under a running engine. Raise
-    StaleEpoch if the publication needs a change and another process has taken the pipeline over.
+    StaleEpoch if the publication needs a change and another process has taken the pipeline over, and Transient
+    ``table_locked`` if a selected table stays locked for too long.
     """
+    with locks_named(connection, config.selects):
+        return _discover(config, connection, store, owner)
+
+
+def _discover(
+    config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, owner: PipelineOwner | None
+) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = None

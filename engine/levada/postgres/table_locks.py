@@ -1,0 +1,92 @@
+"""The sessions that hold locks on the source's tables, for the error of a statement that waited in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import Transient
+from levada.postgres.failures import source_errors
+from levada.values import QualifiedTable
+
+_NAMED: Final = 3
+"""How many locks an error names."""
+
+# The modes that keep a table from being published or read: those that conflict with SHARE UPDATE EXCLUSIVE, which
+# ALTER PUBLICATION takes. Weaker ones are taken by every query. A prepared transaction has no PID.
+_HOLDERS: Final = """
+SELECT n.nspname, c.relname, l.mode, l.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+    extract(epoch FROM clock_timestamp() - CASE a.state WHEN 'active' THEN a.query_start ELSE a.state_change END)::int
+FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.granted AND l.locktype = 'relation' AND c.relkind IN ('r', 'p') AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+    'AccessExclusiveLock')
+ORDER BY a.xact_start NULLS LAST, 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLock:
+    """A lock on a table. ``pid`` is None for a prepared transaction.
+
+    ``state`` is empty and ``seconds`` None if this role may not see the session. ``seconds`` is the age of the running
+    statement, else the time since the last one ended.
+    """
+
+    table: QualifiedTable
+    mode: str
+    pid: int | None
+    application: str
+    state: str
+    seconds: int | None
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return f"table {self.table} is locked by a prepared transaction ({self.mode})"
+        session = [f"application {self.application}"] if self.application else []
+        if self.state and self.seconds is not None:
+            session.append(f"{self.state} for {self.seconds} s")
+        return f"table {self.table} is locked by PID {self.pid} ({', '.join([*session, self.mode])})"
+
+    @property
+    def release(self) -> str:
+        """Return the SQL that ends the lock, or finds the transaction that holds it."""
+        if self.pid is None:
+            return "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+        return f"SELECT pg_terminate_backend({self.pid})"
+
+
+@source_errors("looking for the holders of locks")
+def read_table_locks(conn: psycopg.Connection[Any]) -> tuple[TableLock, ...]:
+    """Return the locks of other sessions that keep tables from being published, those of the longest transaction first.
+
+    An ``ACCESS EXCLUSIVE`` lock keeps a table from being read as well.
+    """
+    rows = conn.execute(_HOLDERS).fetchall()
+    return tuple(TableLock(QualifiedTable(schema, name), *lock) for schema, name, *lock in rows)
+
+
+@contextmanager
+def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable], bool]) -> Iterator[None]:
+    """Raise Transient ``table_locked``, with the table and the session, in the place of ``lock_timeout``.
+
+    That one is kept if no lock of a selected table is found any more.
+    """
+    try:
+        yield
+    except Transient as error:
+        if error.code != "lock_timeout":
+            raise
+        locks = [lock for lock in read_table_locks(conn) if selects(lock.table)]
+        if not locks:
+            raise
+        more = f"; and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
+        message = f"{error.message}: {'; '.join(map(str, locks[:_NAMED]))}{more}"
+        hint = f"if it does not end by itself: {locks[0].release}"
+        raise Transient("table_locked", message, hint=hint) from error
