@@ -43,23 +43,20 @@ class SourceRecord:
         """Replace the record, where no table depends on earlier WAL."""
         with self._lock:
             before = set() if self.identity is None else {self.identity.source}
-            self.former = (self.former | before) - {identity.source}
-            self.identity, self.position, self.since, self.witness = identity, position, position, None
-            self._keep()
+            former = (self.former | before) - {identity.source}
+            self._keep(identity, position, None, since=position, former=former)
 
     def verified(self, identity: ServerIdentity) -> None:
         """Keep the server that has just been verified."""
         with self._lock:
             if identity != self.identity:
-                self.identity = identity
-                self._keep()
+                self._keep(identity, self.position, self.witness)
 
     def remember(self, position: Lsn, witness: Witness | None) -> None:
         """Keep a position before the slot gets it, or before its last segment is removed; a lower one is ignored."""
         with self._lock:
             if position > self.position:
-                self.position, self.witness = position, witness
-                self._keep()
+                self._keep(self.identity, position, witness)
 
     def knowledge(self, log: SegmentLog) -> Known:
         """Return the knowledge that a start has: the record, and the segments.
@@ -86,16 +83,25 @@ class SourceRecord:
                 " until the stream has verified its history",
             )
 
-    def _keep(self) -> None:
-        self._store.store_fingerprint(
-            _SUBJECT,
-            json.dumps(
-                {
-                    "server": None if self.identity is None else self.identity.to_json(),
-                    "position": str(self.position),
-                    "since": str(self.since),
-                    "witness": None if self.witness is None else self.witness.to_json(),
-                    "former": sorted(self.former),
-                }
-            ),
+    def _keep(
+        self,
+        identity: ServerIdentity | None,
+        position: Lsn,
+        witness: Witness | None,
+        *,
+        since: Lsn | None = None,
+        former: frozenset[str] | None = None,
+    ) -> None:
+        """Store the record. After an error this object has the record that was stored before, so it is kept again."""
+        since, former = self.since if since is None else since, self.former if former is None else former
+        text = json.dumps(
+            {
+                "server": None if identity is None else identity.to_json(),
+                "position": str(position),
+                "since": str(since),
+                "witness": None if witness is None else witness.to_json(),
+                "former": sorted(former),
+            }
         )
+        self._store.store_fingerprint(_SUBJECT, text)
+        self.identity, self.position, self.witness, self.since, self.former = identity, position, witness, since, former
