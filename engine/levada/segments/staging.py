@@ -19,9 +19,11 @@ import pyarrow.fs as pafs
 
 from levada.errors import NeedsOperator, Transient
 from levada.locations import FULL
-from levada.private import create_private, private_folders, replace_file, sync
+from levada.private import create_private, private_file, private_folders, replace_file, sync
 
 _ON_S3: Final = re.compile("s3[an]?://")
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of link() on file systems without hard links, such as SMB shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,10 @@ class Staging:
             replace_file(Path(folder, name), content, durable=self.durable, begun=begun)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a small file visible unless there is one of that name. On an object store the last of several wins."""
+        """Make a small file visible unless there is one of that name.
+
+        On an object store, and on a file system without hard links, the last of several at the same moment wins.
+        """
         _, root = self._place()
         if not self._local:
             self.publish(path, content, naming=())
@@ -110,10 +115,10 @@ class Staging:
             private_folders(Path(root), Path(folder))
             temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
             try:
-                Path(temporary).write_bytes(content)
+                with private_file(temporary, "wb") as file:
+                    file.write(content)
                 self._sync(temporary)
-                with suppress(FileExistsError):
-                    os.link(temporary, f"{folder}/{name}")
+                _put_unless_there(temporary, f"{folder}/{name}")
             finally:
                 with suppress(OSError):
                     os.unlink(temporary)
@@ -176,6 +181,18 @@ class Staging:
     def _sync(self, path: str) -> None:
         if self.durable:
             sync(path)
+
+
+def _put_unless_there(temporary: str, path: str) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not os.path.exists(path):
+            os.replace(temporary, path)
 
 
 @contextmanager
