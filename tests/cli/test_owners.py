@@ -184,6 +184,18 @@ def test_a_laptop_and_a_cluster_are_two_owners(
     laptop.begin()
 
 
+def test_a_check_without_the_store_names_no_other_owner(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The UID of a laptop is in the store. While that cannot be read, the laptop's publication is not another's."""
+    laptop = Side(orders, tmp_path, "a", "")
+    laptop.begin()
+    orders.execute("INSERT INTO levada.store_migrations (version) VALUES (999)")
+    refused = laptop.on(monkeypatch, "check")
+    assert "[store_newer]" in refused.stderr
+    assert "[not_the_owner]" not in refused.stderr
+
+
 def test_ownership_is_taken_over_by_naming_the_former(
     orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,14 +48,14 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         return (_problem(error),)
     problems = [*_raised(lambda: _check_folder(work_dir)), *check_source(config)]
     problems += _raised(lambda: access_token(manifests, secrets))
-    stored = _Stored()
+    stored = None
     try:
         stored = _read_store(manifests, config)
     except LevadaError as error:
         problems.append(_problem(error))
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
-    problems += _destination_problems(manifests, secrets, config, stored)
+    problems += _destination_problems(manifests, secrets, config, stored or _Stored())
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
 
 
@@ -111,10 +111,14 @@ def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
         yield _problem(error)
 
 
-def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
-    owner = identify(config, stored.owner, volatile=manifests.pipeline.spec.store.memory is not None)
+def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored | None) -> Iterator[Problem]:
+    if stored is None and not config.uid:
+        # The UID of an engine outside of Kubernetes is in the store, and another one is nobody's.
+        return
+    record = None if stored is None else stored.owner
+    owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
     try:
-        refuse(config, owner, holdings(config, stored.owner, open_staging(config.staging)))
+        refuse(config, owner, holdings(config, record, open_staging(config.staging)))
     except LevadaError as error:
         # Other errors were reported by the checks of the source and the staging area.
         if error.code in ("not_the_owner", "owner_unreadable"):
