@@ -18,9 +18,11 @@ from levada.postgres.publications import (
     ensure_coverage,
     inspect_coverage,
     leave_out_unidentified,
+    mark_publication,
     read_publication,
+    read_publication_owner,
 )
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 
 A, B, C = (QualifiedTable("public", name) for name in "abc")
 
@@ -159,6 +161,18 @@ def test_hints_break_no_update(db: Database) -> None:
     db.execute(*lacking.hint.split("; "), "UPDATE a SET id = 3")
     with db.connection.connect() as c:
         assert [t.name for t in published_tables(c, "p")] == [A, B]
+
+
+def test_a_publication_of_a_standby_is_not_marked(db: Database) -> None:
+    """Nothing can be written there, and a standby may be a source. Its primary's publication has the mark, if any."""
+    db.execute("CREATE PUBLICATION p", f"ALTER DATABASE {db.name} SET default_transaction_read_only = on")
+    owner = PipelineOwner("uid-1", "a/shop")
+    with db.connection.connect() as c:
+        mark_publication(c, "p", owner)
+        assert read_publication_owner(c, "p") is None
+        c.execute("SET default_transaction_read_only = off")
+        mark_publication(c, "p", owner)
+        assert read_publication_owner(c, "p") == owner
 
 
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:

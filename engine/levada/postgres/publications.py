@@ -231,13 +231,15 @@ def mark_publication(
 ) -> None:
     """Write the owner into the publication's comment. None: remove the comment.
 
-    A comment of other content stays, and so does that of a publication that this role does not own. ``check`` is called
-    before the comment is changed, and raises to prevent it.
+    A comment of other content stays, and so does that of a publication that this role does not own, and that of a
+    standby. ``check`` is called before the comment is changed, and raises to prevent it.
     """
     found = read_publication(conn, name)
     if found is None or not found.owned:
         return
     with source_errors(f"marking publication {name} with its owner"):
+        if conn.execute("SHOW transaction_read_only").fetchone() == ("on",):
+            return
         kept = _read_comment(conn, name)
         wanted = None if owner is None else f"Levada pipeline {owner.name}, owner {owner.uid}"
         if kept == wanted or (kept is not None and not _OWNED.fullmatch(kept)):
