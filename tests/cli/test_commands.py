@@ -23,6 +23,7 @@ from levada.cli import main
 from levada.cli.engine import announced, running_progress, sole_user
 from levada.cli.exits import Exit
 from levada.errors import StaleEpoch
+from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
@@ -238,8 +239,19 @@ def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Pa
 
 
 def test_status_of_an_engine_that_starts_says_so(manifest: Path, tmp_path: Path) -> None:
-    """An engine that has no progress yet is not taken for one that does not run."""
+    """An engine that has no progress yet is not taken for one that does not run, also where it asks for a token."""
     with ProgressServer(lambda: None) as server, announced(tmp_path, server.address):
+        assert "an engine is starting on this machine" in on(manifest, "status", "--work-dir", tmp_path).stdout
+    token = manifest.parent / "secrets" / "driver"
+    token.mkdir()
+    (token / "token").write_text("s3cret")
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["driver"] = {"tokenSecretRef": {"name": "driver", "key": "token"}}
+    manifest.write_text(yaml.safe_dump(body))
+    with (
+        ProgressServer(lambda: None, token=AccessToken(token / "token")) as server,
+        announced(tmp_path, server.address),
+    ):
         assert "an engine is starting on this machine" in on(manifest, "status", "--work-dir", tmp_path).stdout
     assert "no engine answers" in on(manifest, "status", "--work-dir", tmp_path).stdout
 

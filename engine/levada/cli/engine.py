@@ -85,11 +85,10 @@ def running_progress(
 
     An engine that was killed leaves its address. Whatever else answers there, also another ``pipeline``, is no answer.
     """
-    address = _read(work_dir).get("address")
-    if address is None:
+    request = _progress_request(work_dir, headers)
+    if request is None:
         return None
     try:
-        request = urllib.request.Request(f"{address}/v1/progress", headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             document = json.load(response)
     except (OSError, HTTPException, ValueError):
@@ -99,17 +98,24 @@ def running_progress(
     return document
 
 
-def engine_starts(work_dir: Path) -> bool:
-    """Return True if an engine uses the work folder that has no progress yet: it still starts."""
-    address = _read(work_dir).get("address")
+def engine_starts(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
+    """Return True if the engine that uses the work folder has no progress yet because it still starts."""
+    request = _progress_request(work_dir, headers)
+    if request is None:
+        return False
     try:
-        urllib.request.urlopen(f"{address}/v1/progress", timeout=_TIMEOUT_S).close()
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
     except HTTPError as error:
         with error:
             return error.code == HTTPStatus.SERVICE_UNAVAILABLE
     except (OSError, HTTPException, ValueError):
         pass
     return False
+
+
+def _progress_request(work_dir: Path, headers: Mapping[str, str] | None) -> urllib.request.Request | None:
+    address = _read(work_dir).get("address")
+    return None if address is None else urllib.request.Request(f"{address}/v1/progress", headers=dict(headers or {}))
 
 
 def work_dir_unusable(work_dir: Path, why: str) -> NeedsOperator:

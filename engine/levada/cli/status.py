@@ -41,9 +41,8 @@ _STARTS: Final = "an engine is starting on this machine: this is what the store 
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
-    document: Document | None = running_progress(
-        work_dir, manifests.pipeline.metadata.name, request_headers(manifests, secrets)
-    )
+    headers = request_headers(manifests, secrets)
+    document: Document | None = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
     if document is None:
         document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
     if output is Output.JSON:
@@ -51,7 +50,7 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     else:
         console().print(dashboard(printable_values(document)))
         if document["state"] == PipelineState.STOPPED:
-            words = _STARTS if engine_starts(work_dir) else _without_engine(manifests)
+            words = _STARTS if engine_starts(work_dir, headers) else _without_engine(manifests)
             console().print(words, style="dim")
     return verdict(document)
 
