@@ -97,7 +97,7 @@ def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Cla
         # Only the record in the store is this start's: the folder is another's.
         if new:
             with suppress(LevadaError):
-                store.change_owner_record(store.get_owner_record(), None)
+                _release_store(store, owner, forget=True)
         raise
     return claimed
 
@@ -208,6 +208,10 @@ def release(
     folder = read_owner(staging, config.name)
     if folder is not None and folder.uid == owner.uid:
         replace_owner(staging, config.name, None)
+    _release_store(store, owner, forget=forget)
+
+
+def _release_store(store: PipelineStore, owner: PipelineOwner, *, forget: bool) -> None:
     record = store.get_owner_record()
     if record is not None and record.owner is not None and record.owner.uid == owner.uid:
         store.change_owner_record(record, None if forget else record.released())
