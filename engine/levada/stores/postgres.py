@@ -96,16 +96,24 @@ class PostgresStorage(Storage):
 
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = self._source.connect(application=f"store:{self._pipeline}")
-            self._connection.execute(_LIMITS, [_LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
-            migrate(self._connection, self._schema)
-            self._connection.execute(
-                "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
-                " ON CONFLICT DO NOTHING",
-                {"p": self._pipeline},
-            )
-            self._reached = True
+            connection = self._source.connect(application=f"store:{self._pipeline}")
+            try:
+                self._prepare(connection)
+            except BaseException:
+                # The next call must meet the same refusal, and not a schema that was never prepared.
+                connection.close()
+                raise
+            self._connection, self._reached = connection, True
         return self._connection
+
+    def _prepare(self, connection: _Connection) -> None:
+        connection.execute(_LIMITS, [_LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
+        migrate(connection, self._schema)
+        connection.execute(
+            "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
+            " ON CONFLICT DO NOTHING",
+            {"p": self._pipeline},
+        )
 
     def _disconnect(self) -> None:
         if self._connection is not None:
