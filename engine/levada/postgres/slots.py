@@ -206,17 +206,19 @@ def drop_slot(
     """Drop the slot; return False if there is none.
 
     An active slot is waited for, for ``wait_s`` seconds at most, then Transient ``slot_active``. With ``terminate`` the
-    backend that holds it is ended first. ``check`` is called before each attempt, and raises to prevent it.
+    backend that holds it is ended first. ``check`` is called before either, and raises to prevent it.
     """
     deadline = time.monotonic() + wait_s
     while True:
         status = inspect_slot(conn, name)
         if status is None:
             return False
-        check()
-        if not status.active and _try_drop(conn, name):
-            return True
+        if not status.active:
+            check()
+            if _try_drop(conn, name):
+                return True
         if terminate and status.active_pid is not None:
+            check()
             with source_errors(f"ending the backend that holds slot {name}"):
                 conn.execute("SELECT pg_terminate_backend(%s)", [status.active_pid])
         if time.monotonic() >= deadline:
