@@ -59,9 +59,9 @@ def _wait(followers: list[SecretFollower], most_s: float) -> None:
 def _lines(problems: Iterable[Problem]) -> Iterator[str]:
     """Yield the errors as the operator reads them, as many as fit."""
     room = _MAX_BYTES
-    for problem in problems:
+    for problem in (p for p in problems if p.severity is Severity.ERROR):
         hint = problem.hint.replace("\n", " ")
         line = f"error: {problem.message} [{problem.code}]\n" + (f"  hint: {hint}\n" if hint else "")
         room -= len(line.encode())
-        if problem.severity is Severity.ERROR and room >= 0:
+        if room >= 0:
             yield line
