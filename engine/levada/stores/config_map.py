@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore, retained
@@ -92,12 +92,17 @@ class ConfigMapStorage(Storage):
             stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
             retry=retry_if_exception(lambda error: isinstance(error, Transient)),
-            before_sleep=lambda state: _log.warning("%s", state.outcome.exception() if state.outcome else ""),
+            before_sleep=self._tried_again,
             reraise=True,
         )
         answer: _T = retrying(request)
-        self._reached = True
+        self._reached, self.trouble = True, None
         return answer
+
+    def _tried_again(self, state: RetryCallState) -> None:
+        error = None if state.outcome is None else state.outcome.exception()
+        self.trouble = error if isinstance(error, LevadaError) else None
+        _log.warning("%s", error)
 
     def _read(self, name: str) -> Version:
         return self._ask(lambda: self._maps.read(name))

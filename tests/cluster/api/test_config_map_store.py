@@ -66,6 +66,26 @@ def test_change_whose_answer_was_lost_is_done_once(store: PipelineStore, monkeyp
     assert store.rollback_table_replication_state(ORDERS) == Init()
 
 
+def test_trouble_shows_until_an_attempt_succeeds(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver is not ready while its store does not answer, so the store says so without being asked."""
+    maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
+    read, seen = maps.read, []
+
+    def away_at_first(name: str) -> Version:
+        seen.append(store.trouble)
+        if len(seen) == 1:
+            raise Transient("store_unreachable", "the API server does not answer")
+        answer: Version = read(name)
+        return answer
+
+    monkeypatch.setattr(maps, "read", away_at_first)
+    store.load_table_replication_states()
+    assert seen[0] is None
+    assert seen[1] is not None
+    assert seen[1].code == "store_unreachable"
+    assert store.trouble is None
+
+
 def test_request_whose_taking_lost_its_answer_is_taken(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is neither lost nor taken twice when the answer to its removal is lost."""
     fill(store)
