@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from levada.runtime.source_record import SourceRecord
 
 from levada.errors import Transient
 from levada.postgres.server import ServerIdentity
+from levada.runtime.source.record import SourceRecord
 from levada.stores import MemoryStore
 from levada.values import Lsn
 

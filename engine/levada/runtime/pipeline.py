@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from levada.apply.table import Applier
-from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.capture import CaptureWorker
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering, TableSettings
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
@@ -24,7 +24,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import LiveConfig, require_same
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.progress import PipelineState, Progress
+from levada.runtime.progress import PipelineState, Progress, reached
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
     RateMeter,
@@ -43,9 +43,10 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.discovery import Discovery
-from levada.runtime.stages.messages import Fatal, Landed, Reconfigured, Report, SourceRestarted, TableFailed
+from levada.runtime.stages.messages import Fatal, Reconfigured, Report, next_inbox
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.rewrites import StorageLooks
@@ -57,7 +58,6 @@ from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.requests import made
 from levada.runtime.tables.retries import as_levada_error, mends_itself
 from levada.runtime.tables.startup_requests import take_requested_resyncs, take_said_resyncs
-from levada.runtime.tables.storage_journal import TableAltered
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -69,10 +69,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
-    from levada.postgres.ddl import DdlMessage
     from levada.postgres.identity import SourceIdentity
-    from levada.postgres.server import ServerIdentity
-    from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, Witness
+    from levada.values import PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +156,8 @@ class Pipeline:
             self._state = PipelineState.FAILED
             self._error = as_levada_error(error)
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
-            self._take_back(error)
+            if self._before is not None:
+                take_back(self.config, self._store, self._before, error)
             if self._claim is not None and not isinstance(error, StaleEpoch):
                 self._claim.give_back(self.config)
             self._close()
@@ -249,8 +248,7 @@ class Pipeline:
         with self.config.source.connect(application="caught-up") as connection:
             target, started_at = current_wal_lsn(connection), read_start_time(connection)
         known = worker is not None and worker.server is not None and worker.server.started_at == started_at
-        if self._looks is not None:
-            self._looks.soon()
+        self._look_soon()
 
         def verified() -> bool:
             now = self._worker
@@ -322,10 +320,11 @@ class Pipeline:
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
         log.ledger = kept.load(manifests, known)
         self._tell_destination(source.tables)
-        inbox = self._inbox = _without_reports_of_tables(self._inbox)
+        inbox = self._inbox = next_inbox(self._inbox)
         if lost is not None:
             self._stopping = threading.Event()
-        self._worker = self._capture_worker(log, record)
+        reports = CaptureReports(inbox, self._stopping)
+        self._worker = assemble_worker(self._live, store, log, record, kept, self._epoch, reports, self._look_soon)
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
         supervisor = self._make_supervisor(capture, self._worker, log, record)
         supervisor.adopt(source.found, manifests, resync=source.resync)
@@ -339,21 +338,6 @@ class Pipeline:
         with self._stop_lock:
             if self._stop_asked.is_set():
                 self._supervisor.stop()
-
-    def _take_back(self, error: BaseException) -> None:
-        """Undo what a failed start made at the source, unless another process has taken the pipeline over."""
-        if self._before is None or isinstance(error, StaleEpoch):
-            return
-        if isinstance(error, LevadaError) and error.code == "not_the_owner":
-            # It was refused before it made anything, and what has come since is the owner's.
-            return
-        try:
-            # Refused if another process has taken the pipeline over meanwhile: then the slot is that one's.
-            self._store.require_epoch()
-        except Exception as refused:
-            _log.warning("what the failed start made at the source stays: %s", refused)
-        else:
-            take_back(self.config, self._before)
 
     def _in_own_thread(self) -> bool:
         current = threading.current_thread()
@@ -418,82 +402,9 @@ class Pipeline:
             batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
         )
 
-    def _capture_worker(self, log: SegmentLog, record: SourceRecord) -> CaptureWorker:
-        config, inbox, stopping = self.config, self._inbox, self._stopping
-
-        def wait_for(recorded: threading.Event) -> None:
-            while not recorded.wait(_POLL_S):
-                if stopping.is_set():
-                    raise Transient("stopping", "the pipeline stops; what was not staged is sent again")
-
-        def failed(table: TableId, error: LevadaError) -> None:
-            recorded = threading.Event()
-            inbox.put(TableFailed(table, error, recorded))
-            wait_for(recorded)
-
-        def verify() -> None:
-            for table, gap in read_gaps(self.config, self._store).items():
-                failed(table, gap)
-
-        def altered(ddl: DdlMessage, at: Lsn, xid: int) -> None:
-            storage, recorded = ddl.description.storage, threading.Event()
-            inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
-            wait_for(recorded)
-
-        def look() -> None:
-            if self._looks is not None:
-                self._looks.soon()
-
-        def remember(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
-            ledger, kept = Ledger(log.ledger.ends), self._ledger
-
-            def keep() -> None:
-                # First the ledger: past this position no segment shows it.
-                kept.keep(ledger)
-                record.remember(lsn, witness)
-
-            return keep
-
-        def verified(server: ServerIdentity, start: Lsn) -> None:
-            if server != record.identity:
-                # First: an engine that ends between the two finds a server that it does not know.
-                recorded = threading.Event()
-                inbox.put(SourceRestarted(start, recorded))
-                wait_for(recorded)
-            record.verified(server)
-
-        resolver = TableResolver(
-            config.source,
-            self._store,
-            config.publication.name,
-            failed=failed,
-            selects=self._live.selects,
-            excluded_columns=self._live.excluded_columns,
-            policy=config.on_unrepresentable,
-            altered=altered,
-            look=look,
-        )
-        settings = CaptureSettings(
-            config.source,
-            config.slot.name,
-            config.publication.name,
-            batch_bytes=config.batch_bytes,
-            fill_s=config.batch_fill_s,
-            failover=config.slot.failover,
-            heartbeat_s=config.heartbeat_s,
-        )
-        return CaptureWorker(
-            settings,
-            log,
-            resolver,
-            epoch=self._epoch,
-            landed=lambda manifest: inbox.put(Landed(manifest)),
-            verify=verify,
-            known=record.knowledge(log),
-            remember=remember,
-            verified=verified,
-            check=self._store.require_epoch,
-        )
+    def _look_soon(self) -> None:
+        if self._looks is not None:
+            self._looks.soon()
 
     @property
     def _owner(self) -> PipelineOwner | None:
@@ -597,20 +508,3 @@ class Pipeline:
             silent_s=self._capture.silent_s(),
         )
         self._progress = replace(progress, verified_lsn=supervisor.roster.storage.verified_lsn)
-
-
-def _without_reports_of_tables(inbox: queue.SimpleQueue[Report]) -> queue.SimpleQueue[Report]:
-    """Return an inbox with the configurations that are left in this one, without what earlier jobs reported."""
-    fresh: queue.SimpleQueue[Report] = queue.SimpleQueue()
-    while not inbox.empty():
-        report = inbox.get()
-        if isinstance(report, Reconfigured):
-            fresh.put(report)
-    return fresh
-
-
-def reached(progress: Progress, target: Lsn) -> bool:
-    """Tell whether every table is Ready and nothing below ``target`` is left to apply."""
-    return bool(progress.tables) and all(
-        t.phase == "Ready" and t.applied_lsn is not None and t.applied_lsn >= target for t in progress.tables
-    )

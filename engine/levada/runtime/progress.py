@@ -282,6 +282,13 @@ class Progress:
         }
 
 
+def reached(progress: Progress, target: Lsn) -> bool:
+    """Return True if every table is Ready and nothing below ``target`` is left to apply."""
+    return bool(progress.tables) and all(
+        t.phase == "Ready" and t.applied_lsn is not None and t.applied_lsn >= target for t in progress.tables
+    )
+
+
 def _lsn(lsn: Lsn | None) -> str | None:
     return None if lsn is None else str(lsn)
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.ddl import TRIGGER, remove_ddl_trigger
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig
+from levada.stores.interface import PipelineStore
 from levada.stores.slot_owners import slots_of_others
 from levada.values import QualifiedTable
 
@@ -46,21 +47,31 @@ def read_source_before(config: PipelineConfig) -> SourceBefore | None:
         return None
 
 
-def take_back(config: PipelineConfig, before: SourceBefore) -> None:
-    """Drop the slot, the trigger and the publication, or its new members, that were not there before.
+def take_back(config: PipelineConfig, store: PipelineStore, before: SourceBefore, error: BaseException) -> None:
+    """Drop the slot, the trigger and the publication, or its new members, that were not there before a failed start.
 
-    A slot that another process uses stays, and so does the trigger while another pipeline of the database has a slot.
-    What cannot be dropped is logged.
+    ``error`` is that of the start. Nothing is dropped if another process has taken the pipeline over, or another
+    Pipeline owns it. A slot that another process uses stays, and so does the trigger while another pipeline of the
+    database has a slot. What cannot be dropped is logged.
     """
+    if isinstance(error, StaleEpoch) or (isinstance(error, LevadaError) and error.code == "not_the_owner"):
+        # A start that is refused as not the owner has made nothing, and what has come since is the owner's.
+        return
+    try:
+        # Another process may have taken the pipeline over meanwhile: then the slot is that one's.
+        store.require_epoch()
+    except Exception as refused:
+        _log.warning("what the failed start made at the source stays: %s", refused)
+        return
     try:
         with config.source.connect(application="start") as connection:
             _take_back(connection, config, before)
-    except LevadaError as error:
+    except LevadaError as failure:
         _log.warning(
             "what the failed start made at the source stays until the next start: see slot %s and publication %s: %s",
             config.slot.name,
             config.publication.name,
-            error,
+            failure,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from dataclasses import dataclass
 from datetime import datetime
@@ -144,3 +145,13 @@ Report = (
     | Reconfigured
     | Fatal
 )
+
+
+def next_inbox(inbox: queue.SimpleQueue[Report]) -> queue.SimpleQueue[Report]:
+    """Return an inbox with the configurations that are left in this one, without what earlier jobs reported."""
+    fresh: queue.SimpleQueue[Report] = queue.SimpleQueue()
+    while not inbox.empty():
+        report = inbox.get()
+        if isinstance(report, Reconfigured):
+            fresh.put(report)
+    return fresh

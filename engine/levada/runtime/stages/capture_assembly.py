@@ -1,0 +1,134 @@
+"""The capture worker of a pipeline, and its reports to the supervisor."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.errors import LevadaError, Transient
+from levada.runtime.config_ref import LiveConfig
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.messages import Landed, Report, SourceRestarted, TableFailed
+from levada.runtime.tables.publication_gaps import read_gaps
+from levada.runtime.tables.storage_journal import TableAltered
+from levada.segments.ledger import Ledger
+from levada.segments.log import SegmentLog
+from levada.stores.interface import PipelineStore
+
+if TYPE_CHECKING:
+    from levada.postgres.ddl import DdlMessage
+    from levada.postgres.server import ServerIdentity
+    from levada.segments.manifest import Manifest
+    from levada.values import Lsn, TableId, Witness
+
+_POLL_S: Final = 0.1
+
+
+class CaptureReports:
+    """Reports of capture's thread, which waits until the supervisor has recorded them.
+
+    So nothing more is staged, and no session begins, before the tables concerned are parked. A stop ends the wait with
+    Transient ``stopping``.
+    """
+
+    def __init__(self, inbox: queue.SimpleQueue[Report], stopping: threading.Event) -> None:
+        self._inbox = inbox
+        self._stopping = stopping
+
+    def landed(self, manifest: Manifest) -> None:
+        """Report a segment. This does not wait."""
+        self._inbox.put(Landed(manifest))
+
+    def failed(self, table: TableId, error: LevadaError) -> None:
+        """Report a table that capture cannot go on with."""
+        recorded = threading.Event()
+        self._inbox.put(TableFailed(table, error, recorded))
+        self._wait_for(recorded)
+
+    def altered(self, ddl: DdlMessage, at: Lsn, xid: int) -> None:
+        """Report a statement that altered a table."""
+        storage, recorded = ddl.description.storage, threading.Event()
+        self._inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
+        self._wait_for(recorded)
+
+    def restarted(self, verified_to: Lsn) -> None:
+        """Report a session on a server that was restarted, or on another one."""
+        recorded = threading.Event()
+        self._inbox.put(SourceRestarted(verified_to, recorded))
+        self._wait_for(recorded)
+
+    def _wait_for(self, recorded: threading.Event) -> None:
+        while not recorded.wait(_POLL_S):
+            if self._stopping.is_set():
+                raise Transient("stopping", "the pipeline stops, and changes that were not staged are sent again")
+
+
+def assemble_worker(
+    live: LiveConfig,
+    store: PipelineStore,
+    log: SegmentLog,
+    record: SourceRecord,
+    ledger: StoredLedger,
+    epoch: int,
+    reports: CaptureReports,
+    look: Callable[[], None],
+) -> CaptureWorker:
+    """Return the worker that stages the pipeline's slot. ``look`` asks for a look at the source's catalog soon."""
+    config = live.now
+
+    def verify() -> None:
+        for table, gap in read_gaps(live.now, store).items():
+            reports.failed(table, gap)
+
+    def remember(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+        ends = Ledger(log.ledger.ends)
+
+        def keep() -> None:
+            # First the ledger: past this position no segment shows it.
+            ledger.keep(ends)
+            record.remember(lsn, witness)
+
+        return keep
+
+    def verified(server: ServerIdentity, start: Lsn) -> None:
+        if server != record.identity:
+            # First: an engine that ends between the two finds a server that it does not know.
+            reports.restarted(start)
+        record.verified(server)
+
+    resolver = TableResolver(
+        config.source,
+        store,
+        config.publication.name,
+        failed=reports.failed,
+        selects=live.selects,
+        excluded_columns=live.excluded_columns,
+        policy=config.on_unrepresentable,
+        altered=reports.altered,
+        look=look,
+    )
+    settings = CaptureSettings(
+        config.source,
+        config.slot.name,
+        config.publication.name,
+        batch_bytes=config.batch_bytes,
+        fill_s=config.batch_fill_s,
+        failover=config.slot.failover,
+        heartbeat_s=config.heartbeat_s,
+    )
+    return CaptureWorker(
+        settings,
+        log,
+        resolver,
+        epoch=epoch,
+        landed=reports.landed,
+        verify=verify,
+        known=record.knowledge(log),
+        remember=remember,
+        verified=verified,
+        check=store.require_epoch,
+    )
