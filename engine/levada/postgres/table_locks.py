@@ -19,9 +19,11 @@ _NAMED: Final = 3
 # The modes that keep a table from being published or read: those that conflict with SHARE UPDATE EXCLUSIVE, which
 # ALTER PUBLICATION takes. Weaker ones are taken by every query. A prepared transaction has no PID.
 _HOLDERS: Final = """
-SELECT n.nspname, c.relname, l.mode, l.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+SELECT n.nspname, c.relname, s.nspname, r.relname, l.mode, l.pid,
+    coalesce(a.application_name, ''), coalesce(a.state, ''),
     extract(epoch FROM clock_timestamp() - CASE a.state WHEN 'active' THEN a.query_start ELSE a.state_change END)::int
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid) JOIN pg_namespace s ON s.oid = r.relnamespace
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.granted AND l.locktype = 'relation' AND c.relkind IN ('r', 'p') AND l.pid IS DISTINCT FROM pg_backend_pid()
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -33,13 +35,14 @@ ORDER BY a.xact_start NULLS LAST, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TableLock:
-    """A lock on a table. ``pid`` is None for a prepared transaction.
+    """A lock on a table. ``root`` is the table itself unless that is a partition.
 
-    ``state`` is empty and ``seconds`` None if this role may not see the session. ``seconds`` is the age of the running
-    statement, else the time since the last one ended.
+    ``pid`` is None for a prepared transaction. ``state`` is empty and ``seconds`` None if this role may not see the
+    session. ``seconds`` is the age of the running statement, else the time since the last one ended.
     """
 
     table: QualifiedTable
+    root: QualifiedTable
     mode: str
     pid: int | None
     application: str
@@ -69,21 +72,21 @@ def read_table_locks(conn: psycopg.Connection[Any]) -> tuple[TableLock, ...]:
     An ``ACCESS EXCLUSIVE`` lock keeps a table from being read as well.
     """
     rows = conn.execute(_HOLDERS).fetchall()
-    return tuple(TableLock(QualifiedTable(schema, name), *lock) for schema, name, *lock in rows)
+    return tuple(TableLock(QualifiedTable(*row[:2]), QualifiedTable(*row[2:4]), *row[4:]) for row in rows)
 
 
 @contextmanager
 def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable], bool]) -> Iterator[None]:
     """Raise Transient ``table_locked``, with the table and the session, in the place of ``lock_timeout``.
 
-    That one is kept if no lock of a selected table is found any more.
+    That one is kept if no lock of a selected table, or of a partition of one, is found any more.
     """
     try:
         yield
     except Transient as error:
         if error.code != "lock_timeout":
             raise
-        locks = [lock for lock in read_table_locks(conn) if selects(lock.table)]
+        locks = [lock for lock in read_table_locks(conn) if selects(lock.root)]
         if not locks:
             raise
         more = f"; and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
