@@ -329,9 +329,6 @@ def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Data
 
 def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path, db: Database) -> None:
     """Such an engine writes to the store before it makes a slot. That is refused from the first step on."""
-    body = yaml.safe_load(manifest.read_text())
-    body["spec"]["deletionPolicy"] = {"slot": "Delete", "state": "Retain"}
-    manifest.write_text(yaml.safe_dump(body))
     starting = PostgresStore(db.connection, db.name.replace("_", "-"))
     starting.next_epoch()
     assert f"slot levada_{db.name}: there is none" in on(manifest, "cleanup", "--yes").stdout

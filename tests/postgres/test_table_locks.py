@@ -86,7 +86,7 @@ def test_check_names_the_holder(orders: Database, monkeypatch: pytest.MonkeyPatc
     orders.execute("CREATE PUBLICATION p FOR TABLE orders")
     options = connection._OPTIONS.replace("lock_timeout=60s", "lock_timeout=50ms")
     monkeypatch.setattr(connection, "_OPTIONS", options)
-    request = PreflightRequest(slot="s", publication="p", managed=True, selects=lambda table: True)
+    request = PreflightRequest(slot="s", publication="p", managed=True, selects=lambda table: True, copy_tables=1)
     with orders.connect() as other:
         other.execute("BEGIN")
         other.execute("ALTER TABLE orders ADD COLUMN note text")
