@@ -1,14 +1,20 @@
-"""The check before a driver starts in a pod."""
+"""The check before a driver starts in a pod, and the driver's own starts."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.cli.test_commands import levada, manifest_of
+from tests.cli.test_refusals import log_in_as
+from tests.conftest import Database
 
 from levada.cli import pod
 from levada.cli.exits import Exit
-from levada.cli.pod import check_until_right
+from levada.cli.pod import TERMINATION_LOG, Starts, check_until_right
 from levada.postgres.preflight import Problem, Severity
 
 LOGIN = Problem(Severity.ERROR, "source_auth_failed", "no login", "check the password")
@@ -56,3 +62,64 @@ def test_message_fits_into_the_pods_status(tmp_path: Path) -> None:
     log = tmp_path / "log"
     check_until_right(lambda: (Exit.PREFLIGHT, many), log, [], tmp_path)
     assert log.read_bytes().count(b"error: ") == 2
+
+
+def test_each_refused_start_ends_the_container_once(
+    tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal ends the container. The same one at its next start waits, and a corrected Secret is tried there."""
+    monkeypatch.setattr(pod, "_LOOK_S", 0.01)
+
+    def starts() -> Starts:
+        found = Starts([secret], tmp_path, lambda: False)
+        found.begin()
+        return found
+
+    assert not starts().may_try_again("no login")
+    second = starts()
+    (secret / "password").write_text("right")
+    assert second.may_try_again("no login")
+    assert not second.may_try_again("no rights"), "another refusal is not in the status yet"
+    assert not starts().may_try_again("no login")
+    monkeypatch.setattr(pod, "_STAY_S", 0.0)
+    assert not starts().may_try_again("no login"), "an old failure would not count as today's"
+
+
+def test_failure_between_two_refusals_is_not_forgotten(tmp_path: Path) -> None:
+    """After an end for another reason the refusal is new to the status."""
+    assert not Starts([], tmp_path, lambda: False).may_try_again("no login")
+    Starts([], tmp_path, lambda: False)
+    assert not Starts([], tmp_path, lambda: False).may_try_again("no login")
+
+
+def test_driver_in_a_pod_tries_a_changed_secret(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`levada run` that is refused as before stays, and reports what the next content of the Secret leads to."""
+    monkeypatch.setenv(TERMINATION_LOG, str(tmp_path / "termination-log"))
+    (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(manifest_of(db)))
+    command = ("run", tmp_path / "pipeline.yaml", "--secrets", tmp_path / "secrets", "--work-dir", tmp_path / "work")
+    log_in_as(tmp_path, "nobody_one")
+    first = levada(*command)
+    assert (first.exit_code, "nobody_one" in first.output) == (Exit.PREFLIGHT, True)
+    waits = threading.Event()
+    monkeypatch.setattr(Starts, "may_try_again", noted(Starts.may_try_again, waits))
+
+    def correct() -> None:
+        assert waits.wait(60)
+        log_in_as(tmp_path, "nobody_two")
+
+    corrector = threading.Thread(target=correct)
+    corrector.start()
+    second = levada(*command)
+    corrector.join()
+    assert second.exit_code == Exit.PREFLIGHT
+    assert "nobody_two" in second.output
+
+
+def noted(method: Callable[[Starts, str], bool], called: threading.Event) -> Callable[[Starts, str], bool]:
+    """Return the method, which sets the event when it is called."""
+
+    def call(starts: Starts, why: str) -> bool:
+        called.set()
+        return method(starts, why)
+
+    return call

@@ -159,7 +159,7 @@ def check(
     """Look for everything that would keep a pipeline from running; change nothing."""
     from levada.cli.check import check as check_pipeline
     from levada.cli.manifests import folder, read
-    from levada.cli.pod import TERMINATION_LOG, check_until_right
+    from levada.cli.pod import TERMINATION_LOG, check_until_right, mounted
 
     def once() -> tuple[Exit, tuple[Problem, ...]]:
         manifests = read(manifest, secrets, work_dir)
@@ -168,8 +168,7 @@ def check(
     log = os.environ.get(TERMINATION_LOG)
     if not log or secrets is None or work_dir is None:
         return once()[0]
-    mounted = sorted(secrets.iterdir()) if secrets.is_dir() else []
-    return check_until_right(once, Path(log), [manifest.parent, *mounted], work_dir)
+    return check_until_right(once, Path(log), mounted(manifest, secrets), work_dir)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from levada.cli.exits import Exit
 from levada.cli.figures import duration
 from levada.cli.hints import runnable
 from levada.cli.output import console, show_error, working
+from levada.cli.pod import driver_starts
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.cli.waiting import Left, wait_for
@@ -81,10 +82,6 @@ def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit
             end = Exit.TIMED_OUT if signals.received is None else ended_by(signals.received, options)
             console().print(left_words(end, manifests, options), markup=False)
             return end
-        except NeedsOperator as error:
-            if running.begun:
-                raise
-            return refusal(error, options)
 
 
 def refusal(error: NeedsOperator, options: RunOptions) -> Exit:
@@ -105,6 +102,7 @@ class _Run:
         self._memory = MemoryStorage()
         self._pipeline: Pipeline | None = None
         self._renewing = False
+        self._refusal = ""
         self.server = ProgressServer(
             self._progress,
             host=options.host,
@@ -113,18 +111,39 @@ class _Run:
             token=access_token(manifests, options.secrets),
         )
 
-    @property
-    def begun(self) -> bool:
-        """Whether a pipeline was made, so that something may have changed."""
-        return self._pipeline is not None or self._renewing
-
     def run(self) -> Exit:
-        """Check the source, then run one pipeline after another until the end; raise `Left` before there is one."""
+        """Run until the end, which in a pod a refusal that is known is not. Raise `Left` before there is a pipeline."""
+        options = self._options
+        starts = driver_starts(options.manifest, options.secrets, options.work_dir, self._is_over)
+        while True:
+            if starts is not None:
+                starts.begin()
+            end = self._start()
+            if end is not Exit.PREFLIGHT or starts is None or not starts.may_try_again(self._refusal):
+                return end
+            if self._is_over():
+                raise Left
+            for _ in range(2):  # a content is taken up when two looks have found it
+                self._follower.look(lambda _: None)
+
+    def _start(self) -> Exit:
+        try:
+            return self._run()
+        except NeedsOperator as error:
+            if self._pipeline is not None or self._renewing:
+                # Something may have changed.
+                raise
+            self._refusal = str(error)
+            return refusal(error, self._options)
+
+    def _run(self) -> Exit:
+        """Check the source, then run one pipeline after another until the end."""
         options, manifests = self._options, self._follower.running
         config = pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir)
         problems = self._wait_for("checking the source", lambda: check_source(config))
         if refused(problems):
             show_problems(problems)
+            self._refusal = "\n".join(f"{p.message} [{p.code}]" for p in problems)
             return Exit.PREFLIGHT
         while (end := self._until_renewal()) is None:
             pass
@@ -161,6 +180,7 @@ class _Run:
                 self._wait_for("preparing the source", pipeline.start, patience_s=_START_PATIENCE_S)
             except NeedsOperator as error:
                 show_error(error, debug=options.debug)
+                self._pipeline, self._refusal = None, str(error)
                 return Exit.PREFLIGHT
             except Transient as error:
                 if not self._renewing or self._is_over():
