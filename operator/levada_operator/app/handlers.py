@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import kopf
 
+from levada_operator.app.session import FencedSessions
 from levada_operator.app.shell import Shell
 from levada_operator.names import GROUP, VERSION
 from levada_operator.observe.objects import PipelineKey, read_pipeline
@@ -14,12 +15,14 @@ from levada_operator.observe.objects import PipelineKey, read_pipeline
 _CLEANUP_AGAIN_S: Final = 3
 
 
-def register(registry: kopf.OperatorRegistry, shell: Shell) -> None:
-    """Register the handlers of one operator."""
+def register(registry: kopf.OperatorRegistry, shell: Shell, leads: Callable[[], bool]) -> None:
+    """Register the handlers of one operator. kopf writes only while ``leads`` returns True."""
+    sessions = FencedSessions(leads)
 
     @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> Any:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    async def login(**kwargs: Any) -> Any:
+        info = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        return None if info is None else sessions.session(info)
 
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:

@@ -9,6 +9,7 @@ import platform
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -54,16 +55,16 @@ async def operate(config: Config) -> None:
         if await _first(elected, stop) is elected:
             cluster = FencedCluster(ApiServer.connect(), lambda: elector.leads)
             shells.append(Shell(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
-            await _lead(config, shells[0], stop)
+            await _lead(config, shells[0], lambda: elector.leads, stop)
     finally:
         # After the last write, so that the next leader begins where this one has ended.
         await asyncio.to_thread(elector.stop)
         await probes.stop()
 
 
-async def _lead(config: Config, shell: Shell, stop: asyncio.Event) -> None:
+async def _lead(config: Config, shell: Shell, leads: Callable[[], bool], stop: asyncio.Event) -> None:
     registry = kopf.OperatorRegistry()
-    register(registry, shell)
+    register(registry, shell, leads)
     await kopf.operator(
         registry=registry,
         settings=settings(namespaced=bool(config.namespaces)),
@@ -88,6 +89,6 @@ def _identity() -> str:
 
 
 def _end(reason: str) -> None:
-    """End this process without a clean-up. kopf writes too, and whatever is half done, the next leader sees."""
+    """End this process without a clean-up. Whatever is half done, the next leader sees."""
     _log.error("%s; this process ends", reason)
     os._exit(_LOST)

@@ -46,5 +46,10 @@ class FencedCluster:
         self._cluster.delete(kind, namespace, name)
 
     def _check(self) -> None:
-        if not self._leads():
-            raise RequestFailed(0, "nothing is written: another operator may hold the Lease by now")
+        refuse_unless(self._leads())
+
+
+def refuse_unless(leads: bool) -> None:
+    """Raise RequestFailed unless this process leads."""
+    if not leads:
+        raise RequestFailed(0, "nothing is written: another operator may hold the Lease by now")
