@@ -13,6 +13,7 @@ from queue import Queue
 
 from pyspark.sql import SparkSession
 
+from levada.private import private_scratch
 from levada.runtime.resources.spark import spark_session
 
 
@@ -80,3 +81,11 @@ def test_output_of_the_jvm_is_logged(spark: SparkSession) -> None:
     finally:
         logging.getLogger("levada.spark").removeHandler(handler)
     assert (record.levelname, record.getMessage()) == ("ERROR", "Test: hello from the JVM")
+
+
+def test_settings_are_not_on_the_command_line(spark: SparkSession) -> None:
+    """Settings may hold keys. Of what the process list shows to every user, none is a setting."""
+    command = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text().split("\0")
+    assert "org.apache.spark.deploy.SparkSubmit" in command
+    assert not [word for word in command if word == "--conf" or word.startswith("spark.")]
+    assert not list(private_scratch("levada-spark").glob("settings-*"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 from tests.operator.samples import owner
 
-from levada.runtime.resources.spark import _START_NOISE, _properties, _settings
+from levada.runtime.resources.spark import _START_NOISE, _properties, _settings, java_properties
 from levada_operator.desired.spark import spark_properties
 
 
@@ -74,3 +75,12 @@ def test_a_start_with_the_usual_settings_prints_no_warning() -> None:
     known = "SparkConf: Note that spark.local.dir will be overridden by the value set by the cluster manager (via ...)."
     assert _START_NOISE.match(known)
     assert not _START_NOISE.match("SparkConf: The configuration key 'x' has been deprecated")
+
+
+def test_any_setting_can_be_written() -> None:
+    """A value comes back with its spaces, backslashes, line ends and letters of other scripts."""
+    text = java_properties({"spark.key": " a=\\b\n#ü😀 "})
+    assert text.isascii()
+    assert text.count("\n") == 1
+    name, value = (json.loads(f'"{part}"') for part in text.rstrip("\n").split("="))
+    assert (name, value) == ("spark.key", " a=\\b\n#ü😀 ")

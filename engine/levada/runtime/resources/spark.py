@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
-from levada.private import private_scratch
+from levada.private import private_file, private_scratch
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -60,6 +61,7 @@ _PLACES: Final = frozenset(
 )
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 _PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
+_SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
@@ -84,7 +86,7 @@ def spark_session(
             settings = _settings(name, str(cores), memory, {**_properties(), **(conf or {})})
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
-                gateway = None if SparkContext._gateway else _launch_jvm(spark_conf)
+                gateway = None if SparkContext._gateway else _launch_jvm(settings)
                 with _start_errors():
                     _log_lost_updates(SparkContext(conf=spark_conf, gateway=gateway))
         return SparkSession.builder.getOrCreate()
@@ -210,7 +212,8 @@ def _log_lost_updates(context: SparkContext) -> None:
     context._accumulatorServer.handle_error = log  # type: ignore[method-assign]  # pyspark has no setting for it
 
 
-def _launch_jvm(conf: Any) -> Any:
+def _launch_jvm(settings: Mapping[str, str]) -> Any:
+    """Start the JVM with the settings in a file. Every user of the machine can read a command line."""
     from pyspark.java_gateway import launch_gateway
 
     # A pipe of our own: of a JVM that ends before it answers, pyspark hands out neither the process nor its output.
@@ -218,11 +221,40 @@ def _launch_jvm(conf: Any) -> Any:
     output = os.fdopen(reading, errors="replace")
     threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
     try:
-        with _start_errors():
+        with _start_errors(), _submit_arguments(settings):
             streams = {"stdout": writing, "stderr": STDOUT}
-            return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
+            return launch_gateway(None, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
     finally:
         os.close(writing)
+
+
+@contextmanager
+def _submit_arguments(settings: Mapping[str, str]) -> Iterator[None]:
+    """Give spark-submit a private file with the settings. The JVM has read it when pyspark has its answer."""
+    file = private_scratch("levada-spark") / f"settings-{os.getpid()}"
+    before = os.environ.get(_SUBMIT)
+    try:
+        with private_file(file, "w") as out:
+            out.write(java_properties(settings))
+        os.environ[_SUBMIT] = f"--properties-file {shlex.quote(str(file))} {before or 'pyspark-shell'}"
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        if before is None:
+            os.environ.pop(_SUBMIT, None)
+        else:
+            os.environ[_SUBMIT] = before
+
+
+def java_properties(settings: Mapping[str, str]) -> str:
+    """Write settings as java.util.Properties reads them, in ASCII."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be")
+    codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
+    return "".join(chr(c) if chr(c).isascii() and chr(c).isalnum() else f"\\u{c:04x}" for c in codes)
 
 
 @contextmanager
