@@ -44,7 +44,7 @@ def test_the_holder_is_named(orders: Database) -> None:
             "table_locked",
             f"SELECT pg_terminate_backend({other.info.backend_pid})",
         )
-        session = r"\(application report, idle in transaction for \d+ s, ShareLock\)"
+        session = r"\(application report, idle in transaction since \d{4}-\d\d-\d\dT[\d:]{8}Z, ShareLock\)"
         assert re.search(rf"table public\.orders is locked by PID {other.info.backend_pid} {session}", error.message)
         assert publish(orders, lambda table: False).code == "lock_timeout"
         orders.execute(error.hint.partition(": ")[2])

@@ -21,7 +21,8 @@ _NAMED: Final = 3
 _HOLDERS: Final = """
 SELECT n.nspname, c.relname, s.nspname, r.relname, l.mode, l.pid,
     coalesce(a.application_name, ''), coalesce(a.state, ''),
-    extract(epoch FROM clock_timestamp() - CASE a.state WHEN 'active' THEN a.query_start ELSE a.state_change END)::int
+    to_char(CASE a.state WHEN 'active' THEN a.query_start ELSE a.state_change END AT TIME ZONE 'UTC',
+        'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid) JOIN pg_namespace s ON s.oid = r.relnamespace
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -37,8 +38,9 @@ ORDER BY a.xact_start NULLS LAST, 1, 2
 class TableLock:
     """A lock on a table. ``root`` is the table itself unless that is a partition.
 
-    ``pid`` is None for a prepared transaction. ``state`` is empty and ``seconds`` None if this role may not see the
-    session. ``seconds`` is the age of the running statement, else the time since the last one ended.
+    ``pid`` is None for a prepared transaction. ``state`` is empty and ``since`` None if this role may not see the
+    session. ``since`` is when the running statement began, or when the last one ended. It is no age, so that the
+    same trouble has the same message.
     """
 
     table: QualifiedTable
@@ -47,14 +49,14 @@ class TableLock:
     pid: int | None
     application: str
     state: str
-    seconds: int | None
+    since: str | None
 
     def __str__(self) -> str:
         if self.pid is None:
             return f"table {self.table} is locked by a prepared transaction ({self.mode})"
         session = [f"application {self.application}"] if self.application else []
-        if self.state and self.seconds is not None:
-            session.append(f"{self.state} for {self.seconds} s")
+        if self.state and self.since is not None:
+            session.append(f"{self.state} since {self.since}")
         return f"table {self.table} is locked by PID {self.pid} ({', '.join([*session, self.mode])})"
 
     @property
