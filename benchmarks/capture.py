@@ -100,7 +100,7 @@ def capture(server: EmbeddedPostgres, folder: Path, slot: str, end: Lsn, rows: i
     failures: list[BaseException] = []
     resolver = TableResolver(connection, MemoryStore(), PUBLICATION, failed=lambda table, error: failures.append(error))
     worker = CaptureWorker(
-        CaptureSettings(connection, slot, PUBLICATION), log, resolver, epoch=1, landed=lambda manifest: None
+        CaptureSettings(connection, slot, PUBLICATION), log, resolver, epoch=1, segment_staged=lambda manifest: None
     )
     stop = threading.Event()
     # The run itself is in this thread, as in the engine; this one only looks when it is done.

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Database
 
 from levada.capture import CapturePosition, CaptureSettings, CaptureWorker, TableResolver
-from levada.capture.history import Known
+from levada.capture.history import KnownSource
 from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
@@ -37,14 +37,14 @@ class Capture:
         self.staging = Staging.open(str(folder), durable=durable)
         self.log = SegmentLog(self.staging, "shop")
         self.store: PipelineStore = MemoryStore()
-        self.landed: list[Manifest] = []
+        self.segments: list[Manifest] = []
         self.failures: list[tuple[TableId, LevadaError]] = []
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self.epoch = 0
         self.ddl_messages = ddl_messages
-        self.known = Known()
-        self.keeping: Callable[[], None] = lambda: None
+        self.known = KnownSource()
+        self.persisting: Callable[[], None] = lambda: None
         self.worker = self.new_worker()
 
     def prepare(self) -> None:
@@ -71,35 +71,35 @@ class Capture:
             failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
         )
-        told = CaptureSettings(
+        capture_settings = CaptureSettings(
             self.db.connection,
             self.slot,
             PUBLICATION,
             **{"fill_s": 0.05, "heartbeat_s": 0.0, "idle_s": 0.0, **settings},
         )
         self.worker = CaptureWorker(
-            told,
+            capture_settings,
             self.log,
             resolver,
             epoch=self.epoch,
-            landed=self.landed.append,
+            segment_staged=self.segments.append,
             known=self.known,
             verify=verify,
-            remember=self.remember,
+            persist_ack=self.persist_ack,
             check=check,
             clock=clock,
         )
         return self.worker
 
-    def remember(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
-        """Return what keeps a position that the slot gets, as the store does."""
+    def persist_ack(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+        """Return a function that persists the acknowledged position, as the store does."""
 
-        def keep() -> None:
-            self.keeping()
+        def persist() -> None:
+            self.persisting()
             if lsn > self.known.staged:
-                self.known = Known(staged=lsn, witness=witness, acknowledged=lsn)
+                self.known = KnownSource(staged=lsn, witness=witness, acknowledged=lsn)
 
-        return keep
+        return persist
 
     @contextmanager
     def running(self) -> Iterator[CaptureWorker]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from levada.capture.history import Known, SessionPlan, plan_session, require_witness
+from levada.capture.history import KnownSource, SessionPlan, plan_session, require_witness
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.server import ServerIdentity, ServerState, parse_switches
 from levada.postgres.slots import SlotStatus
@@ -30,7 +30,7 @@ SLOT = SlotStatus(
 )
 SERVER = ServerState(IDENTITY, Lsn(1000), False, {}, SLOT)
 WITNESS = Witness(Lsn(180), 740, 1_000_000)
-KNOWN = Known(staged=Lsn(200), witness=WITNESS, acknowledged=Lsn(150), since=Lsn(40), identity=IDENTITY)
+KNOWN = KnownSource(staged=Lsn(200), witness=WITNESS, acknowledged=Lsn(150), since=Lsn(40), identity=IDENTITY)
 
 
 def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | None = None, **fields: Any) -> ServerState:
@@ -42,7 +42,7 @@ def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | Non
 @pytest.mark.parametrize(
     ("known", "now", "plan"),
     [
-        pytest.param(Known(), SERVER, SessionPlan(Lsn(100), None), id="a first start begins at the slot"),
+        pytest.param(KnownSource(), SERVER, SessionPlan(Lsn(100), None), id="a first start begins at the slot"),
         pytest.param(KNOWN, SERVER, SessionPlan(Lsn(200), Lsn(100)), id="a slot behind is verified"),
         pytest.param(
             KNOWN,
@@ -73,7 +73,7 @@ def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | Non
         ),
     ],
 )
-def test_a_session_begins(known: Known, now: ServerState, plan: SessionPlan) -> None:
+def test_a_session_begins(known: KnownSource, now: ServerState, plan: SessionPlan) -> None:
     """A server that has what was read from it is streamed from, after a comparison where WAL is sent again."""
     assert plan_session(known, now, "levada_shop", "shop") == plan
 
@@ -123,7 +123,7 @@ def test_a_session_begins(known: Known, now: ServerState, plan: SessionPlan) -> 
             id="a timeline back",
         ),
         pytest.param(KNOWN, replace(SERVER, slot=None), SlotLost, "slot_missing", id="no slot"),
-        pytest.param(Known(), replace(SERVER, slot=None), SlotLost, "slot_missing", id="no slot at first"),
+        pytest.param(KnownSource(), replace(SERVER, slot=None), SlotLost, "slot_missing", id="no slot at first"),
         pytest.param(
             KNOWN, server(slot={"wal_status": "lost"}), SlotLost, "slot_lost", id="a slot whose WAL is removed"
         ),
@@ -142,7 +142,7 @@ def test_a_session_begins(known: Known, now: ServerState, plan: SessionPlan) -> 
         ),
     ],
 )
-def test_a_session_is_refused(known: Known, now: ServerState, kind: type[LevadaError], code: str) -> None:
+def test_a_session_is_refused(known: KnownSource, now: ServerState, kind: type[LevadaError], code: str) -> None:
     """A server that may lack changes that the tables need, or have others, is not streamed from."""
     with pytest.raises(kind) as refused:
         plan_session(known, now, "levada_shop", "shop")
@@ -166,7 +166,7 @@ def test_a_session_is_refused(known: Known, now: ServerState, kind: type[LevadaE
     ],
 )
 def test_the_wal_that_is_sent_again_is_the_same(
-    known: Known, verify_from: int, found: Witness | None, same: bool
+    known: KnownSource, verify_from: int, found: Witness | None, same: bool
 ) -> None:
     """The last transaction sent again is the one staged last; none is sent where none was; nothing else will do."""
     if same:

@@ -90,7 +90,7 @@ def test_a_replay_makes_the_same_versions(capture: Capture, db: Database, tmp_pa
         c.execute("INSERT INTO a VALUES (1, 1, 'one')")
         capture.catch_up()
     first = capture.new_worker()
-    first._landed = fail
+    first._segment_staged = fail
     with capture.running(), db.connect() as c:
         with c.transaction():
             c.execute("INSERT INTO a VALUES (2, 2, 'two')")
@@ -99,7 +99,7 @@ def test_a_replay_makes_the_same_versions(capture: Capture, db: Database, tmp_pa
             c.execute("ALTER TABLE a ADD v int")
             c.execute("INSERT INTO a VALUES (4, 4, 'four', 4, 4)")
         capture.until(lambda: capture.error is not None)
-    [lost] = [m for m in capture.log.list() if m not in capture.landed]
+    [lost] = [m for m in capture.log.list() if m not in capture.segments]
     capture.log.remove(lost)
     known = capture.store.get_table_schemas()
     capture.new_worker()

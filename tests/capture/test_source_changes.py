@@ -87,7 +87,7 @@ def test_the_newest_segments_are_lost(capture: Capture, db: Database) -> None:
     with capture.running():
         for n in range(3):
             db.execute("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
-            capture.until(lambda n=n: len(capture.landed) > n)  # type: ignore[misc]  # bound
+            capture.until(lambda n=n: len(capture.segments) > n)  # type: ignore[misc]  # bound
     for manifest in capture.log.list()[1:]:
         capture.log.remove(manifest)
     capture.new_worker(idle_s=1000.0)
@@ -110,14 +110,14 @@ def test_a_store_that_is_away_keeps_no_change_waiting(capture: Capture, db: Data
     capture.prepare()
     capture.new_worker(idle_s=1000.0)
     with capture.running():
-        capture.keeping = wait
+        capture.persisting = wait
         for n in range(3):
             db.execute("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
-            capture.until(lambda n=n: len(capture.landed) > n)  # type: ignore[misc]  # bound
+            capture.until(lambda n=n: len(capture.segments) > n)  # type: ignore[misc]  # bound
         away.set()
     assert capture.error is None
-    assert capture.confirmed() >= capture.landed[-1].end_lsn
-    assert capture.known.staged >= capture.landed[-1].end_lsn
+    assert capture.confirmed() >= capture.segments[-1].end_lsn
+    assert capture.known.staged >= capture.segments[-1].end_lsn
 
 
 def test_a_paused_engine_that_was_superseded_stages_nothing(capture: Capture, db: Database) -> None:

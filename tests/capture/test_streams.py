@@ -199,7 +199,7 @@ def test_the_last_change_of_a_large_transaction_says_so(
 ) -> None:
     """A transaction that is decoded in several slices has one last change, also where the cut is before its COMMIT."""
     monkeypatch.setattr("levada.capture.wal.SLICE_MESSAGES", 3)
-    monkeypatch.setattr("levada.capture.gather.SLICE_MESSAGES", 3)
+    monkeypatch.setattr("levada.capture.message_buffer.SLICE_MESSAGES", 3)
     with capture.live() as stream:
         for first in range(0, 60, 10):
             insert_ids(db, first, first + first // 10)

@@ -44,7 +44,7 @@ def test_every_kind_of_change_lands(capture: Capture, db: Database) -> None:
     assert capture.rows("skipped") == []
     unchanged = [r for r in capture.rows("a") if r["_levada_unchanged"]]
     assert len(unchanged) == 4
-    assert capture.log.list() == tuple(capture.landed)
+    assert capture.log.list() == tuple(capture.segments)
 
 
 def test_what_is_rolled_back_does_not_land(capture: Capture, db: Database) -> None:
@@ -75,11 +75,11 @@ def test_the_slot_follows_what_is_durable(capture: Capture, db: Database) -> Non
         db.execute("INSERT INTO a VALUES (1)")
         head = capture.catch_up()
         capture.until(lambda: capture.confirmed() >= head)
-        segments = len(capture.landed)
+        segments = len(capture.segments)
         db.execute("CREATE TABLE skipped AS SELECT generate_series(1, 1000) AS id")
         later = capture.catch_up()
         capture.until(lambda: capture.confirmed() >= later)
-    assert len(capture.landed) == segments == 1
+    assert len(capture.segments) == segments == 1
     assert capture.worker.position.acknowledged_lsn is not None
 
 
@@ -96,11 +96,11 @@ def test_scratch_waits_for_apply(db: Database, tmp_path: Path) -> None:
         assert worker.position.acknowledged_lsn == before
         worker.applied(Lsn(before + 1))
         assert worker.position.acknowledged_lsn is not None
-        assert capture.landed[-1].end_lsn > before + 1
-        worker.applied(capture.landed[-1].end_lsn)
+        assert capture.segments[-1].end_lsn > before + 1
+        worker.applied(capture.segments[-1].end_lsn)
         head = capture.catch_up()
         capture.until(lambda: capture.confirmed() >= head)
-    assert capture.confirmed() >= capture.landed[-1].end_lsn
+    assert capture.confirmed() >= capture.segments[-1].end_lsn
 
 
 def test_scratch_that_is_lost_is_captured_again(db: Database, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
         capture.until(lambda: not capture.alive)
     assert isinstance(capture.error, Transient)
     assert [f for m in capture.log.list() for f in m.files if f.table == capture.table("a")] == []
-    assert {m.name for m in capture.log.list()} == {m.name for m in capture.landed}
+    assert {m.name for m in capture.log.list()} == {m.name for m in capture.segments}
     capture.new_worker()
     with capture.running():
         capture.catch_up()
@@ -187,7 +187,7 @@ def test_a_large_transaction_needs_little_memory(capture: Capture, db: Database)
         SegmentWriter.add = original  # type: ignore[method-assign]  # as it was
     assert max(held) < 8 << 20
     assert len(held) > 10
-    [large] = [m for m in capture.landed if capture.table("a") in m.tables]
+    [large] = [m for m in capture.segments if capture.table("a") in m.tables]
     assert (large.transactions, large.total_rows) == (1, 200_000)
     assert capture.column("a", "id") == list(range(1, 200_001))
 
@@ -218,7 +218,7 @@ def test_a_heartbeat_moves_a_quiet_slot(capture: Capture, db: Database) -> None:
     before = capture.confirmed()
     with capture.running():
         capture.until(lambda: capture.confirmed() > before + 500)
-    assert capture.landed == []
+    assert capture.segments == []
 
 
 def test_a_busy_slot_is_transient(capture: Capture, db: Database) -> None:
@@ -266,12 +266,12 @@ def test_a_segment_whose_end_is_not_known_is_handed_on(
         db.execute("INSERT INTO a VALUES (1)")
         capture.until(lambda: not capture.alive)
     assert isinstance(capture.error, Transient)
-    assert capture.landed == []
+    assert capture.segments == []
     with capture.running():
         db.execute("INSERT INTO a VALUES (2)")
         capture.catch_up()
     assert capture.column("a", "id") == [1, 2]
-    assert capture.log.list() == tuple(capture.landed)
+    assert capture.log.list() == tuple(capture.segments)
 
 
 def test_a_lost_slot_is_told(capture: Capture, db: Database) -> None:
@@ -291,13 +291,13 @@ def test_tables_are_verified_before_each_session(capture: Capture) -> None:
     def verify() -> None:
         if away:
             raise Transient("source_unreachable", "the catalog cannot be read")
-        verified.append(len(capture.landed))
+        verified.append(len(capture.segments))
 
     worker = capture.new_worker(verify)
     capture.db.execute("INSERT INTO t VALUES (1)")
     with capture.running():
         capture.until(lambda: capture.error is not None)
-    assert capture.landed == []
+    assert capture.segments == []
     away = False
     with capture.running():
         capture.catch_up()

@@ -1,6 +1,7 @@
-"""WAL to segments to an acknowledged slot; and the same stream as change events for library users.
+"""Reads the WAL into staged segments and acknowledges the slot.
 
-Applying what was captured is `levada.apply`'s work; capture never waits for it.
+Offers the same stream as change events to library users. `levada.apply` applies the segments. Capture never waits for
+it.
 """
 
 from levada.capture.acks import Ack, AckTracker

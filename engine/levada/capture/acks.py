@@ -1,4 +1,4 @@
-"""Confirmations in any order to one position that may be acknowledged: the end of an unbroken prefix. Pure."""
+"""Turns confirmations, which come in any order, into the one LSN that may be acknowledged to the slot. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from levada.values import Lsn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ack:
-    """Confirms one change, or one batch, once its effect is durable. From any thread, in any order, more than once.
+    """Confirms one change, or one batch, once its effect is durable.
 
-    An ack belongs to its stream. A change whose ack is dropped, or confirmed after its stream was closed, comes again
-    in the next stream.
+    Acks may be confirmed from any thread, in any order, and more than once. An ack belongs to its stream. If it is
+    dropped, or confirmed only after the stream was closed, the next stream sends the change again.
     """
 
     _confirm: Callable[[], None]
@@ -32,10 +32,10 @@ class _Entry:
 
 
 class AckTracker:
-    """Hands out acks in the stream's order, and tells the highest LSN before which nothing is unconfirmed.
+    """Creates acks in the stream's order, and computes the highest LSN below which every change is confirmed.
 
-    Only an entry at the end of a transaction releases an LSN: acknowledging part of one would lose the rest. ``moved``
-    is called with each new position, in ascending order, from the thread that confirmed.
+    The position only moves to the end of a transaction, because acknowledging a part of one would lose the rest.
+    ``moved`` is called with each new position, in ascending order, from the thread that confirmed.
     """
 
     def __init__(self, start: Lsn, moved: Callable[[Lsn], None]) -> None:
@@ -46,18 +46,24 @@ class AckTracker:
 
     @property
     def position(self) -> Lsn:
-        """Return the LSN up to which everything is confirmed."""
+        """Return the LSN below which every change is confirmed."""
         return self._position
 
     def change(self, end_lsn: Lsn | None = None) -> Ack:
-        """Register the next change, or batch; ``end_lsn`` is the end of the COMMIT if it is a transaction's last."""
+        """Register the next change, or batch, and return its ack.
+
+        ``end_lsn`` is the end of the COMMIT record if the change is the last of its transaction, otherwise None.
+        """
         entry = _Entry(end_lsn, confirmed=False)
         with self._lock:
             self._entries.append(entry)
         return Ack(lambda: self._confirm(entry))
 
     def progress(self, lsn: Lsn) -> None:
-        """Register that nothing more comes below ``lsn``, outside of a transaction; itself it is confirmed."""
+        """Register that no further change commits below ``lsn``.
+
+        It needs no ack. Do not call it inside a transaction.
+        """
         with self._lock:
             self._entries.append(_Entry(lsn, confirmed=True))
             self._advance()

@@ -1,9 +1,9 @@
-"""Whether the server still has the history that was staged from it. `plan_session` is pure.
+"""Verifies that the server still has the history that was staged from it. `plan_session` is pure.
 
-The engine trusts a server's LSNs only after three questions. Is it the same server? Is the slot where the engine left
-it? Does the WAL that the slot sends again hold the transactions that the engine has staged? A crash of the server puts
-the slot back to an older position, because a logical slot saves it lazily. So does a restored volume, after which the
-WAL holds other transactions at the same LSNs. The `Witness` tells the two apart.
+The engine trusts a server's LSNs only after three checks. It must be the same server. The slot must not be past the
+last acknowledged LSN. The WAL that the slot sends again must contain the transactions that were staged. A crash of the
+server moves the slot back, because PostgreSQL saves the position of a logical slot lazily. A restored volume moves it
+back too, but then the WAL has other transactions at the same LSNs. The `Witness` distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _NOWHERE: Final = Lsn(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The engine's knowledge of its source before a session of the stream.
+class KnownSource:
+    """The recorded state of the source before a session of the stream.
 
-    Every change that commits below ``staged`` is staged or applied, and ``witness`` is the last transaction there. It
-    is None if there was none since the position ``since``. ``acknowledged`` is the highest position that the slot may
-    have from the engine. ``identity`` is the server that was verified last, None before the first session.
+    Every change that commits below ``staged`` is staged or applied. ``witness`` is the last transaction below
+    ``staged``, or None if there was none after the LSN ``since``. ``acknowledged`` is the highest LSN that the engine
+    may have acknowledged to the slot. ``identity`` is the server that was verified last, or None before the first
+    session.
     """
 
     staged: Lsn = _NOWHERE
@@ -43,23 +44,26 @@ class Known:
 
     @property
     def highest(self) -> Lsn:
-        """Return the highest position that the engine has seen of the server."""
+        """Return the highest LSN that the engine has staged or acknowledged."""
         return max(self.staged, self.acknowledged)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """A session that may begin. ``verify_from`` is set if WAL from there to ``start`` must be compared first."""
+    """The start LSN of a session.
+
+    If ``verify_from`` is set, the WAL between it and ``start`` must be compared first.
+    """
 
     start: Lsn
     verify_from: Lsn | None
 
 
-def plan_session(known: Known, server: ServerState, slot: str, database: str) -> SessionPlan:
-    """Return where to stream from.
+def plan_session(known: KnownSource, server: ServerState, slot: str, database: str) -> SessionPlan:
+    """Return the LSN to stream from, and the WAL to compare before.
 
-    Raise SlotLost ``source_changed`` for another server, or one whose data is from another history. Raise SlotLost
-    ``slot_missing`` or ``slot_lost`` for a slot that no longer has all changes. Raise NeedsOperator ``slot_foreign``,
+    Raise SlotLost ``source_changed`` if it is another server, or has another history. Raise SlotLost
+    ``slot_missing`` or ``slot_lost`` if the slot no longer has every change. Raise NeedsOperator ``slot_foreign``,
     and Transient ``source_behind`` for a standby that has not replayed its WAL yet.
     """
     _require_same_server(known, server)
@@ -77,27 +81,27 @@ def plan_session(known: Known, server: ServerState, slot: str, database: str) ->
     return SessionPlan(max(confirmed, known.staged), verify_from)
 
 
-def require_own_position(known: Known, status: SlotStatus) -> None:
-    """Raise SlotLost ``slot_lost`` if the slot is further than the engine has acknowledged."""
+def require_own_position(known: KnownSource, status: SlotStatus) -> None:
+    """Raise SlotLost ``slot_lost`` if the slot is past every LSN that the engine acknowledged."""
     confirmed = status.confirmed_flush_lsn or Lsn(0)
     if known.highest and confirmed > known.highest:
         raise SlotLost(
             "slot_lost",
             f"slot {status.name} is at {confirmed}, but Levada has acknowledged no more than {known.highest}:"
-            " another consumer advanced it or made it again, and the changes between are lost",
+            " another consumer advanced or recreated it, and the changes between are lost",
             hint=RESYNC_ALL,
         )
 
 
-def require_witness(known: Known, verify_from: Lsn, found: Witness | None) -> None:
+def require_witness(known: KnownSource, verify_from: Lsn, found: Witness | None) -> None:
     """Raise SlotLost ``source_changed`` unless ``found`` is the transaction that was staged last.
 
-    ``found`` is the last transaction that the server sends again between ``verify_from`` and what is staged.
+    ``found`` is the last transaction that the server sends again between ``verify_from`` and ``known.staged``.
     """
     witness = known.witness
     expected = witness if witness is not None and witness.commit_lsn >= verify_from else None
     if witness is None and found is not None and found.commit_lsn < known.since:
-        # Sent to an earlier engine, of which nothing depends any more.
+        # An earlier engine staged this transaction, and no table depends on it any more.
         return
     if found != expected:
         raise _changed(
@@ -107,7 +111,10 @@ def require_witness(known: Known, verify_from: Lsn, found: Witness | None) -> No
 
 
 def last_transaction(stream: ReplicationStream, until: Lsn, stopped: Callable[[], bool]) -> Witness | None:
-    """Return the last transaction of the stream that commits below ``until``; acknowledge nothing."""
+    """Return the last transaction of the stream that commits below ``until``, or None. Acknowledge nothing.
+
+    Raise Transient ``stopping`` if ``stopped`` returns True before the stream reaches ``until``.
+    """
     scan = TransactionScan()
     last: Witness | None = None
     while True:
@@ -118,19 +125,21 @@ def last_transaction(stream: ReplicationStream, until: Lsn, stopped: Callable[[]
         if beyond or (idle is not None and idle >= until and not scan.in_transaction):
             return last
         if stopped():
-            raise Transient("stopping", "the pipeline stops before the source was verified")
+            raise Transient("stopping", "the pipeline is stopping, and the source is not verified yet")
 
 
-def _require_same_server(known: Known, server: ServerState) -> None:
+def _require_same_server(known: KnownSource, server: ServerState) -> None:
     before, now = known.identity, server.identity
     if before is None:
         return
     if before.system_id != now.system_id:
-        raise _changed(f"its system identifier is {now.system_id}, that of the tables' source is {before.system_id}")
+        raise _changed(f"its system identifier is {now.system_id}, but the tables were copied from {before.system_id}")
     if before.database_oid != now.database_oid:
-        raise _changed(f"its database has the OID {now.database_oid}, the tables' database had {before.database_oid}")
+        raise _changed(
+            f"its database has the OID {now.database_oid}, but the tables were copied from OID {before.database_oid}"
+        )
     if now.timeline < before.timeline:
-        raise _changed(f"it is on timeline {now.timeline}, and was on timeline {before.timeline} before")
+        raise _changed(f"it is on timeline {now.timeline}, but was on timeline {before.timeline} before")
     if now.timeline > before.timeline:
         switch = server.switches.get(before.timeline)
         if switch is None:
@@ -138,16 +147,16 @@ def _require_same_server(known: Known, server: ServerState) -> None:
         if switch < known.highest:
             raise _changed(
                 f"timeline {before.timeline} ended at {switch}, but WAL up to {known.highest} was read from it:"
-                " the failover lost transactions that the tables have"
+                " the failover lost transactions that are in the tables"
             )
 
 
-def _require_wal(known: Known, server: ServerState) -> None:
+def _require_wal(known: KnownSource, server: ServerState) -> None:
     if server.wal_end >= known.highest:
         return
     text = f"its WAL ends at {server.wal_end}, but WAL up to {known.highest} was read from it before"
     if server.in_recovery:
-        raise Transient("source_behind", f"the source is a standby that replays its WAL: {text}")
+        raise Transient("source_behind", f"the source is a standby that has not replayed its WAL yet: {text}")
     raise _changed(text)
 
 

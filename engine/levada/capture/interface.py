@@ -1,4 +1,4 @@
-"""Change capture for library users: the contract of any mechanism, independent of the database behind it."""
+"""Interfaces of change capture for library users. They do not depend on the database or its mechanism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Continuity(StrEnum):
     """Whether changes may be missing before a resume point."""
 
     RESUMED = "Resumed"
-    """The resume point is where this mechanism left it. Nothing is missing."""
+    """The resume point is unchanged since this mechanism last moved it. No change is missing."""
     FRESH = "Fresh"
     """The resume point is new, or another consumer moved it. Take a snapshot: earlier changes are not in the stream."""
 
@@ -44,19 +44,20 @@ class Change:
 class ChangeStream(Iterator[Change], ABC):
     """Changes in commit order, transaction by transaction. One thread reads them, as changes or as batches.
 
-    The stream is its own iterator: a loop that is left goes on where it was. Reading the same stream as changes and
-    then as batches raises NeedsOperator ``stream_read_otherwise``. A stream that has failed raises its error again.
+    The stream is its own iterator, so a new loop continues after the last change that was read. Reading the same stream
+    as changes and then as batches raises NeedsOperator ``stream_read_otherwise``. A stream that failed raises the same
+    error on every later read.
     """
 
     continuity: Continuity = Continuity.FRESH
-    """Whether changes may be missing before this stream. Fresh unless the mechanism knows better."""
+    """Whether changes may be missing before this stream. The default, Fresh, is the safe one."""
 
     @abstractmethod
     def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
-        """Return an iterator over Arrow columns of whole transactions, with the ack that confirms them.
+        """Return an iterator over batches of whole transactions as Arrow columns, each with the ack that confirms it.
 
-        Calling it again goes on after the last batch. A transaction too large for memory comes in several batches, of
-        which the last one alone is not ``in_transaction``.
+        A second call continues after the last batch that was read. A transaction that is too large for memory is split
+        into several batches. ``in_transaction`` is True for all of them except the last.
         """
 
     @abstractmethod
@@ -65,7 +66,7 @@ class ChangeStream(Iterator[Change], ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the stream holds, without delay. Closing it twice is not an error."""
+        """Release the connection and the slot immediately. A second call has no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -75,63 +76,64 @@ class ChangeStream(Iterator[Change], ABC):
 
 
 class EmptyStream(ChangeStream):
-    """No changes: the snapshot of a mechanism that has none."""
+    """A stream without changes, for mechanisms that take no snapshot."""
 
     def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
-        """Yield nothing."""
+        """Return an empty iterator."""
         return iter(())
 
     def __next__(self) -> Change:
         raise StopIteration
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, as there is no resource to release."""
 
 
 class ChangeCapture(ABC):
-    """A source of changes. It keeps its own resume point: no position crosses this interface."""
+    """A source of changes. It stores its own resume point, so no method takes or returns a position."""
 
     @abstractmethod
     def live(self) -> ChangeStream:
-        """Resume from the mechanism's durable point and wait for changes without end.
+        """Return an endless stream of changes that starts at the durable resume point.
 
-        What is confirmed is never sent again. What is not confirmed is sent again by the next stream.
+        Confirmed changes are never sent again. The next stream sends unconfirmed changes again.
         """
 
     def prepare(self) -> Continuity:
-        """Make the resume point if there is none: changes from here on are in the next `live` stream.
+        """Create the resume point if there is none. The next `live` stream has every change committed after it.
 
-        Call it before the first snapshot. The answer is Fresh if changes before the resume point may be missing, so
-        that a snapshot is needed. Whether an earlier snapshot was completed is for the caller to remember.
+        Call this before the first snapshot. Return Fresh if changes before the resume point may be missing, so that a
+        snapshot is needed. The caller keeps track of whether an earlier snapshot was completed.
         """
         return Continuity.FRESH
 
     def snapshot(self, tables: Sequence[QualifiedTable]) -> ChangeStream:
-        """Return the tables' current rows as inserts.
+        """Return the tables' current rows as a finite stream of inserts.
 
-        The stream is finite and has no mark at its end. Its acks move nothing. `prepare` comes first, so a change made
-        while the snapshot is read is in the next `live` stream, and may be in the snapshot as well.
+        Its acks do not move the resume point. Call `prepare` first. A change that is made while the snapshot is read is
+        then in the next `live` stream, and may be in the snapshot as well.
         """
         return EmptyStream()
 
     def lag(self) -> int | None:
-        """Return the bytes between the durable resume point and the source's head, None before there is such a point.
+        """Return the bytes between the durable resume point and the end of the source's WAL.
 
-        Uses a short connection of its own.
+        Return None if there is no resume point yet. The method opens its own short-lived connection.
         """
         return None
 
 
 class CaptureProvisioning(ABC):
-    """The source's own settings that decide which changes it sends."""
+    """Settings of the source that decide which changes it sends, such as a publication."""
 
     @abstractmethod
     def inspect_coverage(self, required: AbstractSet[QualifiedTable]) -> CoverageReport:
-        """Compare the tables that the source sends with those that are required. Change nothing."""
+        """Compare the tables that the source sends with the required ones, without changing anything."""
 
     @abstractmethod
     def ensure_coverage(self, required: AbstractSet[QualifiedTable], *, manage: bool) -> CoverageReport:
-        """Close the gap where ``manage`` and the source allow it. Return the report from *before* that.
+        """Add missing tables if ``manage`` is True and the source permits it.
 
-        Not being allowed is a warning with the SQL to run, not an error.
+        Return the report from *before* the change. If the source does not permit it, log a warning with the SQL to run
+        instead of raising.
         """

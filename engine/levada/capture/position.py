@@ -1,4 +1,4 @@
-"""How far capture is, as others see it."""
+"""The progress of capture, as the status and the metrics report it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _NOWHERE: Final = Lsn(0)
 
 @dataclass(frozen=True, slots=True)
 class CapturePosition:
-    """A snapshot of capture's progress; counts are of this process. LSNs are None before the first stream is open.
+    """Capture's progress at one moment. Counts start at 0 in each process.
 
-    ``received_lsn``: how far the server has sent, whether it had changes or not. ``staged_lsn``: every change that is
-    committed below it is in a segment whose manifest was handed on. ``acknowledged_lsn``: what the slot was told.
-    ``open_rows`` and ``open_bytes`` are in the segment that is being written.
+    ``received_lsn`` is the position up to which the server has sent its WAL, with or without changes, and
+    ``acknowledged_lsn`` is the last LSN acknowledged to the slot. Both are None before the first stream is open. Every
+    change that commits below ``staged_lsn`` is in a segment whose manifest was reported. ``open_rows`` and
+    ``open_bytes`` count the segment that is being written.
     """
 
     received_lsn: Lsn | None = None
@@ -29,4 +30,4 @@ class CapturePosition:
     open_rows: int = 0
     open_bytes: int = 0
     witness: Witness | None = None
-    """The last transaction below ``staged_lsn`` that the stream had, with or without changes of a table."""
+    """The last transaction in the stream that commits below ``staged_lsn``, even if it changed no replicated table."""

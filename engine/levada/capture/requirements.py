@@ -1,4 +1,4 @@
-"""The checks of a source that come before anything is made there."""
+"""Checks of a source before the publication and the slot are created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from levada.postgres.slots import inspect_slot, validate_slot
 from levada.values import QualifiedTable
 
 _READERS_PROBLEMS: Final = frozenset({"select_privilege_missing", "row_security"})
-"""Problems of those who read rows. The stream needs neither."""
+"""Problems that matter only to a snapshot, because the replication stream does not need SELECT."""
 
 
 def require_source(
@@ -33,10 +33,11 @@ def require_source(
     manage: bool,
     read: AbstractSet[QualifiedTable] = frozenset(),
 ) -> None:
-    """Raise unless a stream of these tables, and a snapshot of ``read``, can be opened. Change nothing.
+    """Raise unless a stream of ``required`` and a snapshot of ``read`` can be opened. Change nothing.
 
-    SlotLost ``slot_lost``, NeedsOperator ``slot_foreign``, ``publication_missing``, ``publication_incomplete``,
-    ``table_not_published`` or what the preflight finds.
+    ``manage`` is True if the caller may create or extend the publication. Raise SlotLost ``slot_lost``. Raise
+    NeedsOperator ``slot_foreign``, ``publication_missing``, ``publication_incomplete``, ``table_not_published``, or
+    with the problems that the preflight finds.
     """
     status = inspect_slot(connection, slot)
     if status is not None:
@@ -60,7 +61,7 @@ def require_source(
 def table_not_published(
     connection: psycopg.Connection[Any], publication: str, missing: Sequence[QualifiedTable]
 ) -> NeedsOperator:
-    """Return the error for tables that the stream would not have."""
+    """Return the error for tables that are not in the publication."""
     _, unidentified = leave_out_unidentified(connection, publication, set(missing))
     return NeedsOperator(
         "table_not_published",

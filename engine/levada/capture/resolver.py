@@ -1,4 +1,4 @@
-"""Which version of a table the stream's rows are: what RELATION tells, with the attnums that it does not tell."""
+"""Resolves the table version of each row in the stream. Adds the attnums that RELATION messages do not contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psycopg
 
-from levada.capture.matching import match_columns, same_look
+from levada.capture.attnums import match_columns, same_columns
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
@@ -30,26 +30,29 @@ from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, Ta
 _log = logging.getLogger(__name__)
 
 _VERSIONS_IN_A_COMMIT: Final = 24
-"""Versions after the first of one transaction count on from its LSN: a commit record is longer than this, so none of
-the numbers is another transaction's."""
+"""The length, in bytes, of the LSN range for the version numbers of one transaction.
+
+The first version has the commit's LSN as its number, and later ones count up from there. A commit record is longer than
+this, so the range never contains the commit of another transaction."""
 
 _WARN_EVERY_S: Final = 60.0
-"""How often messages that the trigger did not write are logged: a role can write millions of them."""
+"""The minimum interval, in seconds, of log entries on forged messages. Any role could write millions of them."""
 
 Failed = Callable[[TableId, LevadaError], None]
 
 
 class TableResolver(SchemaResolver):
-    """Keeps each table's version in step with the stream, and new versions in the store. For one thread.
+    """Tracks the current version of each table in the stream, and writes new versions to the store. For one thread.
 
-    ``selects`` tells whether a table that has no version yet is replicated; one that has stays so under any name.
-    Where the source announces every ALTER TABLE in the stream by its trigger, a RELATION that looks as before *is* as
-    before, and is not compared with the catalog. `levada.postgres.seal` says when that can be relied on.
+    ``selects`` returns True if a table without a version is to replicate. A table with a version is replicated under
+    any name. If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
+    changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    A table whose change cannot be understood is told to ``failed``, and its rows are left out from there on: only a new
-    copy brings it back, after `begin_session`. Nothing is staged before ``failed`` returns, so it must have recorded
-    the failure by then. ``altered`` is called with each announced change of a table that has a version, with the
-    message's LSN and its transaction's ID. ``look`` is called where a RELATION shows that a table's catalog changed.
+    ``failed`` is called for a table whose schema change cannot be resolved. Later rows of that table are skipped until
+    the next `begin_session`, and the table needs a resync. ``failed`` must record the failure before it returns,
+    because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
+    version, with the message's LSN and the transaction's ID. ``catalog_changed`` is called if a RELATION shows that the
+    catalog entry of a table changed.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class TableResolver(SchemaResolver):
         excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         altered: Callable[[DdlMessage, Lsn, int], None] = lambda ddl, lsn, xid: None,
-        look: Callable[[], None] = lambda: None,
+        catalog_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._store = store
@@ -73,7 +76,7 @@ class TableResolver(SchemaResolver):
         self._excluded_columns = excluded_columns
         self._policy = policy
         self._altered = altered
-        self._look = look
+        self._catalog_changed = catalog_changed
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -85,23 +88,23 @@ class TableResolver(SchemaResolver):
 
     @property
     def message_prefixes(self) -> tuple[str, ...]:
-        """The logical messages that `message` understands."""
+        """The prefixes of the logical messages that `message` reads."""
         return (DDL_PREFIX,)
 
     def begin_session(self) -> None:
-        """Forget what the last session's stream had told: a new one tells it again."""
+        """Discard the versions of the last session. The server sends every RELATION again in a new one."""
         self._current.clear()
         self._left_out.clear()
         self._unreadable = False
 
     def release(self) -> None:
-        """Close the connection to the catalog; it is opened again when it is needed."""
+        """Close the connection to the catalog. It is opened again on demand."""
         self._catalog = None
         self._seal_read = False
         self._open.close()
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the version of the rows that follow; None for a table that is not selected, or left out."""
+        """Return the version of the rows that follow, or None if the table is not selected or has failed."""
         table = relation.oid
         if relation.schema == SEAL_SCHEMA:
             return None
@@ -109,16 +112,16 @@ class TableResolver(SchemaResolver):
         if table in self._left_out or (before is None and not self._selects(relation.table)):
             return None
         if table in self._current or not self._announced(at):
-            # The server sends a RELATION again when the table's entry in the catalog has changed.
-            self._look()
+            # Within a session, the server sends a second RELATION only after the table's catalog entry has changed.
+            self._catalog_changed()
         try:
-            return self._follow(relation, before, at)
+            return self._relation_version(relation, before, at)
         except NeedsOperator as error:
             self._leave_out(table, relation.table, error, at)
             return None
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the version that an ALTER TABLE announces; None if it changes nothing that is replicated."""
+        """Return the version that an ALTER TABLE message announces, or None if no replicated property changes."""
         if message.prefix != DDL_PREFIX:
             return None
         content = self._authenticated(message)
@@ -127,13 +130,17 @@ class TableResolver(SchemaResolver):
         try:
             ddl = parse_ddl_message(content)
         except DecodeError as error:
-            # The trigger itself wrote it: some table has changed, and only the catalog shows which.
-            _log.warning("message at %s: %s; RELATIONs are compared with the catalog", message.lsn, error.message)
+            # The trigger wrote the message, so a table did change. Only the catalog shows which one.
+            _log.warning(
+                "message at %s cannot be read, so RELATIONs are compared with the catalog: %s",
+                message.lsn,
+                error.message,
+            )
             self._unreadable = True
             return None
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
-            # The RELATION of its first row will tell.
+            # The RELATION before the first row of the table has the same information.
             return None
         self._altered(ddl, message.lsn, message.xid)
         try:
@@ -146,31 +153,35 @@ class TableResolver(SchemaResolver):
         except NeedsOperator as error:
             self._leave_out(ddl.table_id, before.name, error, at)
             return None
-        return None if _alike(before, announced) else self._settle(replace(announced, name=before.name), before, at)
+        return (
+            None if _same_version(before, announced) else self._adopt(replace(announced, name=before.name), before, at)
+        )
 
     def _authenticated(self, message: LogicalMessage) -> bytes | None:
-        """Return the content of a message if the trigger wrote it in its transaction."""
+        """Return the content of a message, or None if its seal does not prove that the trigger wrote it."""
         seal = self._read_seal()
         content = None if seal is None or not message.transactional else seal.open(message.content, message.xid)
         if content is None and time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + _WARN_EVERY_S
             _log.warning(
-                "a message with prefix %s at %s is passed over: %s",
+                "ignoring a message with prefix %s at %s: %s",
                 DDL_PREFIX,
                 message.lsn,
-                "Levada's trigger did not write it" if seal is not None else "there is no trigger to rely on",
+                "Levada's event trigger did not write it"
+                if seal is not None
+                else "the source has no event trigger of Levada",
             )
         return content
 
     def _announced(self, at: SnapshotId) -> bool:
-        """Return whether every change of a table up to a transaction was announced by a message that could be read."""
+        """Return True if every schema change up to transaction ``at`` was announced by a readable message."""
         seal = self._read_seal()
         return seal is not None and at >= seal.since and not self._unreadable
 
     def _read_seal(self) -> DdlSeal | None:
-        """Return the seal as it is after the slice was received, read once per slice.
+        """Return the seal of the event trigger, read once per slice and after the slice was received.
 
-        A trigger that is in place without a gap until now was so at every message of the slice.
+        If the trigger has been installed without a gap until now, it was installed when the messages were written.
         """
         if not self._seal_read:
             self._seal = read_ddl_seal(self._connected())
@@ -178,15 +189,15 @@ class TableResolver(SchemaResolver):
         return self._seal
 
     def _leave_out(self, table: TableId, name: QualifiedTable, error: LevadaError, at: SnapshotId) -> None:
-        _log.error("%s is left out from %s on: %s", name, at, error)
+        _log.error("%s: changes are skipped from %s on: %s", name, at, error)
         self._failed(table, error)
         self._left_out.add(table)
 
     def _before(self, table: TableId, at: SnapshotId) -> ReplicatedTableSchema | None:
-        # A version that begins in this very transaction is what a session before this one has stored of it.
+        # A stored version that begins in this transaction was written by an earlier session, which read it too.
         return self._current.get(table) or self._store.get_table_schema(table, SnapshotId(at - 1))
 
-    def _follow(
+    def _relation_version(
         self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
@@ -195,7 +206,7 @@ class TableResolver(SchemaResolver):
         for column in columns:
             if column.name.startswith(RESERVED_PREFIX):
                 raise _reserved(name, column.name)
-        unchanged = before is not None and same_look(columns, before.columns) and _same_identity(relation, before)
+        unchanged = before is not None and same_columns(columns, before.columns) and _same_identity(relation, before)
         if before is not None and unchanged and self._announced(at):
             self._current[relation.oid] = before
             return before
@@ -205,19 +216,24 @@ class TableResolver(SchemaResolver):
         if attnums is None:
             raise _ambiguous(name)
         version = self._version(relation, columns, attnums, before, description, at)
-        return self._settle(replace(version, name=name), before, at)
+        return self._adopt(replace(version, name=name), before, at)
 
-    def _settle(
+    def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
-        """Make it the table's version: the one before if it is the same, one that was stored if this is a replay."""
-        if before is None or not _alike(before, version):
+        """Make ``version`` the table's current version, and store it if it is new.
+
+        Return ``before`` if both are equal. Return the stored version, with its number, if the transaction is a replay.
+        """
+        if before is None or not _same_version(before, version):
             number = at if before is None else SnapshotId(max(at, before.snapshot_id + 1))
             known = (
                 self._store.get_table_schema(version.id, SnapshotId(n))
                 for n in range(number, at + _VERSIONS_IN_A_COMMIT)
             )
-            stored = next((k for k in known if k is not None and k.snapshot_id >= number and _alike(k, version)), None)
+            stored = next(
+                (k for k in known if k is not None and k.snapshot_id >= number and _same_version(k, version)), None
+            )
             before = stored or replace(version, snapshot_id=number)
             if stored is None:
                 self._store.store_table_schema(before)
@@ -237,13 +253,13 @@ class TableResolver(SchemaResolver):
         now = {} if description is None else description.schema(policy=self._policy).by_attnum
         old = {} if before is None else before.by_attnum
         pairs = list(zip(columns, attnums, strict=True))
-        made = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
+        resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
         identity = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
         return ReplicatedTableSchema(
             id=relation.oid,
             name=relation.table,
-            columns=made,
+            columns=resolved,
             identity=identity,
             identity_attnums=tuple(sorted(marked)),
             key=_key(identity, marked, set(attnums), before, description),
@@ -257,7 +273,7 @@ class TableResolver(SchemaResolver):
             known = side.get(attnum)
             if known is not None and (known.type_oid, known.typmod) == (column.type_oid, column.typmod):
                 return replace(known, name=column.name)
-        # It had this type only between the version before and the catalog's: nobody knows more of it.
+        # The column had this type only between the previous version and the state that the catalog shows.
         types = {} if is_builtin(column.type_oid) else read_type_infos(self._connected(), [column.type_oid])
         shape = resolve_type(column.type_oid, column.typmod, types, self._policy)
         info = types.get(column.type_oid)
@@ -305,7 +321,7 @@ def _key(
     before: ReplicatedTableSchema | None,
     description: TableDescription | None,
 ) -> tuple[int, ...]:
-    """Return the key's attnums in key order, which RELATION does not tell either."""
+    """Return the key's attnums in key order, which RELATION does not contain either."""
     orders: list[tuple[int, ...]] = [] if before is None else [before.key]
     if description is not None:
         orders.insert(0, description.primary_key if identity is IdentityKind.FULL else description.identity_key)
@@ -314,12 +330,12 @@ def _key(
     return next((order for order in orders if set(order) == marked), tuple(sorted(marked)))
 
 
-def _alike(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:
-    """Compare what the stream can tell; a default that changed since makes no other version."""
-    return _essence(one) == _essence(other)
+def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:
+    """Return True if the versions are equal in all properties that the stream shows. Defaults are not among them."""
+    return _streamed_properties(one) == _streamed_properties(other)
 
 
-def _essence(version: ReplicatedTableSchema) -> tuple[object, ...]:
+def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
     return columns, version.identity, version.identity_attnums, version.key
 
@@ -327,15 +343,16 @@ def _essence(version: ReplicatedTableSchema) -> tuple[object, ...]:
 def _ambiguous(table: QualifiedTable) -> NeedsOperator:
     return NeedsOperator(
         "schema_change_ambiguous",
-        f"{table}: its columns were changed several times at once, and the stream does not tell which column is which",
-        hint=f"copy the table again: {resync_command(table)}; with the privilege to create the event trigger "
-        "of levada's, the source tells each change",
+        f"{table}: several column changes arrived together, and the stream does not identify the columns",
+        hint=f"copy the table again: {resync_command(table)}. To avoid this error, let the engine's role create"
+        " Levada's event trigger, which announces each change",
     )
 
 
 def _reserved(table: QualifiedTable, column: str) -> NeedsOperator:
     return NeedsOperator(
         "reserved_column_name",
-        f"{table}: column {column} has a name that is Levada's own",
-        hint=f"ALTER TABLE {table} RENAME COLUMN {column} TO …; then copy the table again",
+        f"{table}: the name of column {column} is reserved for Levada",
+        hint=f"run ALTER TABLE {table} RENAME COLUMN {column} TO NEW_NAME, then copy the table again:"
+        f" {resync_command(table)}",
     )

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from levada.capture.acknowledging import Acknowledger
-from levada.capture.gather import SLICE_BYTES, SLICE_MESSAGES, Gather
+from levada.capture.acknowledger import Acknowledger
+from levada.capture.message_buffer import SLICE_BYTES, SLICE_MESSAGES, MessageBuffer
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.errors import LevadaError, Transient
@@ -25,20 +25,21 @@ from levada.values import Lsn
 _log = logging.getLogger(__name__)
 
 _IDLE_S: Final = 0.25
-"""How long to wait for messages at most: as long may a request to stop go unseen."""
+"""The longest wait for messages, in seconds. A request to stop is noticed after this time at the latest."""
 _OVERDUE_S: Final = 0.02
-"""How long to wait while a segment is due, but a transaction is open."""
+"""The wait for messages, in seconds, while a segment is due but a transaction is still open."""
 
 _PAUSE_S: Final = 5.0
-"""A gap between two steps that is longer may be a pause, in which another process has taken the pipeline over."""
+"""The gap between two steps, in seconds, after which this process may have been paused and lost its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """What to read, and when to close a segment.
+    """Settings of the stream and of the segments that it is written to.
 
-    A segment is closed at the first commit at which it has ``batch_bytes`` in memory's terms, or is ``fill_s`` seconds
-    old. ``heartbeat_s`` is in seconds; 0 is off. WAL without changes is acknowledged every ``idle_s`` seconds.
+    A segment is closed at the first commit at which it has ``batch_bytes`` bytes in memory, or is ``fill_s`` seconds
+    old. ``heartbeat_s`` is the interval of heartbeats in seconds, and 0 turns them off. WAL without changes is
+    acknowledged every ``idle_s`` seconds.
     """
 
     connection: PostgresConnection
@@ -52,10 +53,11 @@ class CaptureSettings:
 
 
 class CaptureSession:
-    """Lives as long as its stream; ``settings`` may tell something else at any time.
+    """The loop over one replication stream.
 
-    ``told`` is handed each new position, ``landed`` each manifest before that. ``check`` raises StaleEpoch if another
-    process has taken the pipeline over.
+    ``settings`` is called in each step, so changed settings take effect at once. ``segment_staged`` receives the
+    manifest of each segment, and ``position_changed`` then receives the new position. ``check`` raises StaleEpoch if
+    another process has taken over the pipeline. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class CaptureSession:
         position: CapturePosition,
         *,
         epoch: int,
-        landed: Callable[[Manifest], None],
-        told: Callable[[CapturePosition], None],
+        segment_staged: Callable[[Manifest], None],
+        position_changed: Callable[[CapturePosition], None],
         check: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
@@ -81,28 +83,31 @@ class CaptureSession:
         self._acknowledger = acknowledger
         self._position = position
         self._epoch = epoch
-        self._landed = landed
-        self._told = told
+        self._segment_staged = segment_staged
+        self._position_changed = position_changed
         self._clock = clock
         self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
-        self._gather = Gather()
+        self._buffer = MessageBuffer()
         self._writer: SegmentWriter | None = None
         self._in_transaction = False
         self._boundary = position.staged_lsn
-        """The end of the last transaction that was decoded: where a segment can be cut."""
+        """The end of the last decoded transaction, at which the open segment can be closed."""
         self._last = position.witness
         self._first_at: float | None = None
-        """When the first message that is not in a segment yet was received."""
+        """The time at which the oldest message outside of a closed segment was received."""
         self._beat_at = self._awake_at = clock()
 
     def run(self, ended: Callable[[], bool]) -> None:
-        """Stream until ``ended``, then land what is whole; raise what the source, the staging or a change asks for."""
+        """Stream until ``ended`` returns True, then stage the complete transactions and acknowledge them.
+
+        Raise the errors of the source, of staging, and of the decoder.
+        """
         try:
             while not ended():
                 self._step()
             self._decode()
             if not self._in_transaction:
-                self._land()
+                self._close_segment()
             self._acknowledger.finish(self._position.staged_lsn, self._position.witness)
         finally:
             self._abort()
@@ -112,15 +117,15 @@ class CaptureSession:
         messages = self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, self._wait_s())
         if messages and self._first_at is None:
             self._first_at = self._clock()
-        self._gather.add(messages)
+        self._buffer.add(messages)
         due = self._first_at is not None and self._clock() >= self._first_at + self._settings().fill_s
-        if self._gather.full or due:
+        if self._buffer.full or due:
             self._decode()
         if not self._in_transaction and (due or self._open_bytes >= self._settings().batch_bytes):
-            self._land()
+            self._close_segment()
         self._idle()
         self._beat()
-        self._tell()
+        self._report_position()
 
     def _wait_s(self) -> float:
         if self._first_at is None:
@@ -134,7 +139,7 @@ class CaptureSession:
 
     def _decode(self) -> None:
         was_inside = self._in_transaction
-        messages = self._gather.take(in_transaction=was_inside)
+        messages = self._buffer.take(in_transaction=was_inside)
         if not messages:
             return
         try:
@@ -142,8 +147,9 @@ class CaptureSession:
         finally:
             self._resolver.release()
         if batch.in_transaction and not was_inside:
-            # A transaction larger than a slice: by itself in a segment, it alone is lost when it does not end.
-            self._land()
+            # A transaction larger than a slice gets its own segment. If its end never arrives, only its own rows are
+            # discarded.
+            self._close_segment()
         if self._writer is None:
             self._writer = self._log.writer(self._epoch, self._position.staged_lsn)
         self._writer.add(batch)
@@ -156,10 +162,10 @@ class CaptureSession:
             transactions=self._position.transactions + batch.transactions,
         )
 
-    def _land(self) -> None:
-        """Close the open segment at the last commit; without changes there is none."""
+    def _close_segment(self) -> None:
+        """Close the open segment at the last commit, and report its manifest. Do nothing without changes."""
         writer, self._writer = self._writer, None
-        self._first_at = self._clock() if self._gather else None
+        self._first_at = self._clock() if self._buffer else None
         if writer is None or writer.empty:
             return
         self._check_pause()
@@ -168,24 +174,27 @@ class CaptureSession:
         except BaseException:
             self._writer = writer
             raise
-        self._landed(manifest)
+        self._segment_staged(manifest)
         self._position = replace(
             self._position, staged_lsn=self._boundary, witness=self._last, segments=self._position.segments + 1
         )
         self._acknowledger.staged(self._boundary, self._last)
-        self._tell()
+        self._report_position()
 
     def _check_pause(self) -> None:
-        """Ask after a pause of this process whether it still has the pipeline: staged files know no epoch."""
+        """After a pause of this process, check that it still owns the pipeline.
+
+        Staged files are not fenced by an epoch, so a process that lost the pipeline must not write another one.
+        """
         if self._clock() - self._awake_at > _PAUSE_S:
             with suppress(Transient):
                 self._check()
-        # After the check, which may take long itself while the store is away.
+        # Read the clock after the check, because the check itself may take long while the store is unavailable.
         self._awake_at = self._clock()
 
     def _idle(self) -> None:
-        """With nothing under way, what the server has read and not sent holds nothing for this slot."""
-        if self._gather or self._in_transaction or not (self._writer is None or self._writer.empty):
+        """While nothing is pending, advance to the end of the WAL that the server has read."""
+        if self._buffer or self._in_transaction or not (self._writer is None or self._writer.empty):
             return
         lsn = max(self._boundary, self._stream.idle_wal_end or Lsn(0))
         if lsn > self._position.staged_lsn:
@@ -202,22 +211,22 @@ class CaptureSession:
             with settings.connection.connect(application="heartbeat") as connection:
                 emit_heartbeat(connection)
         except LevadaError as error:
-            _log.warning("no heartbeat: %s", error)
+            _log.warning("heartbeat failed: %s", error)
 
-    def _tell(self) -> None:
+    def _report_position(self) -> None:
         writer = self._writer
         self._position = replace(
             self._position,
             received_lsn=max(self._stream.server_wal_end, self._position.staged_lsn),
-            acknowledged_lsn=self._acknowledger.told,
+            acknowledged_lsn=self._acknowledger.acknowledged,
             open_rows=0 if writer is None else writer.rows,
             open_bytes=0 if writer is None else writer.bytes,
         )
-        self._told(self._position)
+        self._position_changed(self._position)
 
     def _abort(self) -> None:
         if self._writer is not None:
-            # Garbage that cannot be removed now is removed at the next start.
+            # A file that cannot be removed now is removed at the next start.
             with suppress(Transient):
                 self._writer.abort()
             self._writer = None

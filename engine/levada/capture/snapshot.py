@@ -28,9 +28,10 @@ SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 
 
 class SnapshotSource(BatchSource):
-    """Rows under one snapshot, in the order of the tables that were asked for.
+    """The tables' rows under one snapshot, in the order of ``tables``.
 
-    They are one transaction: ``commit_lsn`` is about where the WAL was, and the ordinals count the rows.
+    The rows form one transaction. Its ``commit_lsn`` is the end of the WAL about when the snapshot was taken. The
+    ordinals number the rows.
     """
 
     finite = True
@@ -40,7 +41,7 @@ class SnapshotSource(BatchSource):
         self._rows = 0
         self._connection = connection.connect(application="snapshot")
         try:
-            # Before the locks: the name of a table that is not there is part of a better message.
+            # Check before LOCK TABLE, whose error message for a missing table is less helpful.
             self._require(tables)
             with source_errors("taking a snapshot"):
                 self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -61,11 +62,11 @@ class SnapshotSource(BatchSource):
         self._connection.close()
 
     def decoded(self) -> Iterator[ChangeBatch]:
-        """Yield the rows, leaf by leaf."""
+        """Yield the rows, one partition after another."""
         for table in self._tables:
             schema = read_table_schema(self._connection, table.id, columns=table.column_attnums)
             for leaf in table.leaves:
-                # Each COPY has a header of its own.
+                # Each COPY begins with its own header.
                 decoder = CopyDecoder(schema)
                 for data, sizes in self._copied(leaf, table.row_filter, schema):
                     rows = decoder.decode(data, sizes)
@@ -80,7 +81,10 @@ class SnapshotSource(BatchSource):
         return [published[t] for t in tables]
 
     def _lock(self, tables: Sequence[QualifiedTable]) -> None:
-        """Lock out TRUNCATE and rewrites, which are not transactional for readers, before the snapshot is taken."""
+        """Lock the tables against TRUNCATE and rewrites before the snapshot is taken.
+
+        Neither is MVCC-safe: https://www.postgresql.org/docs/current/mvcc-caveats.html
+        """
         if tables:
             names = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
             self._connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))

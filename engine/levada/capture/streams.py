@@ -1,4 +1,4 @@
-"""The stream of a library user: changes as a view over decoded batches, read once, closed even when it is forgotten."""
+"""Streams of changes for library users. A change is a view of a decoded batch, and each stream is read once."""
 
 from __future__ import annotations
 
@@ -22,37 +22,55 @@ T = TypeVar("T")
 
 
 class BatchSource(ABC):
-    """Decoded batches and the acks of their changes. It never refers to the stream that reads it."""
+    """Decoded batches and the acks of their changes.
+
+    It holds no reference to the stream that reads it, so that an unclosed stream can be garbage-collected.
+    """
 
     finite: bool = False
-    """Whether the end of the batches means that all were read."""
+    """Whether the source has an end.
+
+    If it does, closing the stream before the end makes a later read raise an error.
+    """
 
     @abstractmethod
     def decoded(self) -> Iterator[ChangeBatch]:
-        """Yield slices that end outside of a transaction, or in one that is too large for a slice. Some are empty."""
+        """Yield decoded slices.
+
+        A slice ends inside a transaction only if that is too large for one. A slice may be empty.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Free what is held."""
+        """Release the connection and other resources."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Free what is held, soon, without waiting for a lock: the garbage collector calls it from any thread."""
+        """Request the release of resources without waiting for a lock.
+
+        The garbage collector may call this in any thread.
+        """
 
     def ack(self, commit_lsn: Lsn, *, last: bool) -> Ack:
-        """Register a change of the transaction that commits at ``commit_lsn``."""
+        """Register a change of the transaction that commits at ``commit_lsn``, and return its ack.
+
+        ``last`` is True for the last change of the transaction.
+        """
         return MOVES_NOTHING
 
     def batch_ack(self, batch: ChangeBatch) -> Ack:
-        """Register a batch."""
+        """Register a batch, and return its ack."""
         return MOVES_NOTHING
 
-    def passed(self, batch: ChangeBatch) -> None:  # noqa: B027 - a snapshot has nothing to record
-        """Record that every change of the batch was handed out."""
+    def delivered(self, batch: ChangeBatch) -> None:  # noqa: B027 - a snapshot has nothing to record
+        """Record that the stream has returned every change of the batch."""
 
 
 class BatchedStream(ChangeStream):
-    """A stream over a `BatchSource`. One that is garbage without having been closed frees its source and warns."""
+    """A stream over a `BatchSource`.
+
+    If it is garbage-collected before it was closed, it releases its source and emits a ResourceWarning.
+    """
 
     def __init__(self, source: BatchSource, what: str, continuity: Continuity = Continuity.FRESH) -> None:
         self.continuity = continuity
@@ -63,10 +81,10 @@ class BatchedStream(ChangeStream):
         self._closed = False
         self._exhausted = False
         self._error: Exception | None = None
-        self._finalizer = weakref.finalize(self, _forgotten, source, what)
+        self._finalizer = weakref.finalize(self, _release_unclosed, source, what)
 
     def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
-        """Return an iterator over the batches, which goes on where the last one was left."""
+        """Return an iterator over the batches, which continues after the last batch that was read."""
         if self._changes is not None:
             raise self._read_otherwise("changes")
         if self._batches is None:
@@ -86,7 +104,7 @@ class BatchedStream(ChangeStream):
         return self._advance(self._batches)
 
     def close(self) -> None:
-        """Free the source."""
+        """Close the stream and release its source."""
         self._closed = True
         self._finalizer.detach()
         self._source.close()
@@ -110,13 +128,16 @@ class BatchedStream(ChangeStream):
     def _read_otherwise(self, view: str) -> NeedsOperator:
         return NeedsOperator(
             "stream_read_otherwise",
-            f"{self._what} is being read as {view}: reading it in the other way would skip changes",
-            hint="open another stream for the other way",
+            f"{self._what} is already read as {view}: to read it in both ways would skip changes",
+            hint="open a second stream",
         )
 
 
 class _Batches(Iterator[tuple[ChangeBatch, Ack]]):
-    """The batches of a stream, which it keeps alive."""
+    """An iterator over a stream's batches.
+
+    Its reference to the stream prevents that the stream is garbage-collected.
+    """
 
     def __init__(self, stream: BatchedStream) -> None:
         self._stream = stream
@@ -125,7 +146,7 @@ class _Batches(Iterator[tuple[ChangeBatch, Ack]]):
         return self._stream.next_batch()
 
 
-def _forgotten(source: BatchSource, what: str) -> None:
+def _release_unclosed(source: BatchSource, what: str) -> None:
     source.abandon()
     warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=2)
 
@@ -136,14 +157,15 @@ def _with_acks(source: BatchSource) -> Iterator[tuple[ChangeBatch, Ack]]:
         if batch.items or inside:
             yield batch, source.batch_ack(batch)
         else:
-            source.passed(batch)
+            source.delivered(batch)
         inside = batch.in_transaction
 
 
 def _as_changes(source: BatchSource) -> Iterator[Change]:
     """Yield the rows, truncates and relations of all batches.
 
-    An event is held back until the next one, or the end of its transaction, shows whether it is its transaction's last.
+    Each event is held back until the next event or the end of the transaction arrives. Only then is it known whether it
+    is the last of its transaction.
     """
     held: Event | None = None
     for batch in source.decoded():
@@ -154,7 +176,7 @@ def _as_changes(source: BatchSource) -> Iterator[Change]:
         if held is not None and batch.end_lsn is not None and held.commit_lsn < batch.end_lsn:
             yield _change(source, held, last=True)
             held = None
-        source.passed(batch)
+        source.delivered(batch)
     if held is not None and source.finite:
         yield _change(source, held, last=False)
 
@@ -165,6 +187,6 @@ def _events(batch: ChangeBatch) -> Iterator[Event]:
 
 
 def _change(source: BatchSource, event: Event, *, last: bool) -> Change:
-    # Every session sends the relations again, so there is nothing to confirm.
+    # The server sends the relations again in every session, so they need no confirmation.
     ack = MOVES_NOTHING if isinstance(event, RelationEvent) else source.ack(event.commit_lsn, last=last)
     return Change(event, event.commit_lsn, event.tx_ordinal, last, ack)

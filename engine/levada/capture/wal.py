@@ -1,4 +1,4 @@
-"""Change capture by PostgreSQL's WAL: a publication, a slot, a stream."""
+"""Change capture from PostgreSQL's WAL, by a publication, a logical replication slot and its stream."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 import psycopg
 
 from levada.capture.acks import Ack, AckTracker
-from levada.capture.gather import SLICE_BYTES, SLICE_MESSAGES, Gather
 from levada.capture.interface import CaptureProvisioning, ChangeCapture, ChangeStream, Continuity
+from levada.capture.message_buffer import SLICE_BYTES, SLICE_MESSAGES, MessageBuffer
 from levada.capture.requirements import require_source
 from levada.capture.resolver import TableResolver
 from levada.capture.snapshot import SnapshotSource
@@ -35,13 +35,15 @@ _KEEPALIVE_S: Final = 5.0
 
 
 class WalChangeCapture(ChangeCapture, CaptureProvisioning):
-    """The changes of a publication's tables, resumed where the slot is.
+    """The changes of a publication's tables, resumed at the slot's position.
 
-    ``start_lsn`` is a position that the caller keeps: changes of transactions that commit below it are left out,
-    because the caller has them. It cannot bring back what the slot has confirmed: if it is below the slot's position,
-    the first stream is Fresh. It is refused (NeedsOperator ``start_lsn_ahead``) if the server has not reached it.
+    ``start_lsn`` is a position that the caller stores. The stream skips transactions that commit below it, because the
+    caller has them already. Changes that the slot has confirmed cannot be read again, so the first stream is Fresh if
+    ``start_lsn`` is below the slot's position. `live` raises NeedsOperator ``start_lsn_ahead`` if the server's WAL does
+    not reach ``start_lsn``.
 
-    The slot keeps WAL on the server's disk until it is dropped. To retire it: ``pg_drop_replication_slot``.
+    The slot retains WAL on the server's disk until it is dropped. Drop it with ``pg_drop_replication_slot`` when you no
+    longer need the capture.
     """
 
     def __init__(
@@ -54,57 +56,64 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         self._required: frozenset[QualifiedTable] = frozenset()
         self._manage = False
         self._known: Lsn | None = self._start_lsn or None
-        """The highest position that the slot can have unless another consumer moves it. None: not known."""
+        """The highest position that the slot can have unless another consumer moves it, or None if it is unknown."""
         self._stream: ReplicationStream | None = None
         self._fresh = False
-        """Whether the next stream is the first one after a resume point that was Fresh."""
+        """Whether the resume point was Fresh at some time since the last stream was opened."""
 
     def with_publication_management(self, required: AbstractSet[QualifiedTable], manage: bool) -> Self:
-        """Require these tables of the publication, and make or extend it if ``manage``. Return the capture itself."""
+        """Require that the publication has these tables. Return the capture itself.
+
+        If ``manage`` is True, `prepare` creates or extends the publication.
+        """
         self._required = frozenset(required)
         self._manage = manage
         return self
 
     def inspect_coverage(self, required: AbstractSet[QualifiedTable]) -> CoverageReport:
-        """Compare the publication with the tables. Change nothing."""
+        """Compare the publication with the required tables, without changing anything."""
         with self._connection.connect(application="coverage") as connection:
             return inspect_coverage(connection, self._publication, required)
 
     def ensure_coverage(self, required: AbstractSet[QualifiedTable], *, manage: bool) -> CoverageReport:
-        """Make or extend the publication where that is allowed. Return the report from before."""
+        """Create or extend the publication if ``manage`` and the privileges allow it.
+
+        Return the report from *before*.
+        """
         with self._connection.connect(application="coverage") as connection:
             return ensure_coverage(connection, self._publication, required, manage=manage)
 
     def prepare(self) -> Continuity:
-        """Check the source, then make the publication and the slot where they are missing, in this order.
+        """Check the source, then create the publication and the slot, in this order, if they are missing.
 
-        Nothing is made unless every check passes. Return Fresh if the slot was made now, or if another consumer moved
-        it since this object last used it. Raise NeedsOperator with every problem of the source (``preflight_failed`` if
-        there are several), SlotLost ``slot_lost``.
+        Nothing is created unless every check passes. Return Fresh if the slot was created now, or if another consumer
+        moved it since this object last used it. Raise NeedsOperator with every problem of the source, as
+        ``preflight_failed`` if there are several. Raise SlotLost ``slot_lost``.
         """
         with self._connection.connect(application="start") as connection:
             return self._prepare(connection)
 
     def live(self) -> ChangeStream:
-        """Prepare as `prepare` does, then open the stream.
+        """Run the steps of `prepare`, then open the stream.
 
-        The stream's ``continuity`` is Fresh if the slot was made, or moved by another consumer, since this object's
-        last stream. Raise what `prepare` raises, and Transient ``slot_active`` while another process holds the slot.
+        The stream's ``continuity`` is Fresh if the slot was created, or moved by another consumer, since this object's
+        last stream. Raise the errors of `prepare`, NeedsOperator ``start_lsn_ahead``, and Transient ``slot_active``
+        while another process holds the slot.
         """
         with self._connection.connect(application="start") as connection:
             if self._start_lsn > current_wal_lsn(connection):
                 raise NeedsOperator(
                     "start_lsn_ahead",
-                    f"start_lsn {self._start_lsn} is ahead of the server's WAL: it is of another server, or of a state"
-                    " that was lost in a restore",
-                    hint="take a new snapshot, and leave start_lsn out",
+                    f"start_lsn {self._start_lsn} is ahead of the server's WAL: it comes from another server, or from a"
+                    " state that a restore has undone",
+                    hint="take a new snapshot without start_lsn",
                 )
             self._prepare(connection)
             stream = ReplicationStream(
                 self._connection, slot=self._slot, publication=self._publication, start_lsn=self._start_lsn
             )
             try:
-                # From here on nobody else can move the slot.
+                # No other consumer can move the slot while this stream holds it.
                 self._compare(connection)
             except BaseException:
                 stream.close()
@@ -116,11 +125,11 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         return BatchedStream(WalSource(stream, resolver), f"the stream of slot {self._slot}", continuity)
 
     def snapshot(self, tables: Sequence[QualifiedTable]) -> ChangeStream:
-        """Return the tables' rows as inserts, all of one moment, as the publication would have streamed them.
+        """Return the tables' rows as inserts, read under one snapshot with the publication's columns and row filters.
 
-        The slot is made first if there is none, so that the next `live` stream has every change since. Each table is
-        locked against TRUNCATE and ALTER TABLE until the stream is closed.
-        Raise what `prepare` raises, and NeedsOperator ``table_not_published``.
+        A missing slot is created first, so that the next `live` stream has every later change. Each table is locked
+        against TRUNCATE and ALTER TABLE until the stream is closed. Raise the errors of `prepare`, and NeedsOperator
+        ``table_not_published``.
         """
         with self._connection.connect(application="start") as connection:
             require_source(
@@ -131,7 +140,7 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         return BatchedStream(source, f"the snapshot of {', '.join(map(str, tables))}")
 
     def lag(self) -> int | None:
-        """Return the bytes of WAL that the slot has not confirmed, None without a slot."""
+        """Return the bytes of WAL that the slot has not confirmed, or None if there is no slot."""
         sample = sample_lag(self._connection, self._slot)
         return None if sample is None else sample.lag_bytes
 
@@ -141,14 +150,14 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
             ensure_coverage(connection, self._publication, self._required, manage=self._manage)
         if inspect_slot(connection, self._slot) is not None:
             return self._compare(connection)
-        # What this object knew was of a slot that is gone.
+        # The known position belongs to a slot that no longer exists.
         self._stream = None
         self._known = create_slot(connection, self._slot)
         self._fresh = True
         return Continuity.FRESH
 
     def _compare(self, connection: psycopg.Connection[Any]) -> Continuity:
-        """Compare the slot's position with the highest one that this object can have moved it to."""
+        """Return Fresh if another consumer moved the slot past every position that this object acknowledged."""
         status = inspect_slot(connection, self._slot)
         confirmed = Lsn(0) if status is None else status.confirmed_flush_lsn or Lsn(0)
         if self._known is not None and self._stream is not None:
@@ -162,7 +171,7 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
 
 
 class WalSource(BatchSource):
-    """The batches of the live stream. A thread of its own keeps the connection alive while the reader is busy."""
+    """The batches of the live stream. A background thread sends keepalives while the reader is busy."""
 
     def __init__(self, stream: ReplicationStream, resolver: TableResolver) -> None:
         self._stream = stream
@@ -175,44 +184,44 @@ class WalSource(BatchSource):
         self._keeper.start()
 
     def close(self) -> None:
-        """Report the last confirmation and free the slot."""
+        """Acknowledge the last confirmed position and release the slot."""
         self._closed.set()
         self._keeper.join()
         self._release()
 
     def abandon(self) -> None:
-        """Leave it to the thread to free the slot. Nothing that was not confirmed is acknowledged."""
+        """Let the background thread release the slot. Unconfirmed changes are not acknowledged."""
         self._abandoned = True
         self._closed.set()
 
     def decoded(self) -> Iterator[ChangeBatch]:
-        """Yield what the server sends until the stream is closed."""
-        gather = Gather()
+        """Yield the server's changes as batches until the stream is closed."""
+        buffer = MessageBuffer()
         inside = False
         while not self._closed.is_set():
             messages = self._receive()
-            gather.add(messages)
-            if taken := gather.take(in_transaction=inside):
+            buffer.add(messages)
+            if taken := buffer.take(in_transaction=inside):
                 try:
                     batch = self._decoder.decode(taken)
                 finally:
                     self._resolver.release()
                 inside = batch.in_transaction
                 yield batch
-            elif not messages and not gather and not inside and self._stream.idle_wal_end:
+            elif not messages and not buffer and not inside and self._stream.idle_wal_end:
                 self._tracker.progress(self._stream.idle_wal_end)
 
     def ack(self, commit_lsn: Lsn, *, last: bool) -> Ack:
-        """Register a change. Its last one alone releases a transaction."""
-        # A position is exclusive of what commits at it: one byte further the transaction is confirmed.
+        """Register a change, and return its ack. Only the last change of a transaction moves the position."""
+        # An acknowledged LSN is exclusive: it covers the commits below it. So the position is one byte past the commit.
         return self._tracker.change(Lsn(commit_lsn + 1) if last else None)
 
     def batch_ack(self, batch: ChangeBatch) -> Ack:
-        """Register a batch, which releases the transactions that end in it."""
+        """Register a batch, and return its ack. It moves the position past the transactions that end in the batch."""
         return self._tracker.change(batch.end_lsn)
 
-    def passed(self, batch: ChangeBatch) -> None:
-        """Release the end of the batch once all before it is confirmed."""
+    def delivered(self, batch: ChangeBatch) -> None:
+        """Let the position reach the end of the batch when every change before it is confirmed."""
         if batch.end_lsn is not None:
             self._tracker.progress(batch.end_lsn)
 
@@ -229,7 +238,7 @@ class WalSource(BatchSource):
             try:
                 self._stream.keepalive()
             except LevadaError as error:
-                _log.debug("the reader will get the error: %s", error)
+                _log.debug("keepalive failed, and the next read raises the error: %s", error)
                 self._closed.wait()
         if self._abandoned:
             self._release()

@@ -1,4 +1,4 @@
-"""The engine's capture: WAL to segments to an acknowledged slot, session after session."""
+"""The engine's capture. It stages the WAL as segments and acknowledges the slot, in one session after another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from levada.capture.acknowledging import Acknowledger
-from levada.capture.history import Known, last_transaction, plan_session, require_own_position, require_witness
+from levada.capture.acknowledger import Acknowledger
+from levada.capture.history import KnownSource, last_transaction, plan_session, require_own_position, require_witness
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings
@@ -22,15 +22,15 @@ from levada.values import Lsn, Witness
 
 
 class CaptureWorker:
-    """Stages one slot's changes. `run` belongs to one thread, the other methods may be called from any.
+    """Stages one slot's changes. `run` belongs to one thread. The other methods may be called from any thread.
 
-    ``landed`` receives each manifest once it is durable, before `position` includes it. ``remember`` receives positions
-    with the last transaction below, and returns a function that keeps one before the slot gets it. ``check`` is called
-    after a pause of the process, and raises StaleEpoch if another process has taken the pipeline over. ``known`` is the
-    engine's knowledge of the source, which every session compares with the server. ``verified`` receives the server
-    after each comparison, and the position that its history is verified to. ``verify`` is called
-    before each session: what it reports of tables is recorded before anything is staged. ``clock`` is monotonic, in
-    seconds.
+    ``segment_staged`` receives each manifest when it is durable, before `position` includes it. ``persist_ack`` is
+    called with an LSN and the last transaction below it, and returns a function that stores both before the slot
+    receives the LSN. ``check`` is called after a pause of the process, and raises StaleEpoch if another process has
+    taken over the pipeline. ``known`` is the last recorded state of the source, which every session compares with the
+    server. ``verified`` is called after each comparison, with the server and the LSN up to which its history matches.
+    ``verify`` is called before each session. Failures of tables that it reports are recorded before changes are staged.
+    ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class CaptureWorker:
         resolver: TableResolver,
         *,
         epoch: int,
-        landed: Callable[[Manifest], None],
-        known: Known | None = None,
+        segment_staged: Callable[[Manifest], None],
+        known: KnownSource | None = None,
         verify: Callable[[], None] = lambda: None,
-        remember: Callable[[Lsn, Witness | None], Callable[[], object]] = lambda lsn, witness: lambda: None,
+        persist_ack: Callable[[Lsn, Witness | None], Callable[[], object]] = lambda lsn, witness: lambda: None,
         verified: Callable[[ServerIdentity, Lsn], object] = lambda identity, start: None,
         check: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -53,53 +53,59 @@ class CaptureWorker:
         self._log = log
         self._resolver = resolver
         self._epoch = epoch
-        self._landed = landed
+        self._segment_staged = segment_staged
         self._verify = verify
-        self._known = known or Known()
+        self._known = known or KnownSource()
         self._verified = verified
         self._clock = clock
         self._position = CapturePosition(staged_lsn=self._known.staged, witness=self._known.witness)
         self._acknowledger = Acknowledger(
-            durable=log.staging.durable, remember=remember, remember_s=settings.idle_s, clock=clock
+            durable=log.staging.durable, persist_ack=persist_ack, idle_interval_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
         self._stream: ReplicationStream | None = None
         self.streaming = False
-        """Whether a stream is open, or was until a moment ago and is opened again because of `reopen`."""
+        """Whether a stream is open. It stays True during the reconnect that `reopen` requests."""
 
     @property
     def connected(self) -> bool:
-        """Return True while a stream is open and the server answers on it; from any thread."""
+        """Return True while a stream is open and the server answers on it. May be called from any thread."""
         stream = self._stream
         return self.streaming and (stream is None or stream.answers)
 
     @property
     def position(self) -> CapturePosition:
-        """Return how far capture is."""
+        """Return the current progress."""
         return self._position
 
     @property
     def server(self) -> ServerIdentity | None:
-        """Return the server that was verified last, None before the first time. From any thread."""
+        """Return the server that was verified last, or None before the first time. May be called from any thread."""
         return self._known.identity
 
     def applied(self, lsn: Lsn) -> None:
-        """Tell that every table has applied all that commits below ``lsn``; on scratch staging that is acknowledged."""
+        """Register that every table has applied all commits below ``lsn``.
+
+        If staging is not durable, acknowledge it.
+        """
         self._acknowledger.applied(lsn)
 
     def reopen(self) -> None:
-        """Begin a new session of the stream soon: it tells the columns of every table anew, see `TableResolver`."""
+        """Reconnect the stream soon, so that the server sends the RELATION message of every table again.
+
+        See `TableResolver`.
+        """
         self._reopen.set()
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
-        """Let these settings hold from the next message on; see `CaptureSettings`."""
+        """Change these settings from the next step on. See `CaptureSettings`."""
         self._settings = replace(self._settings, batch_bytes=batch_bytes, fill_s=fill_s, heartbeat_s=heartbeat_s)
 
     def run(self, stop: threading.Event) -> None:
-        """Stream until ``stop`` is set; then land what is whole and free the slot.
+        """Stream until ``stop`` is set, then stage the complete transactions and release the slot.
 
-        Raise Transient for what a later call may mend, SlotLost, and what else keeps the stream from going on. What is
-        not in a segment by then is sent again.
+        Raise Transient if a later call may succeed, SlotLost if the slot no longer has every change, and other errors
+        that stop the stream. The server sends unstaged changes again in the next session.
         """
         try:
             while not stop.is_set():
@@ -138,34 +144,38 @@ class CaptureWorker:
                 self._acknowledger.detach()
                 self._stream = None
 
-    def _begin_at(self, start: Lsn, known: Known) -> None:
+    def _begin_at(self, start: Lsn, known: KnownSource) -> None:
         before, witness = self._position, known.witness
         if start > known.staged:
-            # The transactions between were for an engine before this one.
+            # The transactions between belong to an earlier engine with the same slot.
             known, witness = replace(known, since=start), None
         self._known = known
         self._position = replace(before, staged_lsn=start, witness=witness, sessions=before.sessions + 1)
 
-    def _require_unchanged(self, known: Known, before: ServerState) -> Lsn:
-        """Return the slot's position, now that no other consumer can move it.
+    def _require_unchanged(self, known: KnownSource, before: ServerState) -> Lsn:
+        """Return the slot's position, which no other consumer can move while the stream is open.
 
-        Raise SlotLost ``slot_lost`` if another consumer moved it while the engine did not hold it.
+        Raise SlotLost ``slot_lost`` if another consumer moved it before. Raise Transient ``source_stopping`` if the
+        server was restarted since it was verified.
         """
-        # Over SQL: a server may have no further walsender to spare.
+        # Read over SQL, because all walsenders of the server may be in use.
         with self._settings.connection.connect(application="start") as connection:
             started_at, slot = read_start_time(connection), inspect_slot(connection, self._settings.slot)
         if started_at != before.identity.started_at or slot is None:
-            raise Transient("source_stopping", "the source was restarted while it was verified")
+            raise Transient("source_stopping", "the source was restarted during its verification")
         require_own_position(known, slot)
         return slot.confirmed_flush_lsn or Lsn(0)
 
-    def _known_now(self) -> Known:
+    def _known_now(self) -> KnownSource:
         position = self._position
-        acknowledged = max(self._known.acknowledged, self._acknowledger.told or Lsn(0))
+        acknowledged = max(self._known.acknowledged, self._acknowledger.acknowledged or Lsn(0))
         return replace(self._known, staged=position.staged_lsn, witness=position.witness, acknowledged=acknowledged)
 
     def _find_staged(self) -> None:
-        """Add to the position what is staged beyond it, and hand on what this process wrote without learning of it."""
+        """Advance the position to the end of the staged segments.
+
+        Report segments that this process wrote although the commit raised an error, such as a timeout.
+        """
         before = self._position.staged_lsn
         if self._log.end() <= before:
             return
@@ -174,7 +184,7 @@ class CaptureWorker:
                 continue
             if self._position.sessions:
                 self._log.ledger.add_segments([manifest])
-                self._landed(manifest)
+                self._segment_staged(manifest)
             self._position = replace(self._position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
     def _session(self, stream: ReplicationStream) -> CaptureSession:
@@ -186,22 +196,23 @@ class CaptureWorker:
             self._acknowledger,
             self._position,
             epoch=self._epoch,
-            landed=self._landed,
-            told=self._tell,
+            segment_staged=self._segment_staged,
+            position_changed=self._set_position,
             check=self._check,
             clock=self._clock,
         )
 
-    def _tell(self, position: CapturePosition) -> None:
+    def _set_position(self, position: CapturePosition) -> None:
         self._position = position
 
 
 def verify_history(
-    settings: CaptureSettings, known: Known, verify_from: Lsn, stopped: Callable[[], bool] = lambda: False
+    settings: CaptureSettings, known: KnownSource, verify_from: Lsn, stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Compare the transactions that the slot sends again with the one that was staged last.
+    """Compare the last transaction that the slot sends again below ``known.staged`` with the one staged last.
 
-    Raise SlotLost ``source_changed`` if they differ, and Transient ``slot_active`` while another process has the slot.
+    The slot sends again from ``verify_from`` on. Raise SlotLost ``source_changed`` if the transactions differ, and
+    Transient ``slot_active`` while another process holds the slot.
     """
     with ReplicationStream(
         settings.connection, slot=settings.slot, publication=settings.publication, start_lsn=verify_from

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
-from levada.capture.history import Known
+from levada.capture.history import KnownSource
 from levada.errors import Transient
 from levada.postgres.server import ServerIdentity, read_start_time
 from levada.segments.log import SegmentLog
@@ -58,7 +58,7 @@ class SourceRecord:
             if position > self.position:
                 self._keep(self.identity, position, witness)
 
-    def knowledge(self, log: SegmentLog) -> Known:
+    def knowledge(self, log: SegmentLog) -> KnownSource:
         """Return the knowledge that a start has: the record, and the segments.
 
         Where staging is scratch and lost, nothing is staged, and what is sent again is staged again.
@@ -67,9 +67,9 @@ class SourceRecord:
         end = manifests[-1].end_lsn if manifests else Lsn(0)
         acknowledged = max(self.position, end)
         if log.staging.durable and self.position >= end:
-            return Known(self.position, self.witness, acknowledged, self.since, self.identity)
+            return KnownSource(self.position, self.witness, acknowledged, self.since, self.identity)
         witness = manifests[-1].last if manifests else None
-        return Known(end, witness, acknowledged, self.since, self.identity)
+        return KnownSource(end, witness, acknowledged, self.since, self.identity)
 
     def require_verified(self, connection: psycopg.Connection[Any]) -> None:
         """Raise Transient ``source_unverified`` if capture has not verified the server that answers.

@@ -84,15 +84,15 @@ def assemble_worker(
         for table, gap in read_gaps(live.now, store).items():
             reports.failed(table, gap)
 
-    def remember(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+    def persist_ack(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
         ends = Ledger(log.ledger.ends)
 
-        def keep() -> None:
-            # First the ledger: past this position no segment shows it.
+        def persist() -> None:
+            # The ledger first, because past this position no segment is evidence of it.
             ledger.keep(ends)
             record.remember(lsn, witness)
 
-        return keep
+        return persist
 
     def verified(server: ServerIdentity, start: Lsn) -> None:
         if server != record.identity:
@@ -109,7 +109,7 @@ def assemble_worker(
         excluded_columns=live.excluded_columns,
         policy=config.on_unrepresentable,
         altered=reports.altered,
-        look=look,
+        catalog_changed=look,
     )
     settings = CaptureSettings(
         config.source,
@@ -125,10 +125,10 @@ def assemble_worker(
         log,
         resolver,
         epoch=epoch,
-        landed=reports.landed,
+        segment_staged=reports.landed,
         verify=verify,
         known=record.knowledge(log),
-        remember=remember,
+        persist_ack=persist_ack,
         verified=verified,
         check=store.require_epoch,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.capture import gather as module
-from levada.capture.gather import Gather
+from levada.capture import message_buffer as module
+from levada.capture.message_buffer import MessageBuffer
 from levada.pgoutput.messages import HEADER
 
 # Kinds of messages as they come: whole transactions, messages outside of them, and the beginning of one.
@@ -22,30 +22,30 @@ def messages(kinds: str) -> list[bytes]:
 def test_nothing_is_cut_inside_of_a_transaction(whole: str, rest: str, cuts: list[int]) -> None:
     """However the messages arrive: what is taken is whole, in order, and all that is whole is taken."""
     stream = whole + rest
-    gather = Gather()
+    buffer = MessageBuffer()
     taken: list[bytes] = []
     at = 0
     for cut in sorted({min(c, len(stream)) for c in cuts} | {len(stream)}):
-        gather.add(messages(stream)[at:cut])
+        buffer.add(messages(stream)[at:cut])
         at = cut
-        slice_ = gather.take(in_transaction=False)
+        slice_ = buffer.take(in_transaction=False)
         kinds = "".join(chr(m[HEADER]) for m in slice_)
         assert kinds.count("B") == kinds.count("C")
         taken += slice_
     assert taken == messages(whole)
-    assert bool(gather) is bool(rest)
+    assert bool(buffer) is bool(rest)
 
 
 def test_a_large_transaction_comes_in_slices(monkeypatch: object) -> None:
     """Without an end in sight a slice is handed out when it is full, not before, until the COMMIT ends it."""
-    gather = Gather()
-    gather.add(messages("B" + "I" * (module.SLICE_MESSAGES - 2)))
-    assert gather.take(in_transaction=False) == []
-    gather.add(messages("I"))
-    assert gather.full
-    assert len(gather.take(in_transaction=False)) == module.SLICE_MESSAGES
-    gather.add(messages("II"))
-    assert gather.take(in_transaction=True) == []
-    gather.add(messages("CBI"))
-    assert gather.take(in_transaction=True) == messages("IIC")
-    assert gather.take(in_transaction=False) == []
+    buffer = MessageBuffer()
+    buffer.add(messages("B" + "I" * (module.SLICE_MESSAGES - 2)))
+    assert buffer.take(in_transaction=False) == []
+    buffer.add(messages("I"))
+    assert buffer.full
+    assert len(buffer.take(in_transaction=False)) == module.SLICE_MESSAGES
+    buffer.add(messages("II"))
+    assert buffer.take(in_transaction=True) == []
+    buffer.add(messages("CBI"))
+    assert buffer.take(in_transaction=True) == messages("IIC")
+    assert buffer.take(in_transaction=False) == []

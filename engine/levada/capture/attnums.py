@@ -1,8 +1,9 @@
-"""Which of a table's columns (by attnum) the columns of a RELATION message are. Pure.
+"""Assigns attnums to the columns of a RELATION message. Pure.
 
-RELATION tells names and types in attnum order, but no attnum. Known are the version before it and a later catalog:
-between the two anything may have been renamed, dropped, added or retyped. The assignment that needs the fewest
-such steps is taken; two that need equally few are not told apart: a guess would put values into a wrong column.
+A RELATION message has names and types in attnum order, but no attnums. Two states of the table are known: the version
+before the message, and the catalog, which is read later. Columns may have been renamed, dropped, added or retyped
+between the two. The assignment with the fewest such steps wins. If several need equally few, there is no result,
+because a guess could write values into the wrong column.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ _Chain: TypeAlias = "tuple[_Chain, int] | None"
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The cheapest assignment of the first columns: its cost, how many there are, the columns' attnums, last first."""
+    """The cheapest assignment of the first columns.
+
+    ``cost`` is its number of steps, ``count`` the number of assignments of this cost. ``attnums`` is a linked list of
+    the columns' attnums, the last one first.
+    """
 
     cost: int
     count: int
@@ -32,37 +37,37 @@ class _Best:
 def match_columns(
     relation: Sequence[RelationColumn], before: Iterable[Column], after: Iterable[Column]
 ) -> tuple[int, ...] | None:
-    """Return each column's attnum; None if more than one assignment is as likely.
+    """Return the attnum of each column, or None if several assignments need the fewest steps.
 
-    ``before`` are the columns of the last version that is known, ``after`` those that the catalog has now; either may
-    be empty: not known. A column that is in both was there all the time.
+    ``before`` has the columns of the last known version, ``after`` those in the catalog now. Either is empty if it is
+    unknown. A column in both existed all the time, because PostgreSQL never reuses an attnum.
     """
     earlier = {c.attnum: c for c in before}
     later = {c.attnum: c for c in after}
     end = max([0, *earlier, *later]) + len(relation)
-    # By how many columns are assigned; and whether the last attnum was an unknown one that was passed over: of several
-    # unknown attnums in a row the first are taken, as they cannot be told apart and need not be.
+    # The key is the number of assigned columns, and whether the last attnum is an unknown one that was skipped. In a
+    # run of unknown attnums the first ones are assigned: they are equivalent, so this does not count as ambiguous.
     states: dict[tuple[int, bool], _Best] = {(0, False): _Best(0, 1, None)}
     for attnum in range(1, end + 1):
         old, new = earlier.get(attnum), later.get(attnum)
         known = old is not None or new is not None
         following: dict[tuple[int, bool], _Best] = {}
-        for (assigned, passed), best in states.items():
+        for (assigned, skipped), best in states.items():
             if old is None or new is None:
                 _offer(following, (assigned, not known), best.plus(1 if known else 0))
-            if assigned < len(relation) and (known or not passed):
+            if assigned < len(relation) and (known or not skipped):
                 cost = _assign_cost(relation[assigned], old, new)
                 _offer(following, (assigned + 1, False), best.plus(cost, attnum))
         states = following
-    whole: dict[tuple[int, bool], _Best] = {}
+    complete: dict[tuple[int, bool], _Best] = {}
     for (assigned, _), best in states.items():
-        _offer(whole, (assigned, False), best)
-    found = whole.get((len(relation), False))
+        _offer(complete, (assigned, False), best)
+    found = complete.get((len(relation), False))
     return _unchained(found.attnums) if found is not None and found.count == 1 else None
 
 
 def _offer(states: dict[tuple[int, bool], _Best], state: tuple[int, bool], best: _Best) -> None:
-    """Keep the cheaper; of two that cost the same, remember that there are several."""
+    """Keep the cheaper assignment of a state, and add up the counts if both have the same cost."""
     other = states.get(state)
     if other is None or best.cost < other.cost:
         states[state] = best
@@ -87,6 +92,6 @@ def _unchained(chain: _Chain) -> tuple[int, ...]:
     return tuple(reversed(attnums))
 
 
-def same_look(relation: Sequence[RelationColumn], columns: Sequence[Column]) -> bool:
-    """Tell whether RELATION shows these columns: names, types and modifiers, in this order."""
+def same_columns(relation: Sequence[RelationColumn], columns: Sequence[Column]) -> bool:
+    """Return True if RELATION has the same names, types and type modifiers as these columns, in the same order."""
     return [(c.name, c.type_oid, c.typmod) for c in relation] == [(c.name, c.type_oid, c.typmod) for c in columns]

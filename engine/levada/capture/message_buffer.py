@@ -1,4 +1,4 @@
-"""Messages on their way to the decoder: slices that are large enough, and end where a segment can be cut. Pure."""
+"""Buffers received messages into slices for the decoder. A slice ends between transactions if possible. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from levada.pgoutput.messages import HEADER
 
 SLICE_MESSAGES: Final = 16_384
 SLICE_BYTES: Final = 4 << 20
-"""Decoding has a fixed cost per slice and table, which this many messages make small."""
+"""Decoding has a fixed cost per slice and table. It is small when it is divided by this many messages."""
 
 _BEGIN, _COMMIT = b"BC"
 
 
-class Gather:
-    """Collects received messages; not thread-safe."""
+class MessageBuffer:
+    """A queue of received messages that is read in slices. Not thread-safe."""
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
@@ -26,26 +26,27 @@ class Gather:
 
     @property
     def full(self) -> bool:
-        """Tell whether there is enough for a slice."""
+        """Return True if the buffer has enough messages or bytes for a slice."""
         return len(self._messages) >= SLICE_MESSAGES or self._bytes >= SLICE_BYTES
 
     def add(self, messages: Sequence[bytes]) -> None:
-        """Take what was received, in order."""
+        """Append received messages, in stream order."""
         self._messages += messages
         self._bytes += sum(map(len, messages))
 
     def take(self, *, in_transaction: bool) -> list[bytes]:
-        """Return all that is whole; if nothing is, all if there is enough for a slice, else nothing.
+        """Remove and return the messages up to the last transaction boundary.
 
-        ``in_transaction`` tells whether what was taken before ended inside of one.
+        Without a boundary, return every message if the buffer is `full`, otherwise none. ``in_transaction`` is True if
+        the previous slice ended inside a transaction.
         """
-        end = self._whole(in_transaction) or (len(self._messages) if self.full else 0)
+        end = self._last_boundary(in_transaction) or (len(self._messages) if self.full else 0)
         taken, self._messages = self._messages[:end], self._messages[end:]
         self._bytes = sum(map(len, self._messages))
         return taken
 
-    def _whole(self, in_transaction: bool) -> int:
-        """Return how many messages there are up to where no transaction is open; 0 if there is no such place."""
+    def _last_boundary(self, in_transaction: bool) -> int:
+        """Return the number of messages before the last point outside of a transaction, or 0 if there is none."""
         for i in range(len(self._messages) - 1, -1, -1):
             kind = self._messages[i][HEADER]
             if kind == _COMMIT:

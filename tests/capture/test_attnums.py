@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.capture.matching import match_columns
+from levada.capture.attnums import match_columns
 from levada.pgoutput.messages import RelationColumn
 from levada.schema import Column, ColumnType, Kind
 
