@@ -152,7 +152,7 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     roster, record = start(tmp_path, store)
     roster.locate(record, Lsn(50))
     record.resync = Resync(step=Step.CATCHING_UP, lsn=Lsn(200))
-    roster.backlog.track(TABLE, Lsn(200), beside=True)
+    roster.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(StageParts(roster._live, roster, store, Recording(), queue.SimpleQueue()), nothing, applier)
     roster.staged_lsn = Lsn(100)

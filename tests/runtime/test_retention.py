@@ -29,7 +29,7 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     roster: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40), tables={})
     manifests = [segment(start, start + 10, {1: 5}) for start in (10, 20, 30)]
     for manifest in manifests:
-        roster.backlog.land(manifest)
+        roster.backlog.add_segment(manifest)
     folder = tmp_path / "p"
     # A folder in the place of the file: no file system removes it as one, whoever asks.
     (folder / f"{manifests[1].name}.json").mkdir(parents=True)
@@ -73,7 +73,7 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
         backlog.track(each.id, None if each.id == 6 else Lsn(90 if each.id == 1 else 50))
         for version in (0, 10, 40, 70):
             store.store_table_schema(schema(version, each.id))
-    backlog.land(segment(80, 90, {3: 1}))
+    backlog.add_segment(segment(80, 90, {3: 1}))
     roster: Any = SimpleNamespace(backlog=backlog, staged_lsn=Lsn(90), tables={r.id: r for r in records})
     source = SourceRecord(store)
     source.remember(Lsn(remembered), None)

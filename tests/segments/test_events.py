@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.segments.changes import batch, changes, column, insert, table
 
-from levada.apply.table import Applier
+from levada.apply.applier import Applier
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, Insert, RelationEvent
 from levada.schema import Kind, ReplicatedTableSchema

@@ -26,18 +26,18 @@ def test_table_without_staged_changes_is_as_far_as_staging() -> None:
     backlog = Backlog()
     backlog.track(TableId(1), Lsn(5))
     assert backlog.position(TableId(1), Lsn(100)) == 100
-    assert backlog.everywhere(Lsn(100)) == 100
+    assert backlog.min_applied_lsn(Lsn(100)) == 100
 
 
 def test_table_waiting_for_its_copy_keeps_no_segment() -> None:
     """What is staged before a copy begins is in the copy's snapshot, so it is kept for nobody."""
     backlog = Backlog()
     backlog.track(TableId(1), Lsn(0), holds=False)
-    backlog.land(segment(10, 20, {1: 5}))
-    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    backlog.add_segment(segment(10, 20, {1: 5}))
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [20]
     backlog.track(TableId(1), Lsn(20))
-    backlog.land(segment(20, 30, {1: 5}))
-    assert backlog.take_removable() == ()
+    backlog.add_segment(segment(20, 30, {1: 5}))
+    assert backlog.pop_unneeded() == ()
     assert backlog.pending(TableId(1)).rows == 5
 
 
@@ -46,14 +46,14 @@ def test_one_slow_table_keeps_the_segments_that_it_shares() -> None:
     backlog = Backlog()
     for t in (1, 2):
         backlog.track(TableId(t), Lsn(0))
-    backlog.land(segment(10, 20, {1: 1, 2: 1}))
-    backlog.land(segment(20, 30, {1: 1}))
+    backlog.add_segment(segment(10, 20, {1: 1, 2: 1}))
+    backlog.add_segment(segment(20, 30, {1: 1}))
     backlog.applied(TableId(1), Lsn(30))
-    assert [m.end_lsn for m in backlog.take_removable()] == [30]
-    assert backlog.everywhere(Lsn(40)) == 0
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [30]
+    assert backlog.min_applied_lsn(Lsn(40)) == 0
     backlog.applied(TableId(2), Lsn(20))
-    assert [m.end_lsn for m in backlog.take_removable()] == [20]
-    assert backlog.everywhere(Lsn(40)) == 40
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [20]
+    assert backlog.min_applied_lsn(Lsn(40)) == 40
 
 
 def test_batch_has_at_least_one_segment_and_keeps_to_the_bound() -> None:
@@ -61,7 +61,7 @@ def test_batch_has_at_least_one_segment_and_keeps_to_the_bound() -> None:
     backlog = Backlog()
     backlog.track(TableId(1), Lsn(0))
     for k in range(4):
-        backlog.land(segment(10 * k, 10 * k + 10, {1: 100}))
+        backlog.add_segment(segment(10 * k, 10 * k + 10, {1: 100}))
     assert len(backlog.next_batch(TableId(1), 50)) == 1
     assert len(backlog.next_batch(TableId(1), 200)) == 2
 
@@ -71,28 +71,28 @@ def test_a_new_copy_keeps_what_its_table_has_applied() -> None:
     backlog = Backlog()
     table = TableId(1)
     backlog.track(table, Lsn(0))
-    backlog.track(table, Lsn(10), beside=True)
-    backlog.land(segment(10, 20, {1: 5}))
-    backlog.land(segment(20, 30, {1: 7}))
+    backlog.track(table, Lsn(10), shadow=True)
+    backlog.add_segment(segment(10, 20, {1: 5}))
+    backlog.add_segment(segment(20, 30, {1: 7}))
     backlog.applied(table, Lsn(30))
-    assert backlog.take_removable() == ()
-    assert (backlog.pending(table).rows, backlog.pending(table, beside=True).rows) == (0, 12)
-    assert backlog.everywhere(Lsn(40)) == 10
-    backlog.applied(table, Lsn(20), beside=True)
-    assert [m.end_lsn for m in backlog.take_removable()] == [20]
-    assert backlog.position(table, Lsn(40), beside=True) == 20
-    backlog.applied(table, Lsn(30), beside=True)
-    assert [m.end_lsn for m in backlog.take_removable()] == [30]
-    backlog.land(segment(30, 40, {1: 2}))
-    backlog.applied(table, Lsn(40), beside=True)
-    backlog.take_place(table)
+    assert backlog.pop_unneeded() == ()
+    assert (backlog.pending(table).rows, backlog.pending(table, shadow=True).rows) == (0, 12)
+    assert backlog.min_applied_lsn(Lsn(40)) == 10
+    backlog.applied(table, Lsn(20), shadow=True)
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [20]
+    assert backlog.position(table, Lsn(40), shadow=True) == 20
+    backlog.applied(table, Lsn(30), shadow=True)
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [30]
+    backlog.add_segment(segment(30, 40, {1: 2}))
+    backlog.applied(table, Lsn(40), shadow=True)
+    backlog.promote_shadow(table)
     assert backlog.position(table, Lsn(50)) == 50
-    assert [m.end_lsn for m in backlog.take_removable()] == [40]
-    backlog.track(table, Lsn(40), beside=True)
-    backlog.land(segment(40, 50, {1: 2}))
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [40]
+    backlog.track(table, Lsn(40), shadow=True)
+    backlog.add_segment(segment(40, 50, {1: 2}))
     backlog.applied(table, Lsn(50))
-    backlog.forget(table, beside=True)
-    assert [m.end_lsn for m in backlog.take_removable()] == [50]
+    backlog.forget(table, shadow=True)
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [50]
 
 
 @given(
@@ -108,12 +108,12 @@ def test_removed_segments_are_applied_by_every_table_in_them(
     for t in positions:
         backlog.track(TableId(t), Lsn(0))
     for k, tables in enumerate(landed):
-        backlog.land(segment(10 * k, 10 * k + 10, dict.fromkeys(tables, 1)))
+        backlog.add_segment(segment(10 * k, 10 * k + 10, dict.fromkeys(tables, 1)))
     removed: set[int] = set()
     for table, to in steps:
         positions[table] = max(positions[table], to * 10)
         backlog.applied(TableId(table), Lsn(to * 10))
-        removed |= {m.end_lsn // 10 - 1 for m in backlog.take_removable()}
+        removed |= {m.end_lsn // 10 - 1 for m in backlog.pop_unneeded()}
         expected = {k for k, tables in enumerate(landed) if all(positions[t] >= 10 * k + 10 for t in tables)}
         assert removed == expected
     for table in positions:
@@ -124,15 +124,15 @@ def test_removed_segments_are_applied_by_every_table_in_them(
 def test_table_whose_place_is_not_known_keeps_everything() -> None:
     """Nothing is taken for applied before the destination has told; then what is below its place is let go."""
     backlog, table = Backlog(), TableId(1)
-    backlog.land(segment(10, 20, {1: 5}))
+    backlog.add_segment(segment(10, 20, {1: 5}))
     backlog.track(table, None)
-    backlog.land(segment(20, 30, {1: 5}))
-    assert not backlog.knows(table)
-    assert (backlog.position(table, Lsn(30)), backlog.everywhere(Lsn(30))) == (0, 0)
-    assert backlog.take_removable() == ()
+    backlog.add_segment(segment(20, 30, {1: 5}))
+    assert not backlog.position_known(table)
+    assert (backlog.position(table, Lsn(30)), backlog.min_applied_lsn(Lsn(30))) == (0, 0)
+    assert backlog.pop_unneeded() == ()
     backlog.track(table, Lsn(20))
-    assert backlog.knows(table)
-    assert [m.end_lsn for m in backlog.take_removable()] == [20]
+    assert backlog.position_known(table)
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == [20]
     assert backlog.pending(table).segments == 1
 
 

@@ -29,7 +29,7 @@ def find_missing(ledger: Ledger, manifests: list[Manifest], positions: dict[Tabl
     """The tables that lack a segment, at a start with these manifests."""
     backlog = Backlog(ledger)
     for manifest in manifests:
-        backlog.land(manifest)
+        backlog.add_segment(manifest)
     for table, position in positions.items():
         backlog.track(table, Lsn(position))
     return {table for table in positions if backlog.missing(table) is not None}
@@ -60,11 +60,11 @@ def test_a_lost_segment_is_missed_by_the_tables_that_need_it(
     for table in TABLES:
         backlog.track(table, Lsn(0))
     for manifest in manifests:
-        backlog.land(manifest)
+        backlog.add_segment(manifest)
     for table, position in applied.items():
         backlog.applied(table, Lsn(position))
     assert not any(backlog.missing(table) for table in TABLES)
-    removed = {m.name for m in backlog.take_removable()} if removing else set()
+    removed = {m.name for m in backlog.pop_unneeded()} if removing else set()
     if idle or manifests[-1].name in removed:
         kept.keep(written)
     else:
@@ -81,8 +81,8 @@ def test_a_segment_that_does_not_follow_the_one_before_is_noticed() -> None:
     backlog = Backlog()
     for table in TABLES:
         backlog.track(table, Lsn(0))
-    backlog.land(manifests[0])
-    backlog.land(manifests[2])
+    backlog.add_segment(manifests[0])
+    backlog.add_segment(manifests[2])
     assert [backlog.missing(t) for t in TABLES] == [20, None, None]
 
 
@@ -97,7 +97,7 @@ def test_a_table_that_is_copied_again_misses_nothing() -> None:
     backlog.track(TableId(1), Lsn(20), holds=False)
     assert backlog.missing(TableId(1)) is None
     backlog.track(TableId(1), Lsn(20))
-    backlog.land(manifests[2])
+    backlog.add_segment(manifests[2])
     assert backlog.missing(TableId(1)) is None
 
 

@@ -1,4 +1,4 @@
-"""Segments to a destination, each table at its own pace.
+"""Applies staged segments to a destination, on a schedule for each table.
 
-Decides what the next batch of a table is; a destination decides how it is written.
+This package chooses the next batch of a table. The destination decides how to write it.
 """

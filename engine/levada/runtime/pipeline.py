@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from levada.apply.table import Applier
+from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering, TableSettings

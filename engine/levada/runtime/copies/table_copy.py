@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
-from levada.apply.table import settle
+from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_durability, require_flag
@@ -156,7 +156,7 @@ class TableCopy:
             return
         try:
             with self.turn:
-                settle(self.destination, [rows.schema], mark, cancelled)
+                wait_durable(self.destination, [rows.schema], mark, cancelled)
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 

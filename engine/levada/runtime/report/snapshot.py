@@ -62,7 +62,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: f
         mode=record.mode,
         note=_REFUSES_UPDATES if record.refuses_updates else record.note,
         copy=copied if copied is not None or copying else _finished_before(),
-        applied_lsn=roster.position(record) if roster.backlog.knows(record.id) and not copying else None,
+        applied_lsn=roster.position(record) if roster.backlog.position_known(record.id) and not copying else None,
         lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,
         pending_rows=pending.rows,
@@ -89,7 +89,7 @@ def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | Non
     if resync is None or resync.abandoned:
         given_up = record.resync_error
         return None if given_up is None else ResyncProgress("GivenUp", None, 0, given_up)
-    pending = roster.backlog.pending(record.id, beside=True)
+    pending = roster.backlog.pending(record.id, shadow=True)
     return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
 
 

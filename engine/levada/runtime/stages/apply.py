@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from levada.apply.table import Applied, Applier
+from levada.apply.applier import Applied, Applier
 from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from levada.apply.table import Applied
+from levada.apply.applier import Applied
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.table_copy import Copied

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from levada.apply.table import AppliedBeside, Applier
+from levada.apply.applier import AppliedToShadow, Applier
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent
 from levada.runtime.copies.table_copy import Copied, TableCopy
@@ -101,7 +101,7 @@ class ResyncStage(Stage):
         resync.cancel.clear()
         resync.step = Step.COPYING
         # Held from here on, as for a first copy.
-        self._roster.backlog.track(table, self._roster.staged_lsn, beside=True)
+        self._roster.backlog.track(table, self._roster.staged_lsn, shadow=True)
         cancel = resync.cancel
 
         def work() -> Copied | None:  # in a pool
@@ -131,19 +131,19 @@ class ResyncStage(Stage):
         resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
         resync.lsn, resync.made, resync.schema = copied.lsn, copied.schema, copied.schema
         resync.storage = copied.storage
-        self._roster.backlog.applied(record.id, copied.lsn, beside=True)
+        self._roster.backlog.applied(record.id, copied.lsn, shadow=True)
         _log.info("table %s: its new copy is made and catches up from %s on", record.name, copied.lsn)
 
     # ---- catching up ----------------------------------------------------------------------------------------------
 
     def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
         backlog, staged, table = self._roster.backlog, self._roster.staged_lsn, record.id
-        reached = backlog.position(table, staged, beside=True)
+        reached = backlog.position(table, staged, shadow=True)
         if reached > staged:
             # What is in the table's place must not be ahead of the stream, see `Roster.source_restarted`.
             return
         # Of a parked table that the destination did not tell of, it has no more than what is staged.
-        if reached >= (self._roster.position(record) if backlog.knows(table) else staged):
+        if reached >= (self._roster.position(record) if backlog.position_known(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
             swap = self._destination.swap_replacement
@@ -155,11 +155,11 @@ class ResyncStage(Stage):
             resync.yielded = True
             return
         resync.yielded = False
-        schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, beside=True)
+        schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, shadow=True)
         assert schema is not None
         record.begin(Job.FOLLOW)
         self._submit(
-            self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_beside(schema, reached, manifests)
+            self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests)
         )
 
     def _swapped(self, record: TableRecord, resync: Resync, position: Lsn) -> None:
@@ -178,7 +178,7 @@ class ResyncStage(Stage):
         record.last_commit_at = datetime.now(UTC)
         roster.note_mode(record, resync.made)
         if not resync.abandoned:
-            roster.backlog.take_place(record.id)
+            roster.backlog.promote_shadow(record.id)
         roster.end_resync(record)
         if roster.backlog.pending(record.id).segments and record.pending_since is None:
             record.pending_since = time.monotonic()
@@ -212,15 +212,15 @@ class ResyncStage(Stage):
                 self._failed(record, resync, report.job, outcome)
             case ResyncJob.COPY, Copied() | None:
                 self._copied(record, resync, outcome)
-            case ResyncJob.APPLY, AppliedBeside():
+            case ResyncJob.APPLY, AppliedToShadow():
                 resync.schema, resync.attempts, resync.error = outcome.schema, 0, None
-                self._roster.backlog.applied(record.id, outcome.until, beside=True)
+                self._roster.backlog.applied(record.id, outcome.until, shadow=True)
             case _:
                 self._begin_again(record, resync)
 
     def _begin_again(self, record: TableRecord, resync: Resync) -> None:
         _log.info("table %s: its new copy is begun again", record.name)
-        self._roster.backlog.forget(record.id, beside=True)
+        self._roster.backlog.forget(record.id, shadow=True)
         resync.wait()
 
     def _failed(self, record: TableRecord, resync: Resync, job: ResyncJob, error: BaseException) -> None:

@@ -58,8 +58,8 @@ class Retention:
         if now < self._next:
             return
         self._next = now + _EVERY_S
-        self._gone += self._roster.backlog.take_removable()
-        everywhere = self._roster.backlog.everywhere(self._roster.staged_lsn)
+        self._gone += self._roster.backlog.pop_unneeded()
+        everywhere = self._roster.backlog.min_applied_lsn(self._roster.staged_lsn)
         if not self._log.staging.durable:
             self._record.remember(everywhere, None)
         elif self._gone:

@@ -256,7 +256,7 @@ class Roster:
 
     def land(self, manifest: Manifest) -> None:
         """Take note of a segment that was staged."""
-        self.backlog.land(manifest)
+        self.backlog.add_segment(manifest)
         self.storage.landed(manifest)
         self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
         for table in manifest.tables:
@@ -321,7 +321,7 @@ class Roster:
         Only a copy can be beyond: its snapshot may be ahead of the stream.
         """
         tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or is_void(r.phase))]
-        unknown = {r.id for r in tables if not self.backlog.knows(r.id)}
+        unknown = {r.id for r in tables if not self.backlog.position_known(r.id)}
         ahead = [r for r in tables if r.id not in unknown and self.position(r) > verified_to]
         self.doubts.add(unknown | {r.id for r in ahead}, verified_to)
         for record in tables:
@@ -529,7 +529,7 @@ class Roster:
             return
         record.resync.abandoned = True
         record.resync.cancel.set()
-        self.backlog.forget(record.id, beside=True)
+        self.backlog.forget(record.id, shadow=True)
         self._store.delete_replication_progress(resync_worker(record.id))
 
     def end_resync(self, record: TableRecord) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from levada.apply.backlog import Pending
-from levada.apply.pace import due
+from levada.apply.schedule import apply_due
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
@@ -85,7 +85,7 @@ def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, 
     if not isinstance(record.phase, Ready):
         return True
     waited = now - (record.pending_since or 0.0)
-    return due(waited, record.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
+    return apply_due(waited, record.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
 
 
 def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:

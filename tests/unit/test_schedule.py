@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.apply.pace import due
+from levada.apply.schedule import apply_due
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, Witness
 
@@ -15,20 +15,20 @@ seconds = st.floats(0, 1000)
 @given(seconds, st.floats(0.1, 1000))
 def test_due_at_half_of_the_freshness_whatever_it_costs(last_apply: float, freshness: float) -> None:
     """However slow the last batch was, half of the freshness is never waited out."""
-    assert due(freshness / 2, last_apply, freshness, 1, 10)
+    assert apply_due(freshness / 2, last_apply, freshness, 1, 10)
 
 
 @given(st.floats(1, 1000))
 def test_cheap_batches_wait_for_a_quarter_of_the_freshness(freshness: float) -> None:
     """A table whose batches cost little gathers changes for a quarter of what it may trail."""
-    assert not due(freshness * 0.24, 0.0, freshness, 1, 10)
-    assert due(freshness * 0.25, 0.0, freshness, 1, 10)
+    assert not apply_due(freshness * 0.24, 0.0, freshness, 1, 10)
+    assert apply_due(freshness * 0.25, 0.0, freshness, 1, 10)
 
 
 @given(seconds, seconds)
 def test_a_full_batch_is_due_at_once(waited: float, last_apply: float) -> None:
     """Waiting longer cannot make a full batch larger."""
-    assert due(waited, last_apply, 10.0, 10, 10)
+    assert apply_due(waited, last_apply, 10.0, 10, 10)
 
 
 def test_time_in_an_open_segment_counts() -> None:

@@ -1,4 +1,4 @@
-"""One batch of one table, or of all tables together, to the destination."""
+"""Applies one batch, of one table or of all tables, to the destination."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
 from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, Watermark
 
-_ASK_AGAIN_S: Final = 0.5
+_RETRY_INTERVAL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch came to: everything below ``until`` is durable; ``seconds`` is what it took."""
+    """The result of a batch. Every change below ``until`` is durable.
+
+    ``unrepresentable`` is the number of values stored as NULL. ``seconds`` is the duration.
+    """
 
     until: Lsn
     rows: int
@@ -34,8 +37,8 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedBeside:
-    """What a batch onto a new copy came to: it has everything below ``until``, in the version ``schema``."""
+class AppliedToShadow:
+    """The result of a batch for a shadow copy, which now has every change below ``until`` in the version ``schema``."""
 
     until: Lsn
     schema: ReplicatedTableSchema
@@ -43,7 +46,7 @@ class AppliedBeside:
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """What it takes to apply segments of one pipeline. Called from several threads, never for one table from two."""
+    """Applies segments of one pipeline. Several threads may use it, but only one at a time for the same table."""
 
     pipeline: str
     epoch: int
@@ -53,13 +56,13 @@ class Applier:
     policy: OnUnrepresentable
     stopping: threading.Event
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Held while a batch is written: with the ordering PIPELINE one call is made at a time."""
+    """Held while a batch is written. With Ordering.PIPELINE it is a lock, so that there is one call at a time."""
 
     def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest]) -> Applied:
-        """Apply the manifests' changes of these tables, each from its position on; return once it is durable.
+        """Apply the manifests' changes to these tables, each from its position on. Return when they are durable.
 
-        Raise what the destination raises, and InterruptedError when the pipeline stops while a destination has only
-        accepted the batch: the positions stay, so that it is applied again.
+        Raise the destination's errors, and InterruptedError if the pipeline stops before an accepted batch is durable.
+        The positions then do not move, so that the batch is applied again.
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn
@@ -69,17 +72,17 @@ class Applier:
         write = self.destination.write_events
         with self.turn:
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
-                settle(self.destination, [batch.changes(t).schema for t in batch.tables], mark, self.stopping)
+                wait_durable(self.destination, [batch.changes(t).schema for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
         nulled = sum(batch.changes(table).nulled for table in positions)
         return Applied(until, rows, nulled, time.monotonic() - began)
 
-    def run_beside(
+    def run_shadow(
         self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest]
-    ) -> AppliedBeside | None:
-        """Apply the changes of a table from ``after`` on to its new copy, which is of the version ``schema``.
+    ) -> AppliedToShadow | None:
+        """Apply a table's changes from ``after`` on to its shadow copy, which has the version ``schema``.
 
-        None if the new copy cannot follow them. Raise what the destination raises.
+        Return None if the shadow copy cannot take them and must start again. Raise the destination's errors.
         """
         until = manifests[-1].end_lsn
         batch = StagedBatch(self.staging, manifests, [TableStart(schema, after)], until, self.policy)
@@ -87,29 +90,32 @@ class Applier:
         write = self.destination.write_replacement_events
         if not require_flag(write(batch, mark), write):
             return None
-        return AppliedBeside(until, batch.changes(schema.id).schema)
+        return AppliedToShadow(until, batch.changes(schema.id).schema)
 
     def schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
-        """Return the version of the table before the transaction that commits at ``after``, if there is one.
+        """Return the version of the table below ``after``, the position at which the batch begins.
 
-        A COMMIT record can begin where the one before it ends, so a version that begins at ``after`` is a change of the
-        batch. Raise NeedsOperator ``schema_version_missing``.
+        A version that begins exactly at ``after`` is a change of the batch, because a COMMIT record can begin where the
+        previous one ends. Raise NeedsOperator ``schema_version_missing`` if the store has no such version.
         """
         schema = self.schemas.get_table_schema(table, SnapshotId(max(0, after - 1)))
         if schema is None:
             raise NeedsOperator(
                 "schema_version_missing",
-                f"the store has no schema of table {table} that holds at {after}",
+                f"the store has no schema of table {table} that is valid at {after}",
                 hint="copy the table again: levada resync MANIFEST TABLE",
             )
         return schema
 
 
-def settle(
+def wait_durable(
     destination: Destination, schemas: Sequence[ReplicatedTableSchema], mark: Watermark, stopping: threading.Event
 ) -> None:
-    """Ask until what was accepted of these tables is durable. Raise InterruptedError if ``stopping`` is set before."""
+    """Ask the destination until every accepted write of these tables is durable.
+
+    Raise InterruptedError if ``stopping`` is set before.
+    """
     write, request = destination.write_events, DurabilityRequest(schemas, mark.lsn)
     while require_durability(write(request, mark), write) is not Durability.DURABLE:
-        if stopping.wait(_ASK_AGAIN_S):
+        if stopping.wait(_RETRY_INTERVAL_S):
             raise InterruptedError("stopped before the destination made its writes durable")
