@@ -22,6 +22,7 @@ _PATTERNS: Final = (
     # What differs from one run to the next. A number within a name, a count such as 5/6 and a port stay.
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UID"),
+    (r"\blocalhost/levada:[\w-]+", "IMAGE"),
     (r"\b[0-9A-F]+/[0-9A-F]{6,}\b", "LSN"),
     (r"\b\d+(\.\d+){3}\b", "ADDRESS"),
     (r"(?<![\w/:.-])-?\d+(\.\d+)?([kKMGTm]i?|B|[smhd](\d+[smh])?)?(?![\w/-])", "N"),
