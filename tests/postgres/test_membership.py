@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import LiteralString
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from tests.conftest import Database
 
@@ -221,3 +222,25 @@ def test_the_state_is_of_the_snapshot(source: Database) -> None:
         assert read_publication_state(connection, "p", [table]) == before
     assert before.names == {table: QualifiedTable("public", "t")}
     assert state(source).members[table] != before.members[table]
+
+
+def test_a_publication_dropped_meanwhile_does_not_exist(source: Database) -> None:
+    """Publication and members are of one moment: no table is reported to have left a publication that is gone."""
+    source.execute(ALL)
+    table = tables(source)["t"]
+
+    class Interrupted(psycopg.Connection[Any]):
+        """A connection after whose first statement about the publication another session drops it."""
+
+        def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+            done = super().execute(query, *arguments, **options)
+            if "pg_publication p" in str(query):
+                source.execute("DROP PUBLICATION IF EXISTS p")
+            return done
+
+    with Interrupted.connect(source.server.uri(source.name), autocommit=True) as connection:
+        found = read_publication_state(connection, "p", [table])
+    assert (found.identity, found.left(table)) == (None, True)
+    gap = find_gap(None, found, table)
+    assert gap is not None
+    assert gap.code == "publication_missing"

@@ -144,13 +144,17 @@ def read_publication_state(
     conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId]
 ) -> PublicationState:
     """Return the publication, and how it has these tables, as the connection's snapshot sees them."""
+    modern = conn.info.server_version >= 150000
+    query = _MEMBERS.format(**(_LIMITS if modern else _NO_LIMITS), schemas=_SCHEMAS if modern else sql.SQL(""))
     with qualified_names(conn):
-        row = conn.execute(_PUBLICATION, [publication]).fetchone()
-        identity = None if row is None else PublicationIdentity(row[0], row[1], tuple(row[2]), row[3])
-        modern = conn.info.server_version >= 150000
-        query = _MEMBERS.format(**(_LIMITS if modern else _NO_LIMITS), schemas=_SCHEMAS if modern else sql.SQL(""))
-        parameters = {"publication": 0 if identity is None else identity.oid, "tables": [int(t) for t in tables]}
-        rows = conn.execute(query, parameters).fetchall()
+        identity = _read_identity(conn, publication)
+        while True:
+            parameters = {"publication": 0 if identity is None else identity.oid, "tables": [int(t) for t in tables]}
+            rows = conn.execute(query, parameters).fetchall()
+            # Each statement has a snapshot of its own, so the publication may be dropped between the two.
+            before, identity = identity, _read_identity(conn, publication)
+            if identity == before:
+                break
     names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
     unlogged = frozenset(TableId(row[0]) for row in rows if row[-1])
     members = {
@@ -189,6 +193,11 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
         reason = f"table {name} was added to publication {state.name} again since it was copied{_limits(kept, now)}"
         return NeedsOperator("publication_membership_changed", reason, hint=resync)
     return None
+
+
+def _read_identity(conn: psycopg.Connection[Any], publication: str) -> PublicationIdentity | None:
+    row = conn.execute(_PUBLICATION, [publication]).fetchone()
+    return None if row is None else PublicationIdentity(row[0], row[1], tuple(row[2]), row[3])
 
 
 def _membership(
