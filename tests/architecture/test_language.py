@@ -12,6 +12,7 @@ CLEAN = (
     "engine/levada/__main__.py",
     "engine/levada/apply",
     "engine/levada/capture",
+    "engine/levada/runtime/report",
 )
 """Folders and files whose English was revised. A new one is added here."""
 

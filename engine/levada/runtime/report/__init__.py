@@ -1,4 +1,4 @@
-"""Reports of a running pipeline: the snapshot of its progress, the lag sampler, metrics, liveness and the HTTP port.
+"""Reports on a running pipeline: the progress snapshot, the lag sampler, metrics, liveness and the HTTP server.
 
-Nothing here changes anything.
+The package only reads. It changes neither the pipeline nor its tables.
 """

@@ -1,4 +1,4 @@
-"""The token that a driver asks for before it answers `/v1/progress` and `/metrics`."""
+"""The bearer token that a driver requires for `/v1/progress` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ class AccessToken:
     file: Path
 
     def admits(self, authorization: str) -> bool:
-        """Return True if a request's header ``Authorization`` has the token. No token in the file admits no one."""
+        """Return True if the value of a request's ``Authorization`` header carries the token.
+
+        An empty or unreadable token file admits no request.
+        """
         scheme, _, given = authorization.partition(" ")
         token = self.read()
         same = hmac.compare_digest(given.strip().encode(), token.encode())
         return bool(token) and scheme.lower() == "bearer" and same
 
     def read(self) -> str:
-        """Return the token, empty if it cannot be read."""
+        """Return the token, or an empty string if the file cannot be read."""
         try:
             return self.file.read_text().strip()
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""One port for probes, progress and metrics. Answers from a snapshot of progress and touches nothing else."""
+"""The HTTP server for probes, progress and metrics. It answers from the newest progress snapshot alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a request is answered with."""
+class Response:
+    """An HTTP response."""
 
     status: HTTPStatus
     content_type: str
@@ -40,11 +40,11 @@ class Answer:
 
 
 class ProgressServer:
-    """Serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics``; a context manager.
+    """Serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics``. A context manager.
 
-    ``progress`` returns a snapshot, None before there is a pipeline; it is called from several threads. Port 0 takes a
-    free one. With a ``token``, progress and metrics are only for requests that have it. Raise NeedsOperator
-    ``port_taken`` if the address cannot be bound.
+    ``progress`` returns the newest snapshot, or None before there is a pipeline. It is called from several threads.
+    Port 0 takes a free one. With a ``token``, progress and metrics require it, and the probes stay open. Raises
+    NeedsOperator ``port_taken`` if the address cannot be bound.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class ProgressServer:
         self._liveness = Liveness(progress_deadline_s)
         self._closed = threading.Event()
         try:
-            self._server = _Server((host, port), self.answer)
+            self._server = _Server((host, port), self.respond)
         except OSError as e:
             raise NeedsOperator(
                 "port_taken",
                 f"cannot listen on {host}:{port}: {e.strerror}",
-                hint="choose another with --port, or any free one with --port 0",
+                hint="choose another port with --port PORT, or any free port with --port 0",
             ) from None
         self._threads = (
             threading.Thread(target=self._server.serve_forever, args=(0.1,), name="levada-http", daemon=True),
@@ -75,23 +75,23 @@ class ProgressServer:
         )
 
     def set_progress_deadline(self, seconds: float) -> None:
-        """Let ``/livez`` fail after so many seconds without progress from now on."""
+        """Set the seconds without progress after which ``/livez`` fails. Takes effect with the next request."""
         self._liveness.deadline_s = seconds
 
     @property
     def address(self) -> str:
-        """The URL that this answers on, without a slash at its end."""
+        """The base URL of the server, without a trailing slash."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def start(self) -> Self:
-        """Answer from now on, in threads of its own."""
+        """Start the threads that answer requests and watch liveness, and return the server."""
         for thread in self._threads:
             thread.start()
         return self
 
     def close(self) -> None:
-        """Stop answering; not an error if closed already."""
+        """Stop answering and free the port. May be called again."""
         if not self._closed.is_set():
             self._closed.set()
             if self._threads[0].is_alive():
@@ -104,36 +104,40 @@ class ProgressServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def answer(self, path: str, accept: str, authorization: str = "") -> Answer:
-        """Return what a GET of this path is answered with."""
+    def respond(self, path: str, accept: str, authorization: str = "") -> Response:
+        """Return the response to a GET of ``path``.
+
+        ``accept`` and ``authorization`` are the values of these headers. ``accept`` selects the format of the metrics.
+        """
         plain = path.partition("?")[0]
         if self._token is not None and plain not in _PROBES and not self._token.admits(authorization):
-            return Answer(HTTPStatus.UNAUTHORIZED, _TEXT, b"this driver answers only with its token\n")
+            return Response(HTTPStatus.UNAUTHORIZED, _TEXT, b"this request needs the driver's bearer token\n")
         progress = self._progress()
         match plain:
             case "/livez":
-                return _verdict(self._liveness.observe(progress, datetime.now(UTC)))
+                return _probe_response(self._liveness.observe(progress, datetime.now(UTC)))
             case "/readyz":
-                return _verdict(not_ready(progress))
+                return _probe_response(not_ready(progress))
             case "/v1/progress" if progress is not None:
-                return Answer(HTTPStatus.OK, _JSON, json.dumps(progress.to_json()).encode())
+                return Response(HTTPStatus.OK, _JSON, json.dumps(progress.to_json()).encode())
             case "/v1/progress":
-                return Answer(HTTPStatus.SERVICE_UNAVAILABLE, _JSON, b'{"state": "Starting"}')
+                return Response(HTTPStatus.SERVICE_UNAVAILABLE, _JSON, b'{"state": "Starting"}')
             case "/metrics":
                 encode, content_type = choose_encoder(accept)
-                return Answer(HTTPStatus.OK, content_type, encode(self._registry))
-        return Answer(HTTPStatus.NOT_FOUND, _TEXT, b"try /livez, /readyz, /v1/progress or /metrics\n")
+                return Response(HTTPStatus.OK, content_type, encode(self._registry))
+        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"try /livez, /readyz, /v1/progress or /metrics\n")
 
     def _observe(self) -> None:
-        # Nobody may ask for /livez for hours; what it then compares with must not be that old.
+        # There may be no request of /livez for hours. The snapshot that the next one is compared with must be recent.
         while not self._closed.wait(_OBSERVE_S):
             self._liveness.observe(self._progress(), datetime.now(UTC))
 
 
 def not_ready(progress: Progress | None) -> str:
-    """Return why the engine is not ready, empty if it is.
+    """Return the reason why the engine is not ready, or an empty string if it is ready.
 
-    It is ready while it runs without an error that stops it, its stream is open and answers, and its slot is in use.
+    It is ready while the pipeline runs, neither the pipeline nor its store has an error, the replication stream is
+    connected, and the slot is not known to be inactive.
     """
     if progress is None:
         return "starting"
@@ -150,17 +154,17 @@ def not_ready(progress: Progress | None) -> str:
     return ""
 
 
-def _verdict(reason: str) -> Answer:
+def _probe_response(reason: str) -> Response:
     if reason:
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{reason}\n".encode())
-    return Answer(HTTPStatus.OK, _TEXT, b"ok\n")
+        return Response(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{reason}\n".encode())
+    return Response(HTTPStatus.OK, _TEXT, b"ok\n")
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], answer: Callable[[str, str, str], Answer]) -> None:
-        self.answer = answer
+    def __init__(self, address: tuple[str, int], respond: Callable[[str, str, str], Response]) -> None:
+        self.respond = respond
         super().__init__(address, _Handler)
 
 
@@ -172,25 +176,25 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        answer = self._answer()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        if answer.status is HTTPStatus.UNAUTHORIZED:
+        response = self._respond()
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        if response.status is HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _answer(self) -> Answer:
+    def _respond(self) -> Response:
         try:
-            return self.server.answer(self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", ""))
+            return self.server.respond(self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", ""))
         except Exception:
-            _log.exception("cannot answer %s", self.path.partition("?")[0])
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"the log says why\n")
+            _log.exception("request of %s failed", self.path.partition("?")[0])
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"internal error, see the driver's log\n")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
         _log.debug(format, *args)

@@ -1,4 +1,7 @@
-"""The lag sampler: asks the source out of band, on a timer; a failing probe is logged and fails nothing."""
+"""The lag sampler, a thread that measures how far the replication slot trails the end of the WAL.
+
+It uses a connection of its own. A failed sample is logged and affects nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from levada.runtime.progress import SlotProgress
 _log = logging.getLogger(__name__)
 
 SAMPLE_EVERY_S: Final = 5.0
+"""Seconds between two samples."""
 
 
 class LagSampler:
@@ -28,15 +32,18 @@ class LagSampler:
         self._thread = threading.Thread(target=self._run, name="levada-lag", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first sample is taken at once."""
+        """Start the thread. It takes its first sample without waiting."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; does not wait for a probe that hangs."""
+        """Ask the thread to end. A sample under way is not waited for, because it may take 10 s to time out."""
         self._stop.set()
 
     def progress(self) -> SlotProgress:
-        """Return the newest sample; from any thread."""
+        """Return the newest sample. May be called from any thread.
+
+        All its values are None before the first sample, and while the slot does not exist.
+        """
         newest = self._sample
         if newest is None:
             return SlotProgress(self._slot, None, None, None, None, None, None)
@@ -57,8 +64,8 @@ class LagSampler:
                 sample = sample_lag(self._source, self._slot)
                 self._sample = None if sample is None else (sample, datetime.now(UTC))
             except LevadaError as error:
-                _log.warning("lag probe failed: %s", error.message)
+                _log.warning("sampling the lag of the slot failed: %s", error.message)
             except Exception:
-                _log.warning("lag probe failed", exc_info=True)
+                _log.warning("sampling the lag of the slot failed", exc_info=True)
             if self._stop.wait(SAMPLE_EVERY_S):
                 return

@@ -1,9 +1,13 @@
-"""Whether a restart could help: something waits and does not move. Pure but for the snapshot it remembers.
+"""Liveness: the decision whether the process is stuck, so that a restart could help.
 
-Stuck is one of: WAL waits at the source and nothing at all moves; changes of a table wait for a batch, for upkeep, or
-for a look at the destination, that does not end; the supervisor tells of nothing any more. A copy is not judged: how
-long the source takes to hand out a snapshot, or a destination to index what was copied, tells nothing. An idle source
-is healthy, however long it idles.
+A process is stuck in one of three cases:
+
+- WAL waits at the source, and no position, row count or phase of the pipeline changes.
+- Changes of a table wait for a batch, for maintenance, or for a read of the table's watermark that does not end.
+- The supervisor publishes no progress.
+
+A copy that takes long is no such case. The source may need long to export a snapshot, and the destination to index the
+copied rows. An idle source is healthy for any length of time. The functions are pure. Only `Liveness` has state.
 """
 
 from __future__ import annotations
@@ -15,7 +19,10 @@ from levada.runtime.progress import PipelineState, Progress
 
 
 def unread_bytes(progress: Progress) -> int:
-    """Return how much WAL the source has that was not received yet, as far as the last sample of the slot tells."""
+    """Return the bytes of WAL that were not received yet when the slot was last sampled, 0 before the first sample.
+
+    The slot's lag is counted from the acknowledged LSN. WAL that was received since is subtracted.
+    """
     slot, capture = progress.slot, progress.capture
     if slot.lag_bytes is None:
         return 0
@@ -25,15 +32,15 @@ def unread_bytes(progress: Progress) -> int:
 
 
 def moved(earlier: Progress, later: Progress) -> bool:
-    """Tell whether anything came further: a position, a row, a copy, a phase."""
+    """Return True if a position, a row count, a copy, a phase or the epoch differs between the two snapshots."""
     return _positions(earlier) != _positions(later)
 
 
 def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
-    """Return why the pipeline is stuck, empty if it is not.
+    """Return the reason why the pipeline is stuck between two snapshots, or an empty string if it is not.
 
-    Stuck means: at the later snapshot WAL waits that was sampled since the earlier one, and nothing has moved for
-    ``deadline_s`` between the two. An idle source is healthy, however long it idles.
+    It is stuck if the snapshots are at least ``deadline_s`` apart, nothing moved between them, and WAL waits at the
+    later one. The slot must have been sampled since the earlier one. Otherwise the WAL may have been received.
     """
     still_s = (now.at - since.at).total_seconds()
     if still_s < deadline_s or moved(since, now) or not unread_bytes(now):
@@ -44,19 +51,22 @@ def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
 
 
 def hung(progress: Progress, deadline_s: float) -> str:
-    """Return which table's job does not end though changes wait for it, empty if none; a copy is not judged."""
+    """Return the reason if a table's job does not end while changes of the table wait, or an empty string.
+
+    A job counts from ``deadline_s`` on. Copies never count, see `levada.runtime.job.Job.judged`.
+    """
     for table in progress.tables:
         if table.job is None or not table.job.judged or table.job_since is None or not table.pending_segments:
             continue
         seconds = (progress.at - table.job_since).total_seconds()
         if seconds >= deadline_s:
             waiting = f"{table.pending_rows} changes wait"
-            return f"{table.job.value} of table {table.table} runs for {seconds:.0f} s, and {waiting}"
+            return f"{table.job.value} of table {table.table} has run for {seconds:.0f} s, and {waiting}"
     return ""
 
 
 class Liveness:
-    """Remembers the last snapshot that was idle or had moved, and compares the next ones with it. Thread-safe.
+    """Compares each snapshot with the last one that was idle or had moved. Thread-safe.
 
     ``deadline_s`` may be changed at any time.
     """
@@ -67,7 +77,11 @@ class Liveness:
         self._since: Progress | None = None
 
     def observe(self, progress: Progress | None, now: datetime) -> str:
-        """Return why the process is not alive, empty if it is; None is a process that has not begun."""
+        """Return the reason why the process counts as stuck, or an empty string if it is alive.
+
+        ``progress`` is None before there is a pipeline. A process that starts or stops is alive. One whose pipeline has
+        ended, or whose snapshot is ``deadline_s`` old at ``now``, is not.
+        """
         if progress is None or progress.state in (PipelineState.STARTING, PipelineState.STOPPING):
             return ""
         if progress.state in (PipelineState.FAILED, PipelineState.STOPPED):

@@ -1,4 +1,4 @@
-"""Progress as Prometheus metrics; docs/metrics.md says which question each one answers."""
+"""Progress as Prometheus metrics. docs/metrics.md lists each metric with the question that it answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from levada.runtime.progress import CopyProgress, PipelineState, Progress, Table
 from levada.values import Lsn
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
-"""What `pg_replication_slots.wal_status` says, from good to bad."""
+"""The values of `pg_replication_slots.wal_status`, from good to bad."""
 
 Number = float | int | bool | datetime | None
 
 
 class ProgressCollector(Collector):
-    """Turns the progress of the moment into metrics at each scrape; without progress yet there are none."""
+    """Turns the newest progress into metrics at each scrape. There are none before the first progress."""
 
     def __init__(self, progress: Callable[[], Progress | None]) -> None:
         self._progress = progress
@@ -33,26 +33,26 @@ class ProgressCollector(Collector):
 
 
 def registry(progress: Callable[[], Progress | None]) -> CollectorRegistry:
-    """Return a registry of its own with these metrics alone."""
-    made = CollectorRegistry(auto_describe=False)
-    made.register(ProgressCollector(progress))
-    return made
+    """Return a new registry with these metrics alone, without the client library's own ones of the process."""
+    created = CollectorRegistry(auto_describe=False)
+    created.register(ProgressCollector(progress))
+    return created
 
 
 def metric_families(progress: Progress) -> Iterator[Metric]:
-    """Yield the metrics of one snapshot. What is not known has no sample, so that a zero always means zero."""
+    """Yield the metrics of one snapshot. An unknown value has no sample, so that a 0 always means zero."""
     families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_tables(progress)]
     yield from (family for family in families if family.samples)
 
 
 def _pipeline(progress: Progress) -> Iterator[Metric]:
     p = _One(progress.pipeline)
-    yield p.labelled("pipeline_info", "Constant 1; the engine's version", {"version": {__version__: 1}})
+    yield p.labelled("pipeline_info", "Constant 1, labelled with the engine's version", {"version": {__version__: 1}})
     yield p.labelled(
         "state", "1 for the state the process is in", {"state": {s.value: s is progress.state for s in PipelineState}}
     )
     yield p.gauge("ready", "1 while every table is streaming", progress.ready)
-    yield p.gauge("epoch", "Number of this driver's incarnation", progress.epoch)
+    yield p.gauge("epoch", "Epoch of this driver process, raised by each start", progress.epoch)
     yield p.gauge("start_time_seconds", "When this process began, in Unix time", progress.started_at)
     yield p.gauge("progress_time_seconds", "When these figures were taken, in Unix time", progress.at)
     if progress.error is not None:
@@ -74,22 +74,26 @@ def _slot(progress: Progress) -> Iterator[Metric]:
 def _capture(progress: Progress) -> Iterator[Metric]:
     p, capture = _One(progress.pipeline), progress.capture
     yield p.gauge("capture_connected", "1 while the replication stream is open", capture.connected)
-    yield p.gauge("capture_received_lsn_bytes", "Position that was received", _position(capture.received_lsn))
-    yield p.gauge("capture_staged_lsn_bytes", "Position that is in the staging area", _position(capture.staged_lsn))
     yield p.gauge(
-        "capture_acknowledged_lsn_bytes", "Position that was confirmed to the slot", _position(capture.acknowledged_lsn)
+        "capture_received_lsn_bytes", "Position up to which WAL was received", _position(capture.received_lsn)
+    )
+    yield p.gauge("capture_staged_lsn_bytes", "Position up to which changes are staged", _position(capture.staged_lsn))
+    yield p.gauge(
+        "capture_acknowledged_lsn_bytes",
+        "Position that was acknowledged to the slot",
+        _position(capture.acknowledged_lsn),
     )
     yield p.counter("capture_rows", "Row changes that were received", capture.rows)
     yield p.counter("capture_transactions", "Transactions that were received", capture.transactions)
     if capture.error is not None:
-        yield p.labelled("capture_error", "1 for the error that holds up capture", {"code": {capture.error.code: 1}})
+        yield p.labelled("capture_error", "1 for the error that interrupts capture", {"code": {capture.error.code: 1}})
 
 
 def _staging(progress: Progress) -> Iterator[Metric]:
     p, staging = _One(progress.pipeline), progress.staging
     yield p.gauge("staging_bytes", "Bytes in the staging area", staging.bytes)
     yield p.gauge("staging_segments", "Segments in the staging area", staging.segments)
-    yield p.gauge("staging_durable", "1 if the slot is confirmed for what is staged", staging.durable)
+    yield p.gauge("staging_durable", "1 if staged changes are acknowledged to the slot", staging.durable)
 
 
 def _tables(progress: Progress) -> Iterator[Metric]:
@@ -99,7 +103,9 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     each = _Each(progress)
     yield each.info("table_phase", "1 for the phase that the table is in", "phase", lambda t: t.phase)
     yield each.gauge("table_lag_seconds", "Age of the oldest change not at the destination", lambda t: t.lag_seconds)
-    yield each.gauge("table_applied_lsn_bytes", "Position that the destination has", lambda t: _position(t.applied_lsn))
+    yield each.gauge(
+        "table_applied_lsn_bytes", "Position up to which changes are applied", lambda t: _position(t.applied_lsn)
+    )
     yield each.gauge("table_pending_segments", "Segments that wait for apply", lambda t: t.pending_segments)
     yield each.gauge("table_pending_rows", "Row changes that wait for apply", lambda t: t.pending_rows)
     yield each.gauge("table_staged_bytes", "Bytes that wait for apply", lambda t: t.staged_bytes)
@@ -109,7 +115,7 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.counter("table_unrepresentable_values", "Values that became NULL", lambda t: t.unrepresentable)
     yield each.gauge("table_copy_rows", "Rows copied so far", _of_copy(lambda c: c.rows))
     yield each.gauge("table_copy_bytes", "Bytes copied so far", _of_copy(lambda c: c.bytes))
-    yield each.gauge("table_copy_ratio", "Part of the copy that is done, 0 to 1", _of_copy(lambda c: c.percent / 100))
+    yield each.gauge("table_copy_ratio", "Completed part of the copy, 0 to 1", _of_copy(lambda c: c.percent / 100))
     yield each.gauge("table_copy_seconds_left", "Estimated time left", _of_copy(lambda c: c.seconds_left))
     yield each.info("table_error", "1 for the error that parks the table", "code", _error_code)
     yield each.gauge("table_error_attempts", "Tries that failed in a row", _error_attempts)

@@ -1,4 +1,4 @@
-"""What the supervisor, capture and the lag sampler know, as one Progress. The observer never acts."""
+"""The progress snapshot, assembled from the state of the supervisor, of capture and of the lag sampler."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published 
 
 
 class RateMeter:
-    """Rows a second over the last ten seconds."""
+    """Measures rows per second over the last ten seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def rate(self, now: float, total: int) -> float:
-        """Take a sample of the running total; return the rate. ``now`` is of the monotonic clock."""
+        """Add a sample of the running total and return the rate per second. ``now`` is in seconds, monotonic."""
         self._samples.append((now, total))
         while now - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()
@@ -46,14 +46,15 @@ class RateMeter:
 
 
 def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: float = 0.0) -> TableProgress:
-    """Return one table's progress. ``now_us``: microseconds since 1970 UTC.
+    """Return one table's progress. ``now_us`` is in microseconds since 1970 UTC.
 
-    ``silent_s``: for how many seconds no changes could be read. For all that is known, a table trails by that much.
+    ``silent_s`` is for how many seconds the replication stream has been closed. The reported lag is at least that,
+    because the table may miss changes of that time.
     """
     pending, controls = roster.backlog.pending(record.id), roster.controls(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
-    # The size of the copy before says nothing about one that has not begun.
+    # The size of an earlier copy does not describe one that has not begun.
     copied = record.copy.progress() if record.copy is not None else None if copying else record.copied
     return TableProgress(
         id=record.id,
@@ -84,7 +85,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: f
 
 
 def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | None:
-    """Return how far the table's new copy is; None if none is made, nor was given up."""
+    """Return the progress of the table's shadow copy, or None if there is none and none was given up."""
     resync = record.resync
     if resync is None or resync.abandoned:
         given_up = record.resync_error
@@ -94,7 +95,7 @@ def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | Non
 
 
 def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:
-    """Return what the capture thread tells."""
+    """Return the positions, counters and error of the capture thread. ``rate`` is in rows per second."""
     position = capture.position
     return CaptureProgress(
         connected=capture.connected,
@@ -119,7 +120,7 @@ def pipeline_progress(
     durable: bool,
     silent_s: float,
 ) -> Progress:
-    """Put the parts together, in the supervisor's thread. ``silent_s`` is as `table_progress` takes it."""
+    """Return the progress of the pipeline. For the supervisor's thread. ``silent_s`` is as in `table_progress`."""
     now_us = time.time_ns() // 1000
     roster = supervisor.roster
     tables = sorted(roster.tables.values(), key=lambda r: r.name)
@@ -138,7 +139,7 @@ def pipeline_progress(
 
 
 def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
-    """Return the progress of a pipeline that has not looked at its source yet."""
+    """Return the progress of a pipeline that has not connected to its source yet."""
     return Progress(
         pipeline=pipeline,
         epoch=0,
@@ -153,10 +154,10 @@ def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progres
 
 
 def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
-    """Return an error that concerns the whole pipeline, as a user sees it."""
+    """Return an error of the whole pipeline in the form that users see, or None without an error."""
     return None if error is None else error_progress(park(error, 1, RetryLimits(), datetime.now(UTC)))
 
 
 def _finished_before() -> CopyProgress:
-    """Return the copy that an earlier process finished: its size is not kept."""
+    """Return the progress of a copy that an earlier process finished. Its size is not stored, so it shows 0."""
     return CopyProgress(0, 0, None, None, 100.0, 0.0, 0.0)
