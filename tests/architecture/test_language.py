@@ -9,10 +9,12 @@ import pytest
 from tests.architecture.language import ROOT, WORDS_OUT, breaks, code_files, docstrings, messages, prose
 
 CLEAN = (
+    "docs/reference.md",
     "engine/levada/__main__.py",
     "engine/levada/apply",
     "engine/levada/capture",
     "engine/levada/runtime/report",
+    "engine/levada/spec",
 )
 """Folders and files whose English was revised. A new one is added here."""
 

@@ -40,7 +40,7 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.requests import made
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
-from levada.spec import Manifests, Remains
+from levada.spec import DeletionAction, Manifests
 from levada.stores import MemoryStore, PipelineStore
 from levada.stores.readiness import postgres_store_exists
 from levada.stores.slot_owners import slots_of_others
@@ -121,19 +121,19 @@ def plan(
     A step raises StaleEpoch, with nothing removed, if an engine has started since this process took the pipeline over.
     """
     policy = manifests.pipeline.spec.deletion_policy
-    if policy.slot is Remains.DELETE:
+    if policy.slot is DeletionAction.DELETE:
         yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config, store))
-    if policy.destination_tables is Remains.DELETE:
+    if policy.destination_tables is DeletionAction.DELETE:
         yield Step(
             "the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets, store)
         )
-    if policy.state is Remains.DELETE:
+    if policy.state is DeletionAction.DELETE:
         yield Step("what is kept of the pipeline, and what it staged", lambda: _forget(config, owner, store))
-    if policy.publication is Remains.DELETE and config.publication.managed:
+    if policy.publication is DeletionAction.DELETE and config.publication.managed:
         yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, store))
-    if policy.slot is Remains.DELETE:
+    if policy.slot is DeletionAction.DELETE:
         yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
-    forget = policy.state is Remains.DELETE
+    forget = policy.state is DeletionAction.DELETE
     yield Step(
         "the ownership of what stays, so that another Pipeline may claim it",
         lambda: _release(config, owner, store, forget=forget),

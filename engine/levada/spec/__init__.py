@@ -1,6 +1,6 @@
-"""The manifest: Pipeline and TableSync as pydantic models. No I/O but for reading a YAML text handed in.
+"""The manifest: Pipeline and TableSync as pydantic models. No module here does I/O.
 
-The models are the one source of the manifests' form: of the CRDs, of what the command line reads, of the reference.
+The CRDs, the command line's parser and the reference page are all generated from these models.
 """
 
 from levada.spec.manifests import Manifests, load_manifests, parse_manifest
@@ -14,20 +14,20 @@ from levada.spec.pipeline import (
     TableSyncSpec,
 )
 from levada.spec.quantity import format_bytes, parse_bytes, parse_quantity
-from levada.spec.running import DriverMode, Remains
+from levada.spec.running import DeletionAction, DriverMode
 from levada.spec.schema import json_schema, structural
 from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
 
 __all__ = [
     "Change",
     "CopyDriver",
+    "DeletionAction",
     "DriverMode",
     "Manifests",
     "OnLostSlot",
     "PipelineManifest",
     "PipelineSpec",
     "PublicationManagement",
-    "Remains",
     "TableSyncManifest",
     "TableSyncSpec",
     "Tables",

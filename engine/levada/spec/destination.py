@@ -1,4 +1,4 @@
-"""The destination: exactly one kind."""
+"""The manifest's ``destination``: exactly one kind of destination."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from levada.spec.model import Change, Model, Rule, Whole, exactly_one, setting
+from levada.spec.model import Change, Model, Rule, StrictInt, exactly_one, setting
 from levada.spec.names import CatalogNamespace
 from levada.spec.source import SecretRef
 from levada.values import TableMode
 
 
 class CatalogType(StrEnum):
-    """Which service keeps the tables' current metadata."""
+    """The service that keeps the tables' current metadata."""
 
     REST = "Rest"
     JDBC = "Jdbc"
@@ -48,7 +48,7 @@ _SECRET_PROPERTIES = (
     "adls.sas-token",
     "oss.access-key-secret",
 )
-"""Names of properties whose values are secrets, of Iceberg and of the file systems."""
+"""Properties of Iceberg and its file systems whose values are secrets."""
 _PASSWORD_IN_URI = "://[^/?#]*:[^/?#]*@|[?&;]password="
 
 
@@ -69,19 +69,19 @@ class Catalog(Model):
             field="warehouse",
         ),
         Rule(
-            "a catalog of type Hadoop cannot be on an object store, as it has no rename: take Rest, Jdbc or Glue",
+            "a catalog of type Hadoop cannot be on an object store, which has no atomic rename: use Rest, Jdbc or Glue",
             f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
             lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
             field="warehouse",
         ),
         Rule(
-            "secrets are no plain properties: put them into the Secret of credentialsSecretRef, under the same names",
+            "secrets must not be properties: put them into the Secret of credentialsSecretRef, under the same names",
             f"[{', '.join(map(repr, _SECRET_PROPERTIES))}].all(k, !(k in self.properties))",
             lambda c: not c.properties.keys() & set(_SECRET_PROPERTIES),
             field="properties",
         ),
         Rule(
-            "must hold no password: put it into the Secret of credentialsSecretRef",
+            "must not contain a password: put it into the Secret of credentialsSecretRef",
             f"!self.uri.matches('{_PASSWORD_IN_URI}')",
             lambda c: re.search(_PASSWORD_IN_URI, c.uri) is None,
             field="uri",
@@ -91,22 +91,24 @@ class Catalog(Model):
     type: CatalogType = setting(Change.IMMUTABLE)
     """The kind of catalog."""
     uri: Annotated[str, Field(max_length=2048)] = setting(Change.RESTART, "")
-    """Where the catalog is: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
+    """The catalog's address: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
     warehouse: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
-    """Where tables are kept, as a URI, or for Rest the warehouse's name. Empty: the catalog's own default."""
+    """The folder of the tables as a URI, or for Rest the warehouse's name. Empty: the catalog's default."""
     properties: dict[str, str] = setting(Change.RESTART, {})
-    """Further settings of the catalog and its file system, by Iceberg's names. No secrets: these are for
-    credentialsSecretRef."""
+    """Further properties of the catalog and its file system, by Iceberg's names. Secrets belong into
+    credentialsSecretRef.
+    """
 
 
 class Maintenance(Model):
-    """The upkeep of the tables, done between batches."""
+    """Maintenance of the tables, which runs between batches."""
 
-    compact_every_seconds: Whole = setting(Change.RESTART, 600, ge=0, le=604800)
-    """How often, in seconds, a table is searched for small files and deletes to merge. 0: never, and no other
-    maintenance."""
-    expire_snapshots_after_hours: Whole = setting(Change.RESTART, 120, ge=0, le=87600)
-    """How long, in hours, a table's past states can be read before their files are removed. 0: for ever."""
+    compact_every_seconds: StrictInt = setting(Change.RESTART, 600, ge=0, le=604800)
+    """Seconds between two searches of a table for small files and deletes to compact. 0: no maintenance at all."""
+    expire_snapshots_after_hours: StrictInt = setting(Change.RESTART, 120, ge=0, le=87600)
+    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files. 0:
+    snapshots never expire.
+    """
 
 
 class Iceberg(Model):
@@ -115,14 +117,17 @@ class Iceberg(Model):
     catalog: Catalog = setting(Change.RESTART)
     """The catalog that the tables are in."""
     namespace: CatalogNamespace = setting(Change.RESYNC, "{schema}", min_length=1)
-    """The namespace of the tables; {schema} stands for the source's schema."""
+    """The namespace of the tables. {schema} is replaced by the source table's schema."""
     mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
-    """Upsert: the last state of each row. Changelog: every change, one row each."""
+    """Upsert: the tables hold the last state of each row. Changelog: they hold one row per change."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """The Secret whose keys are further properties of the catalog and its file system; a changed key needs no
-    restart. Without it: the pod's own identity."""
+    """A Secret whose keys are added to the properties of the catalog and its file system. A changed key needs no
+    restart. Unset: the pod's own identity is used.
+    """
     maintenance: Maintenance = setting(Change.RESTART, {})
-    """Maintenance of the tables. Once a day it also removes data files older than three days that no commit names."""
+    """Maintenance of the tables. Once a day it also removes data files older than three days that no commit refers
+    to.
+    """
 
 
 class Custom(Model):
@@ -134,14 +139,15 @@ class Custom(Model):
         {},
         json_schema_extra={"x-levada-change": Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True},
     )
-    """The destination's own settings; see its documentation. No secrets: these are for credentialsSecretRef."""
+    """The destination's own settings, described in its documentation. Secrets belong into credentialsSecretRef."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """The Secret that is mounted for the destination, a file per key; a changed key needs no restart. Without it:
-    none."""
+    """A Secret that is mounted for the destination, one file per key. A changed key needs no restart. Unset: no Secret
+    is mounted.
+    """
 
 
 class DestinationSpec(Model):
-    """The destination: exactly one kind."""
+    """The destination. Exactly one kind must be set."""
 
     rules = (exactly_one("iceberg", "custom", what="destination"),)
 
@@ -152,5 +158,5 @@ class DestinationSpec(Model):
 
     @property
     def mode(self) -> TableMode:
-        """What tables hold unless their TableSync says otherwise."""
+        """The mode of tables whose TableSync does not set one."""
         return TableMode.UPSERT if self.iceberg is None else self.iceberg.mode

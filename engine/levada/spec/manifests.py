@@ -27,34 +27,40 @@ _INTEGER_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """A Pipeline and the TableSyncs of it that were written."""
+    """A Pipeline and those of its TableSyncs that the manifest contains."""
 
     pipeline: PipelineManifest
     table_syncs: tuple[TableSyncManifest, ...] = ()
 
     @property
     def selects(self) -> Selection:
-        """Which tables are replicated."""
+        """The predicate that selects the replicated tables."""
         store = self.pipeline.spec.store.postgres
         return Selection(self.pipeline.spec.tables, None if store is None else store.schema_name)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selectors as a function of a table's name; equal ones select the same."""
+    """A predicate on table names, made of the manifest's selectors.
+
+    Two instances compare equal if their selectors are equal.
+    """
 
     tables: Tables
     store_schema: str | None
 
     def __call__(self, table: QualifiedTable) -> bool:
-        """Tell whether a table is replicated; never so are the store's own tables, whose changes would not end."""
+        """Return True if a table is replicated.
+
+        The store's own tables never are: each recorded state would be another change to replicate.
+        """
         return table.schema != self.store_schema and selects(self.tables, table)
 
 
 def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
-    """Read one Pipeline and any TableSyncs of it from a YAML text with a document for each.
+    """Read one Pipeline and any number of its TableSyncs from YAML, one document each.
 
-    ``source`` names the text in errors. Raise InvalidManifest that lists every problem found.
+    ``source`` names the text in error messages. Raise InvalidManifest, which lists every problem found.
     """
     documents = _documents(text, source)
     problems: list[SpecProblem] = []
@@ -74,7 +80,7 @@ def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
             pipelines.append(read)
         else:
             table_syncs.append(read)
-            problems += [document.placed(problem) for problem in _strangers(read, documents, table_syncs[:-1])]
+            problems += [document.placed(problem) for problem in _check_references(read, documents, table_syncs[:-1])]
     count = sum(document.model() is PipelineManifest for document in documents)
     if count != 1:
         problems.append(SpecProblem((), f"needs exactly one Pipeline, has {count}"))
@@ -84,7 +90,10 @@ def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
 
 
 def parse_manifest(model: type[_M], content: object, source: str) -> _M:
-    """Check one object, as Kubernetes hands it out; raise InvalidManifest that lists every problem found."""
+    """Validate one object as the Kubernetes API returns it. Its status is ignored.
+
+    ``source`` names the object in error messages. Raise InvalidManifest, which lists every problem found.
+    """
     try:
         return _validate(model, content)
     except ValidationError as error:
@@ -97,19 +106,19 @@ def _validate(model: type[_M], content: object) -> _M:
     return model.model_validate(content)
 
 
-def _strangers(
+def _check_references(
     read: TableSyncManifest, documents: list[_Document], earlier: list[TableSyncManifest]
 ) -> Iterator[SpecProblem]:
     names = [name for d in documents if d.model() is PipelineManifest and isinstance(name := d.name(), str)]
     if names and read.spec.pipeline_ref.name not in names:
         yield SpecProblem(("spec", "pipelineRef", "name"), f"must be this file's Pipeline: {', '.join(names)}")
     if any(other.spec.table == read.spec.table for other in earlier):
-        yield SpecProblem(("spec", "table"), f"{read.spec.table.qualified} has a TableSync already")
+        yield SpecProblem(("spec", "table"), f"{read.spec.table.qualified} already has a TableSync")
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """One document of a YAML text: its content, and the line of each of its fields."""
+    """One document of a YAML text: its content, and the line number of each of its fields."""
 
     content: Any
     lines: Mapping[Location, int]
@@ -130,11 +139,11 @@ class _Document:
 
     def unknown_kind(self) -> SpecProblem:
         kind = self._at("kind")
-        text = "is required: Pipeline or TableSync" if kind is None else f"is unknown; {suggest(kind, _KINDS)}"
+        text = "is required: Pipeline or TableSync" if kind is None else f"is unknown: {suggest(kind, _KINDS)}"
         return self.placed(SpecProblem(("kind",), text))
 
     def placed(self, problem: SpecProblem) -> SpecProblem:
-        """Give the problem the line of its field, or of the nearest one above it that is there."""
+        """Return the problem with the line number of its field, or of the nearest enclosing field that the text has."""
         location = problem.location
         while location and location not in self.lines:
             location = location[:-1]
@@ -142,7 +151,10 @@ class _Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, with an error of its own, and so with a line, for each value that it cannot make."""
+    """A safe YAML loader that reports every value that it cannot construct with its line number.
+
+    PyYAML itself raises exceptions without a position for some of them.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Return the value of a node."""
@@ -150,12 +162,12 @@ class _Loader(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            raise ConstructorError(None, None, f"this is no value of type {kind}", node.start_mark) from None
+            raise ConstructorError(None, None, f"this is not a value of type {kind}", node.start_mark) from None
         if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
             raise ConstructorError(None, None, "this number is too large", node.start_mark)
         if isinstance(value, str) and "\0" in value:
-            # C libraries would take the text to end there.
-            raise ConstructorError(None, None, "this text has a NUL character", node.start_mark)
+            # C libraries end a text at the first NUL.
+            raise ConstructorError(None, None, "this text contains a NUL character", node.start_mark)
         return value
 
 
@@ -187,13 +199,14 @@ def _parsed(text: str, source: str) -> list[_Document]:
 def _walk(
     node: yaml.Node, location: Location, lines: dict[Location, int], left: dict[int, bool]
 ) -> Iterator[SpecProblem]:
-    """Note each field's line; yield keys given twice, of which YAML would keep the last without a word.
+    """Record each field's line number in ``lines``, and yield duplicate keys and recursive aliases.
 
-    ``left`` tells of each node entered whether it was left again; an anchor's content is walked once.
+    YAML keeps the last of several equal keys silently. ``left`` maps the id of each visited node to whether its walk
+    has ended, so the content of an anchor is walked once.
     """
     if id(node) in left:
         if not left[id(node)]:
-            yield SpecProblem(location, "is an alias of what it is part of")
+            yield SpecProblem(location, "is an alias of an object that contains it")
         return
     left[id(node)] = False
     if isinstance(node, yaml.SequenceNode):
@@ -206,7 +219,7 @@ def _walk(
             if key.tag.endswith(":merge"):
                 continue
             if below in lines:
-                yield SpecProblem(below, f"is given twice, first in line {lines[below]}", line)
+                yield SpecProblem(below, f"is a duplicate of the key in line {lines[below]}", line)
                 continue
             lines[below] = line
             yield from _walk(value, below, lines, left)

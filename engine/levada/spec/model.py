@@ -1,4 +1,4 @@
-"""What all models of the manifest share: strictness, the class of a change, rules over several fields."""
+"""The base of all models of the manifest: strict validation, change classes, and rules over several fields."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 CHANGE: Final = "x-levada-change"
-"""The key under which a field's schema tells its change class."""
+"""The key of a field's JSON schema that holds its change class."""
 
-# What the API server would refuse is refused here too: no "5432" for 5432, no 1 for true.
-Whole = Annotated[int, Strict()]
-Flag = Annotated[bool, Strict()]
+# As strict as the API server: the string "5432" is no integer, and 1 is no boolean.
+StrictInt = Annotated[int, Strict()]
+StrictBool = Annotated[bool, Strict()]
 
 
 class Change(StrEnum):
-    """What a change of a field costs, from the cheapest to the dearest."""
+    """The effect of changing a field, from the cheapest to the most expensive."""
 
     HOT = "Hot"
-    """Taken up by the running driver, or by the operator alone."""
+    """Applied by the running driver or by the operator, without a restart."""
     RESTART = "Restart"
-    """The driver is restarted; nothing is copied again."""
+    """The driver restarts. Nothing is copied again."""
     RESYNC = "Resync"
-    """The tables that it concerns are copied again."""
+    """The affected tables are copied again."""
     IMMUTABLE = "Immutable"
-    """Refused: make a new Pipeline."""
+    """The change is rejected. Create a new Pipeline instead."""
 
 
 def setting(change: Change, default: Any = ..., **constraints: Any) -> Any:
-    """Declare a field of a manifest; for an object, ``change`` is the class of its coming and going.
+    """Declare a field of a manifest.
 
-    ``constraints`` are pydantic's. The field's docstring is its description.
+    For an optional object, ``change`` is the class of adding or removing it. ``constraints`` are pydantic's. The
+    field's docstring becomes its description in the CRD and in the reference.
     """
     return Field(default, json_schema_extra={CHANGE: change.value}, **constraints)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule over several fields of a model, for Python and, as CEL, for the API server.
+    """A rule over several fields of a model, as a Python function and as a CEL expression for the API server.
 
-    ``field`` is the path below the model, in the YAML's spelling, that a breach is reported at.
+    ``field`` is the path, relative to the model and in camelCase, at which a violation is reported.
     """
 
     message: str
@@ -55,7 +56,7 @@ class Rule:
 
 
 class Model(BaseModel):
-    """A part of a manifest: camelCase in YAML, unknown keys refused, frozen once read."""
+    """A part of a manifest. Its keys are camelCase in YAML, unknown keys are rejected, and instances are immutable."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
@@ -71,7 +72,7 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rules as ``x-kubernetes-validations``."""
+        """Return the model's JSON schema with its rules as ``x-kubernetes-validations``."""
         out = handler(schema)
         if cls.rules:
             resolved = handler.resolve_ref_schema(out)
@@ -83,11 +84,11 @@ class Model(BaseModel):
 
 
 def exactly_one(*fields: str, what: str) -> Rule:
-    """Make the rule that one, and one only, of these optional objects is given."""
+    """Return the rule that exactly one of these optional objects is set. ``what`` names them in its message."""
     names = ", ".join(map(to_camel, fields))
     given = ", ".join(f"has(self.{to_camel(f)})" for f in fields)
     return Rule(
-        f"exactly one {what} is needed: one of {names}",
+        f"exactly one {what} is required: one of {names}",
         f"[{given}].filter(x, x).size() == 1",
         lambda model: sum(getattr(model, f) is not None for f in fields) == 1,
     )
@@ -97,7 +98,7 @@ M = TypeVar("M", bound=Model)
 
 
 def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Change]:
-    """Return the path of every field that differs, with its change class."""
+    """Return the path and change class of every field that differs between two versions."""
     changes: dict[str, Change] = {}
     for name, field in type(new).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
@@ -111,7 +112,7 @@ def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Chan
 
 
 def with_hot_fields(old: M, new: M) -> M:
-    """Return ``old`` with the fields of ``new`` whose change is Hot."""
+    """Return ``old`` with the values of ``new`` for the fields whose change class is Hot."""
     taken: dict[str, Any] = {}
     for name, field in type(new).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)

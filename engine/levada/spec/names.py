@@ -1,4 +1,4 @@
-"""What may be a name, and what a wrong one is told."""
+"""The patterns of names in a manifest, each with its error message."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ _SLOT: Final = r"^[a-z0-9_]*$"
 _LAKE: Final = r"[^{}./\\#?%\x00-\x1f\x7f]"
 _CATALOG_NAMESPACE: Final = rf"^({_LAKE}|\{{schema\}})+(\.({_LAKE}|\{{schema\}})+)*$"
 _LAKE_TABLE: Final = rf"^{_LAKE}*$"
-# A name or IPv4 address, an IPv6 address, or the folder of a Unix socket. The empty one is reported by its length.
+# A host name or IPv4 address, an IPv6 address, or the folder of a Unix socket. min_length rejects the empty string.
 _HOST: Final = r"^([^\s/@?#:]*|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%\w+)?|/\S*)$"
 _STAGING_URI: Final = r"^(|/.*|file:/.*|(s3|s3a|gs|abfs|abfss)://.+)$"
 
 FORMS: Final = {
-    _LABEL: "must have only a-z, 0-9 and -, and begin and end with a letter or digit",
-    _SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
-    _OPTIONAL_SUBDOMAIN: "must have only a-z, 0-9, - and ., and begin and end with a letter or digit",
-    _SLOT: "must have only a-z, 0-9 and _, as PostgreSQL's slot names do",
-    _CATALOG_NAMESPACE: "may have {schema} for the source's schema and dots between levels,"
-    " and none of { } / \\ # ? % nor control characters",
-    _HOST: "must be a host name or an address, without scheme, user, port and path",
-    _STAGING_URI: "must be a folder's s3://, gs://, abfs:// or file:// URI, or a path",
-    _LAKE_TABLE: "must have none of { } . / \\ # ? % nor control characters",
+    _LABEL: "must consist of a-z, 0-9 and -, and begin and end with a letter or digit",
+    _SUBDOMAIN: "must consist of a-z, 0-9, - and ., and begin and end with a letter or digit",
+    _OPTIONAL_SUBDOMAIN: "must consist of a-z, 0-9, - and ., and begin and end with a letter or digit",
+    _SLOT: "must consist of a-z, 0-9 and _, like every slot name of PostgreSQL",
+    _CATALOG_NAMESPACE: "may contain {schema} for the source's schema and dots between levels,"
+    " but none of { } / \\ # ? % and no control characters",
+    _HOST: "must be a host name or an address, without scheme, user, port or path",
+    _STAGING_URI: "must be a path, or a folder's URI: s3://, gs://, abfs:// or file://",
+    _LAKE_TABLE: "must contain none of { } . / \\ # ? % and no control characters",
 }
-"""What each pattern asks for, in words."""
+"""The error message for each pattern."""
 
 STATE_PARTS: Final = 8
-"""Over how many ConfigMaps, beside the first, the store of kind configMap spreads its tables."""
+"""The number of ConfigMaps over which the store of kind configMap distributes its tables. The ConfigMap with the epoch
+is not counted.
+"""
 
 PipelineName = Annotated[str, Field(pattern=_LABEL, min_length=1, max_length=MAX_PIPELINE_NAME)]
 ObjectName = Annotated[str, Field(pattern=_SUBDOMAIN, min_length=1, max_length=253)]
 OptionalObjectName = Annotated[str, Field(pattern=_OPTIONAL_SUBDOMAIN, max_length=253)]
 SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
-"""A PostgreSQL identifier, unquoted and as it is spelled in the catalog."""
+"""A PostgreSQL identifier, unquoted, as the catalog spells it."""
 CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=255)]
 Host = Annotated[str, Field(pattern=_HOST, min_length=1, max_length=253)]
 StagingUri = Annotated[str, Field(pattern=_STAGING_URI, max_length=2048)]
 LakeTable = Annotated[str, Field(pattern=_LAKE_TABLE, max_length=255)]
-"""A table's name in the lake, empty for the source's."""
+"""A table's name at the destination. Empty: the source's name."""
 
 
 MAX_SLOT_NAME: Final = 63
-"""PostgreSQL's limit for names, in bytes."""
+"""PostgreSQL's limit for the length of names, in bytes."""
 
 
 def default_object_name(pipeline: str, namespace: str = "") -> str:
-    """Return the name of the slot and the publication of a pipeline whose manifest names none.
+    """Return the default name of a pipeline's slot and publication.
 
-    No two pipelines have the same one. A name that would be too long or ambiguous is cut and ends with a digest.
+    Different pipelines have different names. A name that would be too long or ambiguous is cut and ends with a digest.
     """
     plain = source_object_name(pipeline, namespace)
     if len(plain) <= MAX_SLOT_NAME and "--" not in namespace + "/" + pipeline:
@@ -66,6 +68,8 @@ def default_object_name(pipeline: str, namespace: str = "") -> str:
 
 
 def state_names(pipeline: str) -> tuple[str, ...]:
-    """Name the ConfigMaps of a pipeline's store of kind configMap: the one with its epoch first, then the parts."""
+    """Return the names of the ConfigMaps of a pipeline's store: first the one with the epoch, then those with
+    tables.
+    """
     head = f"{pipeline}-state"
     return (head, *(f"{head}-{part}" for part in range(STATE_PARTS)))

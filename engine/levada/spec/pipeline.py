@@ -1,4 +1,4 @@
-"""The two kinds of object: Pipeline and TableSync."""
+"""The manifest's two kinds of object: Pipeline and TableSync."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from levada.spec.destination import DestinationSpec
-from levada.spec.model import Change, Flag, Model, Whole, setting
+from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.running import (
     Batch,
@@ -25,7 +25,7 @@ from levada.spec.running import (
 from levada.spec.source import Source, Tables
 from levada.values import OnSchemaChange, OnUnrepresentable, QualifiedTable, TableMode
 
-_KUBERNETES_OWN: Final = {
+_SERVER_FIELDS: Final = {
     "annotations",
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -43,23 +43,23 @@ _KUBERNETES_OWN: Final = {
 
 
 class Metadata(Model):
-    """An object's name; what else Kubernetes keeps there is passed over."""
+    """An object's name and namespace. Kubernetes' other metadata is ignored."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     name: ObjectName = setting(Change.IMMUTABLE)
     """The object's name."""
     namespace: Annotated[str, Field(max_length=63)] = setting(Change.IMMUTABLE, "")
-    """The object's namespace. Empty: the one that is current."""
+    """The object's namespace. Empty: the current namespace."""
 
     @model_validator(mode="before")
     @classmethod
-    def _pass_over(cls, given: Any) -> Any:
-        return {k: v for k, v in given.items() if k not in _KUBERNETES_OWN} if isinstance(given, Mapping) else given
+    def _drop_server_fields(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if k not in _SERVER_FIELDS} if isinstance(given, Mapping) else given
 
 
 class PipelineMetadata(Metadata):
-    """A Pipeline's name, which slots are named after."""
+    """A Pipeline's metadata. The name is part of the default slot name, and so has a shorter limit."""
 
     name: PipelineName = setting(Change.IMMUTABLE)
     """The Pipeline's name."""
@@ -68,71 +68,76 @@ class PipelineMetadata(Metadata):
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
 
-    suspend: Flag = setting(Change.HOT, False)
-    """Whether the pipeline rests: the driver ends, the slot stays and keeps WAL. false: it runs."""
-    restart_nonce: Whole = setting(Change.RESTART, 0, ge=0)
-    """Change it, and the operator restarts the driver. What was copied and applied is kept."""
+    suspend: StrictBool = setting(Change.HOT, False)
+    """true: the pipeline is suspended. The driver stops, and the slot stays and retains WAL. false: the pipeline
+    runs.
+    """
+    restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
+    """Change it to any other value to restart the driver. Copied and applied data is kept."""
     source: Source = setting(Change.RESTART)
     """The source database."""
     tables: Tables = setting(Change.HOT)
-    """Which tables are replicated."""
+    """The tables to replicate."""
     copy_: Copy = setting(Change.HOT, {}, alias="copy")
     """The initial copy of tables. A statement that needs an exclusive lock on a table waits for the table's copy. The
-    copy gives way after 10 seconds, and is made again afterwards."""
+    copy is interrupted after such a wait of 10 seconds, and starts again afterwards.
+    """
     batch: Batch = setting(Change.HOT, {})
-    """When changes are staged."""
-    freshness_seconds: Whole = setting(Change.HOT, 10, ge=1, le=86400)
-    """How far a table may trail the source, in seconds; the more, the cheaper are the destination's writes."""
+    """The limits at which a batch of changes is closed and staged."""
+    freshness_seconds: StrictInt = setting(Change.HOT, 10, ge=1, le=86400)
+    """Seconds by which a table may trail the source. A larger value makes the destination's writes cheaper."""
     on_schema_change: OnSchemaChange = setting(Change.RESTART, OnSchemaChange.PROPAGATE)
-    """When a source table's columns change. Propagate: so do the destination's. Fail: the table waits for a person.
-    Ignore: the destination's columns stay."""
+    """Reaction to changed columns of a source table. Propagate: the destination's columns change likewise. Fail: the
+    table is parked. Ignore: the destination's columns stay.
+    """
     on_unrepresentable: OnUnrepresentable = setting(Change.RESYNC, OnUnrepresentable.ERROR)
-    """When a value has no place in the destination's type. Error: the table waits for a person. "Null" (in quotes, or
-    YAML reads nothing): the value becomes NULL, and is counted. Text: columns that may have such values are kept as
-    text."""
+    """Treatment of values that the destination's type cannot represent. Error: the table is parked. "Null" (in quotes,
+    because YAML reads Null as nothing): the value becomes NULL and is counted. Text: columns whose type has such values
+    are stored as text.
+    """
     destination: DestinationSpec = setting(Change.IMMUTABLE)
-    """Where the tables go."""
+    """The destination of the tables."""
     staging: Staging = setting(Change.IMMUTABLE, {})
-    """Where changes wait between the WAL and the destination."""
+    """The storage of changes between the WAL and the destination."""
     store: StoreSpec = setting(Change.IMMUTABLE, {"postgres": {}})
-    """Where the pipeline's state is kept."""
+    """The store of the pipeline's state."""
     retries: Retries = setting(Change.HOT, {})
-    """How a failed table is retried."""
+    """The retries of a failed table."""
     health: Health = setting(Change.HOT, {})
-    """When the pipeline counts as stuck."""
+    """The limits beyond which a pipeline counts as stuck."""
     driver: Driver = setting(Change.RESTART, {})
-    """The pod that replicates."""
+    """The driver: the pod that replicates."""
     executor: Executor = setting(Change.RESTART, {})
     """The executors of driver.mode Cluster."""
     deletion_policy: DeletionPolicy = setting(Change.HOT, {})
-    """What a deleted Pipeline leaves."""
+    """Deletion of the slot, the state, the publication and the tables when the Pipeline is deleted."""
 
 
 class PipelineManifest(Model):
-    """A Pipeline, as it is written."""
+    """A pipeline: one source database, its replicated tables, and their destination."""
 
     api_version: Literal["levada.dev/v1alpha1"] = setting(Change.IMMUTABLE)
-    """The group and version of the manifest's form."""
+    """The API group and version."""
     kind: Literal["Pipeline"] = setting(Change.IMMUTABLE)
     """The kind of object."""
     metadata: PipelineMetadata = setting(Change.IMMUTABLE)
     """The object's name."""
     spec: PipelineSpec = setting(Change.HOT)
-    """What is wanted."""
+    """The desired state."""
 
     @property
     def slot_name(self) -> str:
-        """The replication slot's name, given or derived."""
+        """The replication slot's name, configured or default."""
         return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
     def publication_name(self) -> str:
-        """The publication's name, given or derived."""
+        """The publication's name, configured or default."""
         return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
 
 class CopyDriver(StrEnum):
-    """Which pod copies a table."""
+    """The pod that copies a table."""
 
     SHARED = "Shared"
     DEDICATED = "Dedicated"
@@ -166,57 +171,63 @@ class TableRef(Model):
 
     @property
     def qualified(self) -> QualifiedTable:
-        """The table's name as a value."""
+        """The table's name as a `QualifiedTable`."""
         return QualifiedTable(self.schema_name, self.name)
 
 
 class Columns(Model):
-    """Which columns are replicated."""
+    """The replicated columns."""
 
     exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
-    """Columns that are left out, as the catalog spells them."""
+    """Columns that are not replicated, as the catalog spells them."""
 
 
 class TableCopy(Model):
-    """The copy of this table."""
+    """The initial copy of this table."""
 
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
-    """Shared: the pipeline's driver copies the table. Dedicated: a driver pod of its own does."""
+    """Shared: the pipeline's driver copies the table. Dedicated: a separate driver pod copies it."""
 
 
 class TableSyncSpec(Model):
-    """One table of a Pipeline, and what is different about it."""
+    """One table of a Pipeline, and the settings in which it differs from the Pipeline's."""
 
     pipeline_ref: PipelineRef = setting(Change.IMMUTABLE)
-    """The Pipeline that the table is of."""
+    """The Pipeline that replicates the table."""
     table: TableRef = setting(Change.IMMUTABLE)
-    """The table."""
-    suspend: Flag = setting(Change.HOT, False)
-    """Whether this table rests; its changes are staged and kept. false: it is applied."""
-    resync_nonce: Whole = setting(Change.RESYNC, 0, ge=0)
-    """Change it, and the table is copied again, beside the present one, which serves until the copy has caught up. Once
-    for each value; 0 asks for nothing."""
-    retry_nonce: Whole = setting(Change.HOT, 0, ge=0)
-    """Change it, and the step that failed is tried again; data is kept. Once for each value; 0 asks for nothing."""
+    """The source table."""
+    suspend: StrictBool = setting(Change.HOT, False)
+    """true: the table is suspended. Its changes are staged and kept. false: its changes are applied."""
+    resync_nonce: StrictInt = setting(Change.RESYNC, 0, ge=0)
+    """Change it to another value to resync the table. The table is copied into a shadow copy, and stays readable until
+    the shadow copy has caught up and replaces it. Each value triggers one resync. 0 triggers none.
+    """
+    retry_nonce: StrictInt = setting(Change.HOT, 0, ge=0)
+    """Change it to another value to retry the step that failed. Data is kept. Each value triggers one retry. 0 triggers
+    none.
+    """
     destination_table: LakeTable = setting(Change.RESYNC, "")
-    """The table's name at the destination. Empty: the source's, with characters that are not safe in a path encoded as
-    in a URI. A table that is renamed at the source keeps the name that it has at the destination."""
+    """The table's name at the destination. Empty: the source's name, with characters that are not safe in a path
+    percent-encoded as in a URI. Renaming the source table does not rename the destination's table.
+    """
     mode: OptionalMode = setting(Change.RESYNC, "")
-    """Upsert: the last state of each row. Changelog: every change, one row each. Empty: as the Pipeline says."""
+    """Upsert: the table holds the last state of each row. Changelog: it holds one row per change. Empty: the Pipeline's
+    mode.
+    """
     columns: Columns = setting(Change.RESYNC, {})
-    """Which columns are replicated."""
+    """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
-    """The copy of this table."""
+    """The initial copy of this table."""
 
 
 class TableSyncManifest(Model):
-    """A TableSync, as it is written."""
+    """One table of a Pipeline with settings of its own."""
 
     api_version: Literal["levada.dev/v1alpha1"] = setting(Change.IMMUTABLE)
-    """The group and version of the manifest's form."""
+    """The API group and version."""
     kind: Literal["TableSync"] = setting(Change.IMMUTABLE)
     """The kind of object."""
     metadata: Metadata = setting(Change.IMMUTABLE)
     """The object's name."""
     spec: TableSyncSpec = setting(Change.HOT)
-    """What is wanted."""
+    """The desired state."""

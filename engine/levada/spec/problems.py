@@ -1,6 +1,6 @@
-"""Say what is wrong with a manifest: each problem with the path of its field and what would be right.
+"""The problems of a manifest, each with the path of its field and a description of valid values.
 
-No value of the manifest is repeated: a free-form setting may hold a secret in spite of the documentation.
+Values of the manifest are not repeated: a free-form setting may hold a secret in spite of the documentation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Location = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpecProblem:
-    """One thing that is wrong; ``line`` counts from 1, 0 is unknown."""
+    """One problem of a manifest. ``line`` counts from 1, and 0 means that the line is unknown."""
 
     location: Location
     text: str
@@ -39,7 +39,7 @@ class SpecProblem:
 
 
 def invalid(problems: Iterable[SpecProblem], source: str) -> InvalidManifest:
-    """Make the error that lists all of them, in the order of the file."""
+    """Return the error that lists all problems, ordered by line."""
     ordered = sorted(problems, key=lambda p: p.line)
     lines = []
     for problem in ordered:
@@ -50,7 +50,7 @@ def invalid(problems: Iterable[SpecProblem], source: str) -> InvalidManifest:
 
 
 def explain(error: ValidationError, model: type[Model]) -> list[SpecProblem]:
-    """Turn pydantic's errors into problems."""
+    """Return pydantic's errors as problems."""
     problems = []
     details = error.errors(include_url=False)
     for detail in details:
@@ -60,18 +60,18 @@ def explain(error: ValidationError, model: type[Model]) -> list[SpecProblem]:
                 below = tuple(field.split(".")) if field else ()
                 problems.append(SpecProblem((*location, *below), message))
         elif detail["type"] != "too_short" or not _wrong_below(location, details):
-            problems.append(SpecProblem(location, _say(detail, model)))
+            problems.append(SpecProblem(location, _describe(detail, model)))
     return problems
 
 
 def suggest(word: object, known: Iterable[str]) -> str:
-    """Name the nearest of the known words, or else all of them."""
+    """Suggest the most similar of the known words, or list all of them if none is similar."""
     spelled = {name.casefold(): name for name in known}
     plain = str(word).replace("_", "").replace("-", "").casefold()
     close = get_close_matches(plain, spelled, n=1, cutoff=0.6)
     if close:
         return f"did you mean {spelled[close[0]]}?"
-    return "known here: " + ", ".join(sorted(spelled.values())) if spelled else "nothing is known here"
+    return "known words: " + ", ".join(sorted(spelled.values())) if spelled else "no word is known here"
 
 
 _TYPES: Mapping[str, str] = {
@@ -83,25 +83,25 @@ _TYPES: Mapping[str, str] = {
     "missing": "is required",
     "model_attributes_type": "must be a mapping",
     "model_type": "must be a mapping",
-    "string_type": "must be a string; put it in quotes",
+    "string_type": "must be a string: put it in quotes",
     "tuple_type": "must be a list",
 }
 
 
-def _say(detail: ErrorDetails, model: type[Model]) -> str:
+def _describe(detail: ErrorDetails, model: type[Model]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TYPES:
         return _TYPES[kind]
     match kind:
         case "extra_forbidden":
             *above, key = detail["loc"]
-            return f"unknown key; {suggest(key, _keys(model, above))}"
+            return f"unknown key: {suggest(key, _keys(model, above))}"
         case "enum" | "literal_error":
             choices = _choices(model, detail["loc"]) or [c.strip("' ") for c in context["expected"].split(" or ")]
             if detail["input"] is None and "Null" in choices:
-                return f"must be {' or '.join(choices)}; put Null in quotes, YAML reads it as nothing"
+                return f"must be {' or '.join(choices)}: put Null in quotes, because YAML reads it as nothing"
             nearest = suggest(detail["input"], choices) if len(choices) > 1 else ""
-            guess = f"; {nearest}" if nearest.startswith("did") else ""
+            guess = f", {nearest}" if nearest.startswith("did") else ""
             return f"must be {' or '.join(choices)}{guess}"
         case "greater_than_equal":
             return f"must be at least {context['ge']}"
@@ -121,12 +121,12 @@ def _say(detail: ErrorDetails, model: type[Model]) -> str:
 
 
 def _wrong_below(location: Location, details: Iterable[ErrorDetails]) -> bool:
-    """Tell whether a list has entries that are wrong, which pydantic does not count."""
+    """Return True if an entry of a list is invalid. Pydantic does not count such entries towards the list's length."""
     return any(d["loc"][: len(location)] == location and len(d["loc"]) > len(location) for d in details)
 
 
 def _model_at(model: type[Model], location: Iterable[str | int]) -> tuple[type[Model] | None, Any]:
-    """Follow a location down from a model; return the model and the annotation found there."""
+    """Return the model and the annotation at a location below a model, or None for each if there is none."""
     at: type[Model] | None = model
     annotation: Any = model
     for step in location:

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities: 64Mi, 20Gi, 500m."""
+"""Kubernetes quantities, such as 64Mi, 20Gi and 500m."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUANTITY: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)(m|[kMGTP]|[KMGTP]
 
 
 def parse_quantity(text: str | int) -> Decimal:
-    """Read a quantity; raise ValueError, saying what would be right, for anything else."""
+    """Parse a quantity. Raise ValueError, whose message describes valid quantities, for anything else."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None or isinstance(text, bool):
         raise ValueError("must be a quantity: a number and a unit, such as 512Ki, 64Mi or 20Gi")
@@ -35,15 +35,15 @@ def parse_quantity(text: str | int) -> Decimal:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Read a quantity as whole bytes, rounded up; raise ValueError for what is not at least one byte."""
+    """Parse a quantity as a whole number of bytes, rounded up. Raise ValueError if it is below one byte."""
     amount = parse_quantity(text)
     if amount < 1:
-        raise ValueError("must be at least 1 byte; the unit m means a thousandth, Mi a mebibyte")
+        raise ValueError("must be at least 1 byte: the unit m means a thousandth, Mi a mebibyte")
     return int(amount.to_integral_value(rounding="ROUND_CEILING"))
 
 
 def format_bytes(amount: int) -> str:
-    """Write bytes as an exact quantity with the largest binary unit that has no fraction."""
+    """Return bytes as an exact quantity with the largest binary unit that needs no fraction."""
     for unit in ("Pi", "Ti", "Gi", "Mi", "Ki"):
         whole, rest = divmod(amount, int(_SUFFIXES[unit]))
         if whole and not rest:
@@ -61,7 +61,7 @@ def _bytes(value: Any) -> int:
 
 
 def _given(value: Any) -> str | int:
-    # A float would have lost digits before it came here.
+    # A float has lost digits already.
     return value if isinstance(value, str | int) else "nothing of the kind"
 
 
@@ -71,4 +71,4 @@ _SCHEMA: Final = WithJsonSchema(
 Bytes = Annotated[int, BeforeValidator(_bytes), _SCHEMA]
 """A size, in bytes."""
 Amount = Annotated[str, BeforeValidator(_text), _SCHEMA]
-"""A quantity of whatever a pod asks for, as Kubernetes reads it."""
+"""A quantity of a container's resource, spelled as in a pod."""

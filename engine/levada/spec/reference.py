@@ -1,4 +1,4 @@
-"""The reference page, written from the schema: ``python -m levada.spec.reference > docs/reference.md``."""
+"""The reference page, generated from the schema: ``python -m levada.spec.reference > docs/reference.md``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from levada.spec.schema import structural
 _HEAD: Final = """\
 # Reference of the manifests
 
-<!-- Written by `python -m levada.spec.reference`; a test compares it with the models. -->
+<!-- Written by `python -m levada.spec.reference`. A test compares it with the models. -->
 
-A manifest is one Pipeline and any number of TableSyncs of it, as YAML documents. Unknown keys are refused. *Change*
-says what a change of the field costs:
+A manifest is one Pipeline and any number of its TableSyncs, as YAML documents. Unknown keys are rejected. The column
+*Change* describes the effect of changing a field:
 
-| Change | Means |
+| Change | Effect |
 |---|---|
-| Hot | taken up by the running driver, or by the operator alone |
-| Restart | the driver is restarted; nothing is copied again |
-| Resync | the tables that it concerns are copied again |
-| Immutable | refused: make a new Pipeline |
+| Hot | The running driver or the operator applies the change. Nothing restarts. |
+| Restart | The driver restarts. Nothing is copied again. |
+| Resync | The affected tables are copied again. |
+| Immutable | The change is rejected. Create a new Pipeline instead. |
 
 A quantity is a number and a unit: Ki, Mi, Gi, Ti, Pi (powers of 1024), k, M, G, T, P (powers of 1000), or none.
 """
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     kinds: tuple[tuple[str, type[Model]], ...] = (("Pipeline", PipelineManifest), ("TableSync", TableSyncManifest))
     for name, kind in kinds:
@@ -41,7 +41,7 @@ def reference() -> str:
 
 
 def _sections(path: str, schema: dict[str, Any]) -> Iterator[str]:
-    """Write an object's own fields as a table, then the objects below it."""
+    """Yield the table of an object's own fields, then the sections of the objects below it."""
     fields = schema["properties"]
     lines = [f"### `{path}`", "", _line(schema["description"]), ""]
     if fields:

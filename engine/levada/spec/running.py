@@ -1,4 +1,4 @@
-"""How a pipeline runs: pace, staging, store, retries, pods, and what deletion leaves."""
+"""The manifest's settings of a pipeline's run: batches, staging, store, retries, pods, and deletion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from levada.spec.model import CHANGE, Change, Model, Rule, Whole, exactly_one, setting
+from levada.spec.model import CHANGE, Change, Model, Rule, StrictInt, exactly_one, setting
 from levada.spec.names import Identifier, OptionalObjectName, StagingUri
 from levada.spec.quantity import Amount, Bytes
 from levada.spec.source import SecretKeyRef
@@ -23,85 +23,87 @@ OWNED_SPARK_CONF = (
     "spark.kubernetes.driver.pod.name",
     "spark.kubernetes.executor.podNamePrefix",
 )
-"""Settings of Spark that Levada makes itself."""
+"""Spark settings that Levada sets itself. A manifest must not contain them."""
 
 
 class Copy(Model):
     """The initial copy of tables."""
 
-    max_concurrent_tables: Whole = setting(Change.HOT, 4, ge=1, le=64)
-    """How many tables are copied at once."""
-    connections_per_table: Whole = setting(Change.HOT, 4, ge=1, le=64)
-    """How many connections to the source read one table at once."""
+    max_concurrent_tables: StrictInt = setting(Change.HOT, 4, ge=1, le=64)
+    """The number of tables that are copied at the same time."""
+    connections_per_table: StrictInt = setting(Change.HOT, 4, ge=1, le=64)
+    """The number of connections to the source that read one table at the same time."""
 
 
 class Batch(Model):
-    """When a segment of the WAL is closed and staged: at the first of the two."""
+    """The limits at which a segment of changes is closed and staged. The first limit reached counts."""
 
-    max_fill_ms: Whole = setting(Change.HOT, 1000, ge=1, le=600_000)
-    """Milliseconds after the segment's first change."""
+    max_fill_ms: StrictInt = setting(Change.HOT, 1000, ge=1, le=600_000)
+    """Milliseconds since the segment's first change."""
     max_bytes: Bytes = setting(Change.HOT, "64Mi", ge=1)
     """The size of the segment's changes."""
 
 
 class VolumeClaim(Model):
-    """A persistent volume."""
+    """A persistent volume claim."""
 
     size: Bytes = setting(Change.HOT)
-    """How large the volume is; it can grow where its storage class allows that."""
+    """The size of the volume. It can grow if its storage class allows that."""
     storage_class_name: Annotated[str, Field(max_length=253)] = setting(Change.IMMUTABLE, "")
     """The storage class. Empty: the cluster's default."""
 
 
 class Staging(Model):
-    """Where changes wait between the WAL and the destination; neither of the two: on scratch, and the slot is
-    acknowledged only after they are applied."""
+    """The storage of changes between the WAL and the destination. Without a uri or a volumeClaim, changes are staged on
+    scratch space, and the slot is acknowledged only after they are applied.
+    """
 
     rules = (
         Rule(
-            "give a uri or a volumeClaim, not both",
+            "set either uri or volumeClaim, not both",
             "self.uri == '' || !has(self.volumeClaim)",
             lambda s: not (s.uri and s.volume_claim),
         ),
     )
 
     uri: StagingUri = setting(Change.IMMUTABLE, "")
-    """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none. S3 is reached as the catalog's
-    properties and Secret say, unless the URI has a query of its own."""
+    """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none. S3 is accessed with the catalog's
+    properties and Secret, unless the URI has a query with settings of its own.
+    """
     volume_claim: VolumeClaim | None = setting(Change.IMMUTABLE, None)
-    """A persistent volume for the driver. Without it: none."""
+    """A persistent volume for the driver. Unset: none."""
 
 
 class PostgresStoreSpec(Model):
-    """State in the source's database."""
+    """State in the source database."""
 
     schema_name: Identifier = setting(Change.IMMUTABLE, "levada", alias="schema")
-    """The schema that holds the tables of the state; several Pipelines may share it."""
+    """The schema that holds the state's tables. Several Pipelines may share it."""
 
 
 class ConfigMapStoreSpec(Model):
-    """State in ConfigMaps beside the Pipeline: for sources that cannot be written to, and few tables."""
+    """State in ConfigMaps in the Pipeline's namespace, for sources that cannot be written to, and for few tables."""
 
 
 class MemoryStoreSpec(Model):
-    """State that is lost with the driver, which then copies every table again: for trials."""
+    """State in the driver's memory, for trials. A restarted driver copies every table again."""
 
 
 class StoreSpec(Model):
-    """Where the pipeline's state is kept: exactly one place."""
+    """The store of the pipeline's state. Exactly one kind must be set."""
 
     rules = (exactly_one("postgres", "config_map", "memory", what="store"),)
 
     postgres: PostgresStoreSpec | None = setting(Change.IMMUTABLE, None)
-    """State in the source's database."""
+    """State in the source database."""
     config_map: ConfigMapStoreSpec | None = setting(Change.IMMUTABLE, None)
-    """State in ConfigMaps beside the Pipeline."""
+    """State in ConfigMaps in the Pipeline's namespace."""
     memory: MemoryStoreSpec | None = setting(Change.IMMUTABLE, None)
-    """State that is lost with the driver."""
+    """State in the driver's memory, which a restart loses."""
 
 
 class Retries(Model):
-    """How a table is retried after an error that may mend itself; the delay doubles with each attempt."""
+    """The retries of a table after an error that another attempt may resolve. The delay doubles with each attempt."""
 
     rules = (
         Rule(
@@ -112,42 +114,46 @@ class Retries(Model):
         ),
     )
 
-    max_attempts: Whole = setting(Change.HOT, 5, ge=0, le=1000)
-    """How many retries before the table waits for a person. 0: it waits at once. With the default delays, 5 last for
-    five minutes, 1000 for a week."""
-    delay_seconds: Whole = setting(Change.HOT, 10, ge=1, le=86400)
+    max_attempts: StrictInt = setting(Change.HOT, 5, ge=0, le=1000)
+    """The number of retries before the table is parked. 0: the table is parked after the first error. With the default
+    delays, 5 retries last for five minutes, and 1000 for a week.
+    """
+    delay_seconds: StrictInt = setting(Change.HOT, 10, ge=1, le=86400)
     """Seconds before the first retry."""
-    max_delay_seconds: Whole = setting(Change.HOT, 600, ge=1, le=86400)
+    max_delay_seconds: StrictInt = setting(Change.HOT, 600, ge=1, le=86400)
     """The longest delay between two retries, in seconds."""
 
 
 class Health(Model):
-    """When a pipeline counts as stuck."""
+    """The limits beyond which a pipeline counts as stuck."""
 
-    progress_deadline_seconds: Whole = setting(Change.HOT, 900, ge=30, le=86400)
-    """Seconds without movement, while there is WAL to read, after which the driver is restarted."""
-    lag_probe_seconds: Whole = setting(Change.HOT, 300, ge=0, le=86400)
-    """How often, in seconds, a short Job samples the slot's lag while no driver runs. 0: never."""
+    progress_deadline_seconds: StrictInt = setting(Change.HOT, 900, ge=30, le=86400)
+    """Seconds without progress after which the driver is restarted, if there is WAL to read."""
+    lag_probe_seconds: StrictInt = setting(Change.HOT, 300, ge=0, le=86400)
+    """Seconds between two short Jobs that sample the slot's lag while no driver runs. 0: no such Job runs."""
 
 
 class DriverMode(StrEnum):
-    """Where Spark's tasks run."""
+    """The place where Spark's tasks run."""
 
     LOCAL = "Local"
     CLUSTER = "Cluster"
 
 
 class Resources(Model):
-    """What a container asks for and what it may use, as in a pod."""
+    """Resource requests and limits of a container, as in a pod."""
 
     requests: dict[str, Amount] = setting(Change.RESTART, {})
-    """What is reserved, by resource: cpu, memory, ephemeral-storage."""
+    """Reserved amounts by resource: cpu, memory, ephemeral-storage."""
     limits: dict[str, Amount] = setting(Change.RESTART, {})
-    """What is never exceeded, by resource."""
+    """Upper limits by resource."""
 
 
 def _check_shape(template: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a pod template that Levada's own parts cannot be merged into. The API server checks the fields."""
+    """Raise an error if Levada's own parts cannot be merged into a pod template, else return the template.
+
+    The API server checks the template's other fields.
+    """
     pod = template.get("spec")
     if not isinstance(pod, dict | None):
         raise PydanticCustomError("pod_template", "spec must be an object")
@@ -177,20 +183,20 @@ def _pod_template() -> Any:
 
 
 class ServiceAccount(Model):
-    """The account of the pipeline's pods."""
+    """The service account of the pipeline's pods."""
 
     rules = (
         Rule(
-            "give a name or annotations, not both: the operator does not change an account that is there",
+            "set either name or annotations, not both: the operator does not change an existing account",
             "self.name == '' || size(self.annotations) == 0",
             lambda a: not (a.name and a.annotations),
         ),
     )
 
     name: OptionalObjectName = setting(Change.RESTART, "")
-    """An account of the namespace, for the driver, its Jobs and its executors. Empty: the operator makes accounts."""
+    """An existing service account for the driver, its Jobs and its executors. Empty: the operator creates accounts."""
     annotations: Annotated[dict[str, str], Field(max_length=50)] = setting(Change.RESTART, {})
-    """Annotations of the accounts that the operator makes, such as the cloud's role that they stand for."""
+    """Annotations of the accounts that the operator creates, such as the cloud role that they assume."""
 
 
 class Driver(Model):
@@ -198,7 +204,7 @@ class Driver(Model):
 
     rules = (
         Rule(
-            "must not have what Levada sets itself: " + ", ".join(OWNED_SPARK_CONF),
+            "must not contain a setting that Levada sets itself: " + ", ".join(OWNED_SPARK_CONF),
             "self.sparkConf.all(k, !(k in [" + ", ".join(f"'{k}'" for k in OWNED_SPARK_CONF) + "]))",
             lambda d: not set(OWNED_SPARK_CONF) & d.spark_conf.keys(),
             field="sparkConf",
@@ -206,26 +212,27 @@ class Driver(Model):
     )
 
     mode: DriverMode = setting(Change.RESTART, DriverMode.LOCAL)
-    """Local: Spark's tasks run in the driver's pod. Cluster: in executor pods."""
+    """Local: Spark's tasks run in the driver's pod. Cluster: they run in executor pods."""
     image: Annotated[str, Field(max_length=1024)] = setting(Change.RESTART, "")
-    """The container image of the driver and its executors. Empty: the operator's own version."""
+    """The container image of the driver and its executors. Empty: the image of the operator's version."""
     resources: Resources = setting(
         Change.RESTART, {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
     )
-    """What the driver's container asks for."""
+    """The resources of the driver's container."""
     spark_conf: Annotated[dict[str, str], Field(max_length=500)] = setting(Change.RESTART, {})
-    """Further settings of Spark, by Spark's names; values are strings."""
+    """Further Spark settings, by Spark's names. Values are strings."""
     service_account: ServiceAccount = setting(Change.RESTART, {})
-    """The account of the pods."""
+    """The service account of the pods."""
     token_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
-    """A token, without which the driver answers neither /v1/progress nor /metrics. Without it: it answers everyone. The
-    operator must have the same token: the chart's driverToken."""
+    """A token that requests to the driver's /v1/progress and /metrics must carry. Unset: the driver answers every
+    request. The operator needs the same token in the chart's driverToken.
+    """
     pod_template: PodTemplate = _pod_template()
-    """A pod template that the driver's pod is merged into: labels, tolerations, priority and the like."""
+    """A pod template into which the driver's pod is merged, for labels, tolerations, priority and the like."""
 
 
 class Instances(Model):
-    """How many executors."""
+    """The number of executors."""
 
     rules = (
         Rule(
@@ -236,49 +243,49 @@ class Instances(Model):
         ),
     )
 
-    min: Whole = setting(Change.RESTART, 0, ge=0, le=1000)
-    """How many executors are kept while there is nothing to do. 0: none."""
-    max: Whole = setting(Change.RESTART, 4, ge=1, le=1000)
-    """How many executors there may be."""
+    min: StrictInt = setting(Change.RESTART, 0, ge=0, le=1000)
+    """The number of executors that are kept while there is nothing to do. 0: none."""
+    max: StrictInt = setting(Change.RESTART, 4, ge=1, le=1000)
+    """The largest number of executors."""
 
 
 class Executor(Model):
-    """The executors of driver.mode Cluster; without a meaning for Local."""
+    """The executors of driver.mode Cluster. Ignored if driver.mode is Local."""
 
     instances: Instances = setting(Change.RESTART, {})
-    """How many executors."""
+    """The number of executors."""
     resources: Resources = setting(Change.RESTART, {})
-    """What each executor's container asks for. Without requests: what the driver's asks for."""
+    """The resources of each executor's container. Without requests: the driver's requests."""
     pod_template: PodTemplate = _pod_template()
-    """A pod template that the executors' pods are merged into."""
+    """A pod template into which the executors' pods are merged."""
 
 
-class Remains(StrEnum):
-    """What becomes of a thing when its Pipeline is deleted."""
+class DeletionAction(StrEnum):
+    """The action on an object when its Pipeline is deleted."""
 
     DELETE = "Delete"
     RETAIN = "Retain"
 
 
 class DeletionPolicy(Model):
-    """What a deleted Pipeline leaves."""
+    """Deletion of the slot, the state, the publication and the tables when the Pipeline is deleted."""
 
     rules = (
         Rule(
-            "Retain needs slot: Retain, since state that outlives its slot would skip changes",
+            "Retain requires slot: Retain, because state that outlives its slot would skip changes",
             "self.state != 'Retain' || self.slot == 'Retain'",
-            lambda d: d.state is not Remains.RETAIN or d.slot is Remains.RETAIN,
+            lambda d: d.state is not DeletionAction.RETAIN or d.slot is DeletionAction.RETAIN,
             field="state",
         ),
     )
 
-    slot: Remains = setting(Change.HOT, Remains.DELETE)
-    """The replication slot. A retained slot keeps WAL on the source's disk until somebody drops it."""
-    state: Remains = setting(Change.HOT, Remains.DELETE)
-    """What the store keeps of the pipeline."""
-    publication: Remains = setting(Change.HOT, Remains.RETAIN)
-    """The publication, if it is managed; an external one always stays."""
-    destination_tables: Remains = setting(Change.HOT, Remains.RETAIN)
+    slot: DeletionAction = setting(Change.HOT, DeletionAction.DELETE)
+    """The replication slot. A retained slot retains WAL on the source's disk until it is dropped."""
+    state: DeletionAction = setting(Change.HOT, DeletionAction.DELETE)
+    """The pipeline's state in the store."""
+    publication: DeletionAction = setting(Change.HOT, DeletionAction.RETAIN)
+    """The publication, if its management is Managed. An external publication always stays."""
+    destination_tables: DeletionAction = setting(Change.HOT, DeletionAction.RETAIN)
     """The tables at the destination, with their data."""
-    cleanup_timeout_seconds: Whole = setting(Change.HOT, 600, ge=30, le=86400)
-    """Seconds after which deletion ends even if the clean-up failed; an Event then says what is left."""
+    cleanup_timeout_seconds: StrictInt = setting(Change.HOT, 600, ge=30, le=86400)
+    """Seconds after which deletion completes even if the clean-up failed. An Event then lists what is left."""

@@ -1,6 +1,6 @@
-"""The manifests' schema, as JSON Schema of the form that a CustomResourceDefinition takes.
+"""The JSON Schema of the manifests, in the form that a CustomResourceDefinition requires.
 
-Structural: no references, no null, no union but that of a quantity.
+That form is called structural. It has no references, no null, and no union except that of a quantity.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class _Structural(GenerateJsonSchema):
 
 
 def structural(model: type[Model]) -> dict[str, Any]:
-    """Return the schema of a part of a manifest, with every reference written out."""
+    """Return the schema of a part of a manifest, with every reference resolved."""
     schema = model.model_json_schema(by_alias=True, schema_generator=_Structural)
     definitions = schema.pop("$defs", {})
-    written: dict[str, Any] = _written_out(schema, definitions)
-    return written
+    resolved: dict[str, Any] = _resolve(schema, definitions)
+    return resolved
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of one document of a manifest, for editors."""
+    """Return the JSON Schema of one document of a manifest, for editors."""
     kinds: tuple[type[Model], ...] = (PipelineManifest, TableSyncManifest)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -40,18 +40,18 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _written_out(schema: Any, definitions: dict[str, Any]) -> Any:
+def _resolve(schema: Any, definitions: dict[str, Any]) -> Any:
     if isinstance(schema, list):
-        return [_written_out(item, definitions) for item in schema]
+        return [_resolve(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    beside = {k: _written_out(v, definitions) for k, v in schema.items() if not _left_out(k, v)}
+    own = {k: _resolve(v, definitions) for k, v in schema.items() if not _dropped(k, v)}
     if not isinstance(reference := schema.get("$ref"), str):
-        return beside
+        return own
     prefix = DEFAULT_REF_TEMPLATE.format(model="")
-    return {**_written_out(definitions[reference.removeprefix(prefix)], definitions), **beside}
+    return {**_resolve(definitions[reference.removeprefix(prefix)], definitions), **own}
 
 
-def _left_out(key: str, value: Any) -> bool:
-    # Only what is a word of JSON Schema, not a property that is called so.
+def _dropped(key: str, value: Any) -> bool:
+    # Keywords of JSON Schema only. A property may have the same name.
     return (key in ("$ref", "title") and isinstance(value, str)) or (key == "default" and value is None)

@@ -1,4 +1,4 @@
-"""The source: where it is, its slot and publication, and which of its tables are meant."""
+"""The manifest's ``source``: the database, its slot and publication, and the selected tables."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from levada.spec.model import Change, Flag, Model, Whole, setting
+from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
 from levada.values import QualifiedTable
 
 
 class TlsMode(StrEnum):
-    """How far the source's TLS certificate is checked; libpq's ``sslmode``."""
+    """The check of the source's TLS certificate: libpq's ``sslmode``."""
 
     DISABLE = "Disable"
     REQUIRE = "Require"
@@ -23,14 +23,14 @@ class TlsMode(StrEnum):
 
 
 class OnLostSlot(StrEnum):
-    """What becomes of a pipeline whose slot is gone, or lacks changes that its tables need."""
+    """The reaction to a slot that is gone, or that lacks changes that the tables need."""
 
     HOLD = "Hold"
     RESYNC = "Resync"
 
 
 class PublicationManagement(StrEnum):
-    """Who makes and extends the publication."""
+    """The party that creates and extends the publication."""
 
     MANAGED = "Managed"
     EXTERNAL = "External"
@@ -49,37 +49,42 @@ class SecretKeyRef(Model):
     name: ObjectName = setting(Change.RESTART)
     """The Secret's name."""
     key: str = setting(Change.RESTART, min_length=1, max_length=253)
-    """The key in it."""
+    """The key in the Secret."""
 
 
 class Tls(Model):
-    """How the connection to the source is encrypted."""
+    """Encryption of the connection to the source."""
 
     mode: TlsMode = setting(Change.RESTART, TlsMode.VERIFY_FULL)
-    """How far the server's certificate is checked. Disable: no encryption."""
+    """The check of the server's certificate, as libpq's sslmode. Disable: the connection is not encrypted."""
     ca_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
-    """The certificate authority to trust, in PEM. Without it: those that the image trusts."""
+    """The certificate authority to trust, in PEM. Unset: the image's certificate authorities."""
 
 
 class Slot(Model):
     """The replication slot."""
 
     name: SlotName = setting(Change.IMMUTABLE, "")
-    """The slot's name. Empty: levada_NAME, or levada_NAMESPACE__NAME where there is a namespace, with _ for -. A name
-    that is too long or ambiguous is cut and ends with a digest."""
-    failover: Flag = setting(Change.RESTART, False)
-    """Whether PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
+    """The slot's name. Empty: levada_NAME, or levada_NAMESPACE__NAME if there is a namespace, with - replaced by _. A
+    name that is too long or ambiguous is cut and ends with a digest.
+    """
+    failover: StrictBool = setting(Change.RESTART, False)
+    """true: PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
-    """When changes are lost. Hold: stop, or park the table, with the way to recover. Resync: copy the tables again."""
+    """Reaction to lost changes. Hold: the pipeline stops or the table is parked, with the command that recovers it.
+    Resync: the tables are copied again.
+    """
 
 
 class Publication(Model):
     """The publication."""
 
     name: Annotated[str, Field(max_length=63)] = setting(Change.RESTART, "")
-    """The publication's name. Empty: as the slot's default name."""
+    """The publication's name. Empty: the same as the slot's default name."""
     management: PublicationManagement = setting(Change.RESTART, PublicationManagement.MANAGED)
-    """Managed: made, and extended by the tables selected. External: never changed, only checked."""
+    """Managed: Levada creates the publication and adds the selected tables. External: the publication is only
+    checked.
+    """
 
 
 class Source(Model):
@@ -87,26 +92,28 @@ class Source(Model):
 
     host: Host = setting(Change.RESTART)
     """The server's host name or address."""
-    port: Whole = setting(Change.RESTART, 5432, ge=1, le=65535)
+    port: StrictInt = setting(Change.RESTART, 5432, ge=1, le=65535)
     """The server's TCP port."""
     database: Identifier = setting(Change.IMMUTABLE)
     """The database's name."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """The Secret with the keys username and password; a changed password needs no restart. Without it: what libpq
-    finds in its environment and its password file."""
+    """A Secret with the keys username and password. A changed password needs no restart. Unset: libpq's environment
+    variables and password file are used.
+    """
     tls: Tls = setting(Change.RESTART, {})
-    """How the connection is encrypted."""
+    """Encryption of the connection."""
     slot: Slot = setting(Change.RESTART, {})
-    """The replication slot that changes are read from."""
+    """The replication slot from which changes are read."""
     publication: Publication = setting(Change.RESTART, {})
-    """The publication that says which tables' changes the slot sends."""
-    heartbeat_seconds: Whole = setting(Change.RESTART, 60, ge=0, le=86400)
-    """How often, in seconds, a small message is written to the WAL, so that the slot advances while the tables are
-    idle. 0: never."""
+    """The publication that defines the tables whose changes the slot sends."""
+    heartbeat_seconds: StrictInt = setting(Change.RESTART, 60, ge=0, le=86400)
+    """Seconds between two small messages in the WAL, with which the slot advances while the tables are idle. 0: no
+    messages are written.
+    """
 
 
 class TableSelector(Model):
-    """Tables by schema and name; * stands for any characters, none included."""
+    """Selects tables by schema and name. `*` matches any sequence of characters, including none."""
 
     schema_name: Identifier = setting(Change.HOT, alias="schema")
     """The schema, as the catalog spells it."""
@@ -115,16 +122,16 @@ class TableSelector(Model):
 
 
 class Tables(Model):
-    """Which tables are replicated: those that an include names and no exclude does."""
+    """The replicated tables: those that an include selects and no exclude does."""
 
     include: tuple[TableSelector, ...] = setting(Change.HOT, min_length=1, max_length=1000)
     """The tables to replicate."""
     exclude: tuple[TableSelector, ...] = setting(Change.HOT, (), max_length=1000)
-    """Of those, the ones to leave out."""
+    """Tables among the included ones that are not replicated."""
 
 
 def selects(tables: Tables, table: QualifiedTable) -> bool:
-    """Tell whether the selectors mean a table; letters are told apart by case."""
+    """Return True if the selectors select the table. Case is significant."""
     return _named(tables.include, table) and not _named(tables.exclude, table)
 
 
@@ -133,7 +140,7 @@ def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    # Piece by piece and never back: a regular expression takes exponential time for a pattern of many stars.
+    # Each piece is searched once, without backtracking: a regular expression takes exponential time for many stars.
     head, *pieces = pattern.split("*")
     if not pieces:
         return pattern == name

@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from levada.spec import Manifests, Remains
+from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.events import Note
 from levada_operator.decide.plan import Plan
@@ -74,15 +74,15 @@ def left_behind(observed: Observed, manifests: Manifests) -> str:
     pipeline = manifests.pipeline
     policy, source = pipeline.spec.deletion_policy, pipeline.spec.source
     parts = []
-    if policy.slot is Remains.DELETE:
+    if policy.slot is DeletionAction.DELETE:
         parts.append(
             f"The replication slot {pipeline.slot_name} may be left in database {source.database} on {source.host}"
             f" and keep WAL on its disk; drop it: SELECT pg_drop_replication_slot('{pipeline.slot_name}')"
         )
-    if policy.publication is Remains.DELETE:
+    if policy.publication is DeletionAction.DELETE:
         name = pipeline.publication_name.replace('"', '""')
         parts.append(f'The publication may be left: DROP PUBLICATION IF EXISTS "{name}"')
-    if policy.destination_tables is Remains.DELETE:
+    if policy.destination_tables is DeletionAction.DELETE:
         parts.append("The tables at the destination may be left")
     parts.append(
         "What is left still belongs to this Pipeline; another one takes it over by the annotation"
@@ -153,8 +153,8 @@ def _removed(manifests: Manifests) -> str:
         "publication": policy.publication,
         "destination tables": policy.destination_tables,
     }
-    removed = [name for name, what in named.items() if what is Remains.DELETE]
-    retained = [name for name, what in named.items() if what is Remains.RETAIN]
+    removed = [name for name, what in named.items() if what is DeletionAction.DELETE]
+    retained = [name for name, what in named.items() if what is DeletionAction.RETAIN]
     done = {"removed": removed, "retained for another Pipeline": retained}
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from levada.spec import DriverMode, Remains, state_names
+from levada.spec import DeletionAction, DriverMode, state_names
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
@@ -60,7 +60,7 @@ def build_state(owner: Owner) -> list[dict[str, Any]]:
     """Return the ConfigMaps that the driver keeps its state in, none for other stores; what they hold is its own."""
     if owner.spec.store.config_map is None:
         return []
-    stays = owner.spec.deletion_policy.state is Remains.RETAIN
+    stays = owner.spec.deletion_policy.state is DeletionAction.RETAIN
     return [
         build_object(owner, "ConfigMap", "v1", name, STATE_ROLE, {}, owned=not stays)
         for name in state_names(owner.name)
