@@ -13,6 +13,7 @@ CLEAN = (
     "engine/levada/__main__.py",
     "engine/levada/apply",
     "engine/levada/capture",
+    "engine/levada/cli",
     "engine/levada/runtime/report",
     "engine/levada/spec",
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from levada.cli.hints import remember
+from levada.cli.hints import set_invocation
 
 
 @pytest.fixture(autouse=True)
 def no_command_line() -> None:
     """Forget the manifest that an earlier command in this process named."""
-    remember(None)
+    set_invocation(None)

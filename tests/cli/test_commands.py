@@ -20,8 +20,8 @@ from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
-from levada.cli.engine import announced, running_progress, sole_user
-from levada.cli.exits import Exit
+from levada.cli.engine import locked_work_dir, published_address, running_progress
+from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
@@ -129,11 +129,11 @@ def test_an_unknown_destination_lists_what_is_installed(manifest: Path, db: Data
 
 
 def test_check_of_a_source_that_is_ready(manifest: Path) -> None:
-    """It lists the tables, and that the publication will be made; nothing is changed."""
+    """It lists the tables, and that the publication will be created. It changes nothing."""
     result = on(manifest, "check")
     assert result.exit_code == 0
     assert "2 tables selected\n  public.items\n  public.orders" in result.stdout
-    assert "will be made" in result.stdout
+    assert "will be created" in result.stdout
     coverage = json.loads(on(manifest, "check", "-o", "json").stdout)["coverage"]
     assert coverage["missing"] == ["public.items", "public.orders"]
 
@@ -231,7 +231,7 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
 def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path, db: Database) -> None:
     """The work folder tells its address; when it is gone, so is the address."""
     progress = replace(samples.progress(at=datetime.now(UTC)), pipeline=db.name.replace("_", "-"))
-    with ProgressServer(lambda: progress) as server, announced(tmp_path, server.address):
+    with ProgressServer(lambda: progress) as server, published_address(tmp_path, server.address):
         result = on(manifest, "status", "--work-dir", tmp_path, "-o", "json")
         assert json.loads(result.stdout) == progress.to_json()
         assert "engine_running" in on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").stderr
@@ -240,7 +240,7 @@ def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Pa
 
 def test_status_of_an_engine_that_starts_says_so(manifest: Path, tmp_path: Path) -> None:
     """An engine that has no progress yet is not taken for one that does not run, also where it asks for a token."""
-    with ProgressServer(lambda: None) as server, announced(tmp_path, server.address):
+    with ProgressServer(lambda: None) as server, published_address(tmp_path, server.address):
         assert "an engine is starting on this machine" in on(manifest, "status", "--work-dir", tmp_path).stdout
     token = manifest.parent / "secrets" / "driver"
     token.mkdir()
@@ -250,7 +250,7 @@ def test_status_of_an_engine_that_starts_says_so(manifest: Path, tmp_path: Path)
     manifest.write_text(yaml.safe_dump(body))
     with (
         ProgressServer(lambda: None, token=AccessToken(token / "token")) as server,
-        announced(tmp_path, server.address),
+        published_address(tmp_path, server.address),
     ):
         assert "an engine is starting on this machine" in on(manifest, "status", "--work-dir", tmp_path).stdout
     assert "no engine answers" in on(manifest, "status", "--work-dir", tmp_path).stdout
@@ -307,7 +307,7 @@ def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     assert db.query("SELECT pubname FROM pg_publication") == [("mine",)]
     again = on(manifest, "cleanup", "--yes")
     assert again.exit_code == 0
-    assert "there is none" in again.stdout
+    assert "does not exist" in again.stdout
 
 
 def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Database) -> None:
@@ -315,7 +315,7 @@ def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Data
     slot = f"levada_{db.name}"
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
     kept(db, "orders", Ready())
-    with sole_user(tmp_path):
+    with locked_work_dir(tmp_path):
         for command, code in (("cleanup", Exit.FAILED), ("run", Exit.PREFLIGHT)):
             result = on(manifest, command, "--work-dir", tmp_path, *(["--yes"] if command == "cleanup" else []))
             assert "[engine_running]" in result.stderr, result.output
@@ -331,7 +331,7 @@ def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path,
     """Such an engine writes to the store before it makes a slot. That is refused from the first step on."""
     starting = PostgresStore(db.connection, db.name.replace("_", "-"))
     starting.next_epoch()
-    assert f"slot levada_{db.name}: there is none" in on(manifest, "cleanup", "--yes").stdout
+    assert f"slot levada_{db.name}: does not exist" in on(manifest, "cleanup", "--yes").stdout
     with pytest.raises(StaleEpoch):
         starting.store_fingerprint("publication", "1")
     starting.close()

@@ -16,7 +16,7 @@ import yaml
 from tests.conftest import Database
 
 from levada.cli.engine import running_progress
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     assert "public.good: Ready" in first.stdout
     assert "public.bad: Errored" in first.stdout
     assert "hint:" in first.stdout
-    assert "caught up but for public.bad" in first.stdout
+    assert "caught up except public.bad" in first.stdout
     status = levada(manifest, "status", "-o", "json")
     phases = {t["name"]: t["phase"] for t in json.loads(status.stdout)["tables"]}
     assert phases == {"good": "Ready", "bad": "Errored"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from levada.cli.hints import Invocation, remember, runnable
+from levada.cli.hints import Invocation, runnable, set_invocation
 
 
 def test_without_a_manifest_the_hint_stays() -> None:
@@ -15,7 +15,7 @@ def test_without_a_manifest_the_hint_stays() -> None:
 
 def test_the_command_names_the_manifest_and_its_options() -> None:
     """The command that is printed can be pasted into a shell, whatever the paths are."""
-    remember(Invocation(Path("my shop/pipeline.yaml"), Path("secrets"), Path("/work dir")))
+    set_invocation(Invocation(Path("my shop/pipeline.yaml"), Path("secrets"), Path("/work dir")))
     hint = runnable("copy it again: levada resync MANIFEST public.t")
     assert shlex.split(hint.partition(": ")[2]) == [
         "levada", "resync", "my shop/pipeline.yaml", "--secrets", "secrets", "public.t",

@@ -13,8 +13,8 @@ from tests.cli.test_refusals import log_in_as
 from tests.conftest import Database
 
 from levada.cli import pod
-from levada.cli.exits import Exit
-from levada.cli.pod import TERMINATION_LOG, Starts, check_until_right
+from levada.cli.exit_codes import Exit
+from levada.cli.pod import TERMINATION_LOG, Starts, check_until_ok
 from levada.postgres.preflight import Problem, Severity
 
 LOGIN = Problem(Severity.ERROR, "source_auth_failed", "no login", "check the password")
@@ -33,7 +33,7 @@ def secret(tmp_path: Path) -> Path:
 
 def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that the status has is not reported again. A corrected Secret is tried without another start."""
-    monkeypatch.setattr(pod, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pod, "_POLL_S", 0.01)
     log, checks = tmp_path / "termination-log", []
 
     def check() -> tuple[Exit, tuple[Problem, ...]]:
@@ -45,13 +45,13 @@ def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monke
         return Exit.PREFLIGHT, (LOGIN, WARNING) if len(checks) == 1 else (LOGIN, STORE, WARNING)
 
     def start() -> Exit:
-        return check_until_right(check, log, [secret], tmp_path)
+        return check_until_ok(check, log, [secret], tmp_path)
 
     assert start() is Exit.PREFLIGHT
     assert log.read_text() == "error: no login [source_auth_failed]\n  hint: check the password\n"
     assert start() is Exit.PREFLIGHT
     assert "store_privilege_missing" in log.read_text()
-    monkeypatch.setattr(pod, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(pod, "_FIRST_WAIT_S", 0.05)
     assert start() is Exit.OK
     assert checks == ["wrong"] * 4 + ["right"]
 
@@ -60,7 +60,7 @@ def test_message_fits_into_the_pods_status(tmp_path: Path) -> None:
     """Kubernetes takes 4096 bytes. Only whole problems are written."""
     many = tuple(Problem(Severity.ERROR, "c", "é" * 900, "h") for _ in range(5))
     log = tmp_path / "log"
-    check_until_right(lambda: (Exit.PREFLIGHT, many), log, [], tmp_path)
+    check_until_ok(lambda: (Exit.PREFLIGHT, many), log, [], tmp_path)
     assert log.read_bytes().count(b"error: ") == 2
 
 
@@ -68,7 +68,7 @@ def test_each_refused_start_ends_the_container_once(
     tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusal ends the container. The same one at its next start waits, and a corrected Secret is tried there."""
-    monkeypatch.setattr(pod, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pod, "_POLL_S", 0.01)
 
     def starts() -> Starts:
         found = Starts([secret], tmp_path, lambda: False)

@@ -13,7 +13,7 @@ from tests.cli.test_commands import levada, manifest_of
 from tests.conftest import Database
 from typer.testing import Result
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 from levada.local.postgres import temporary_postgres
 
 PASSWORD = "not-to-be-printed"

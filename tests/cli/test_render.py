@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from tests.runtime import samples
 
-from levada.cli.render import applied_rates, dashboard, errors, news, summary
+from levada.cli.render import applied_rates, changed_lines, dashboard, errors, summary
 from levada.runtime.progress import PipelineState, ResyncProgress, TableProgress
 
 
@@ -44,19 +44,19 @@ def test_dashboard_answers_the_three_questions() -> None:
     assert "hint: ALTER TABLE" in text
 
 
-def test_a_copy_beside_a_table_is_told() -> None:
-    """How far it is, and what ails it, beside the table that goes on; in the log a line for each step and tenth."""
+def test_a_resync_is_reported() -> None:
+    """Its progress and its error are shown while the table streams. The log has a line for each step and tenth."""
     copying = samples.table("orders", resync=ResyncProgress("Copying", samples.copying(), 7, None))
     text = drawn(document(copying))
-    assert "public.orders: copied again, and serves meanwhile, 50.0%, 500 rows, 5.0s left" in text
+    assert "public.orders: resync: copying (the table stays readable), 50.0%, 500 rows, 5.0s left" in text
     assert "1/1 tables ready" in text
     behind = document(samples.table("orders", resync=ResyncProgress("CatchingUp", None, 7, samples.error())))
     assert "7 changes" in drawn(behind)
-    assert "new copy of public.orders: " in drawn(behind)
+    assert "resync of public.orders: " in drawn(behind)
     plain = document(samples.table("orders"))
-    assert "serves meanwhile, 50.0%" in "\n".join(news(document(copying), plain))
-    assert not list(news(document(copying), document(copying)))
-    assert "taken its place" in "\n".join(news(plain, behind))
+    assert "(the table stays readable), 50.0%" in "\n".join(changed_lines(document(copying), plain))
+    assert not list(changed_lines(document(copying), document(copying)))
+    assert "resynced" in "\n".join(changed_lines(plain, behind))
 
 
 def test_rates_come_from_two_documents_of_one_process() -> None:
@@ -79,24 +79,24 @@ def test_names_with_markup_are_shown_as_they_are() -> None:
 def test_a_line_only_when_something_changed() -> None:
     """The same again says nothing; a phase, a tenth of a copy and an error do."""
     copying = samples.table(phase="DataSync", copy=samples.copying(percent=41.0))
-    assert list(news(document(copying), document(copying))) == []
-    assert list(news(document(copying), None)) == ["shop: Running", "public.orders: DataSync"]
+    assert list(changed_lines(document(copying), document(copying))) == []
+    assert list(changed_lines(document(copying), None)) == ["shop: Running", "public.orders: DataSync"]
     slightly = samples.table(phase="DataSync", copy=samples.copying(percent=49.9))
-    assert list(news(document(slightly), document(copying))) == []
+    assert list(changed_lines(document(slightly), document(copying))) == []
     tenth = samples.table(phase="DataSync", copy=samples.copying(percent=50.0))
-    assert list(news(document(tenth), document(slightly))) == [
+    assert list(changed_lines(document(tenth), document(slightly))) == [
         "public.orders: DataSync 50.0%, 500 rows at 100/s, 5.0s left"
     ]
-    assert list(news(document(samples.table()), document(tenth))) == ["public.orders: Ready"]
+    assert list(changed_lines(document(samples.table()), document(tenth))) == ["public.orders: Ready"]
 
 
 def test_an_error_is_told_once() -> None:
     """With its way out, and not again until it is another."""
     parked = document(samples.table(phase="Errored", error=samples.error()))
-    lines = list(news(parked, document()))
+    lines = list(changed_lines(parked, document()))
     assert lines[0] == "public.orders: Errored"
     assert "hint: ALTER TABLE" in lines[1]
-    assert list(news(parked, parked)) == []
+    assert list(changed_lines(parked, parked)) == []
 
 
 def test_a_timed_retry_says_when() -> None:

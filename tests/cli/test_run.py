@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from tests.runtime import samples
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 from levada.cli.report import LineReport
-from levada.cli.run import RunOptions, caught_up_or_parked, closing_words, ended_by, follow
+from levada.cli.run import RunOptions, caught_up_or_parked, ended_by, final_message, follow
 from levada.cli.signals import StopSignals
 from levada.runtime.progress import Progress
 
@@ -83,10 +83,10 @@ def test_signals_are_success_unless_there_was_a_goal() -> None:
 def test_last_line() -> None:
     """It says which of the ends it was, and names what is errored."""
     progress = samples.progress(ERRORED, samples.table("payments"))
-    assert closing_words(Exit.OK, progress, options(until=True)) == "shop: caught up, 2 tables"
-    assert "public.orders" in closing_words(Exit.TABLE_ERRORED, progress, options(until=True))
-    assert "after 1m 30s" in closing_words(Exit.TIMED_OUT, progress, options(until=True))
-    assert closing_words(Exit.OK, progress, options(until=False)) == "shop: stopped"
+    assert final_message(Exit.OK, progress, options(until=True)) == "shop: caught up, 2 tables"
+    assert "public.orders" in final_message(Exit.TABLE_ERRORED, progress, options(until=True))
+    assert "after 1m 30s" in final_message(Exit.TIMED_OUT, progress, options(until=True))
+    assert final_message(Exit.OK, progress, options(until=False)) == "shop: stopped"
 
 
 class Idle:

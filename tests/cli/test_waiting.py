@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from levada.cli.waiting import Left, wait_for
+from levada.cli.waiting import Interrupted, wait_for
 from levada.errors import Transient
 
 
@@ -24,7 +24,7 @@ def test_the_result_comes_back() -> None:
 
 def test_work_is_left() -> None:
     """Work that does not end is left as soon as that is asked for."""
-    with pytest.raises(Left):
+    with pytest.raises(Interrupted):
         wait_for(threading.Event().wait, lambda: True)
 
 
@@ -41,5 +41,5 @@ def test_work_that_ends_in_time_is_not_left() -> None:
 
 def test_an_error_after_the_signal_is_no_error() -> None:
     """A signal to the process group ends Spark's JVM too, and what that breaks is not an error of its own."""
-    with pytest.raises(Left):
+    with pytest.raises(Interrupted):
         wait_for(fail, lambda: True, patience_s=60)

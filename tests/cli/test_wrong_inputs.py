@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from levada.cli.engine import announced, running_progress
+from levada.cli.engine import published_address, running_progress
 from levada.errors import NeedsOperator
 
 
@@ -71,7 +71,7 @@ def test_no_engine_runs_in_a_folder_that_is_none(tmp_path: Path, kind: str) -> N
     elif kind == "a folder with a folder":
         (folder / "engine.json").mkdir(parents=True)
     assert running_progress(folder) is None
-    with pytest.raises(NeedsOperator) as unusable, announced(folder, "http://127.0.0.1:1"):
+    with pytest.raises(NeedsOperator) as unusable, published_address(folder, "http://127.0.0.1:1"):
         pass
     assert unusable.value.code == "work_dir_unusable"
 
@@ -81,7 +81,7 @@ def test_a_stale_address_is_no_engine(tmp_path: Path) -> None:
     header = b"HTTP/1.0 200 OK\r\n\r\n"
     other = json.dumps({"pipeline": "other"}).encode()
     for body in (b"SSH-2.0\r\n", header + b"[]", header + b"{}", header + other):
-        with answering(body) as address, announced(tmp_path, address):
+        with answering(body) as address, published_address(tmp_path, address):
             assert running_progress(tmp_path, "shop") is None, body
-    with answering(header + other) as address, announced(tmp_path, address):
+    with answering(header + other) as address, published_address(tmp_path, address):
         assert running_progress(tmp_path, "other") == {"pipeline": "other"}

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Database
 from tests.scenarios.engine import Engine
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
     assert "[engine_running]" in second.stderr
     assert shop.progress() is not None, "the first one goes on"
     assert shop.stop() == Exit.OK
-    for words in ("dropped", "there is none"):
+    for words in ("dropped", "does not exist"):
         assert words in shop.levada("cleanup", *shop.options(), "--yes").stdout
 
 

@@ -88,6 +88,6 @@ def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> Non
     assert engine.db.query("SELECT FROM levada.copy_orders") == []
     engine.assert_equal(*TABLES)
     assert engine.levada("copy", *engine.options(), "--table", "public.orders").stdout.endswith(
-        "no copy of it is ordered\n"
+        "no dedicated copy is ordered\n"
     )
     assert engine.stop() == 0

@@ -141,7 +141,7 @@ def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> 
         assert places["public.c_old"] == "shop_public.c"
         engine.stop()
     status = engine.levada("status", *engine.options(), "--work-dir", str(engine.folder / "none"), check=False)
-    assert "public.a: at the destination it is shop_public.b" in status.stdout
+    assert "public.a: named shop_public.b at the destination" in status.stdout
     db.execute("DROP TABLE c_old")
     engine.start()
     engine.wait_for(lambda p: is_ready(p, "public.c") and ids(engine, "c") == [30])

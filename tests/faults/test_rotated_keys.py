@@ -72,7 +72,7 @@ def test_a_new_key_is_taken_up(db: Database, engine: Engine, tmp_path: Path, sta
         engine.wait_for(lambda p: p["capture"]["error"] is None and p["ready"])
         engine.write_secret("lake", {"s3.secret-access-key": "third"})
         # Refused for now, it tries again.
-        engine.wait_log("cannot begin anew yet")
+        engine.wait_log("cannot restart the pipeline yet")
     with store(folder, port, "third") as s3:
         db.execute("DELETE FROM item WHERE id < 500")
         engine.wait_caught_up()

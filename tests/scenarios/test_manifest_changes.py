@@ -67,4 +67,4 @@ def test_manifest_changes(engine: Engine, db: Database) -> None:
     engine.write_manifest()
     assert engine.process is not None
     assert engine.process.wait(120) == 0, engine.log[-3000:]
-    assert "so it rests" in engine.log
+    assert "suspended (spec.suspend: true)" in engine.log

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from levada.cli.run import make_folder
+from levada.cli.run import create_work_dir
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
 from levada.runtime.resources.spark import _settings
@@ -24,7 +24,7 @@ def mode(folder: Path) -> int:
 def test_folders_are_their_owners_alone(tmp_path: Path) -> None:
     """The work folder and a local staging area are closed to others, and folders above them stay as they are."""
     tmp_path.chmod(0o755)
-    make_folder(tmp_path / "beside" / "work")
+    create_work_dir(tmp_path / "beside" / "work")
     staging = Staging.open(str(tmp_path / "lake" / "staging"))
     with staging.output("shop/segments/a.parquet") as file:
         file.write(b"rows")

@@ -1,4 +1,4 @@
-"""The ``levada`` command. Parses arguments and prints; whatever it does, a Python caller can do too."""
+"""The ``levada`` command: parses arguments, calls the library, and prints the results."""
 
 from levada.cli.app import app as main
 

@@ -1,4 +1,4 @@
-"""The commands and their options; what each does is in a module of its own, imported only when it runs."""
+"""The commands and their options. Each command's implementation is in its own module, imported only when it runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from levada import __version__
-from levada.cli.exits import Exit
-from levada.cli.output import Output, reader_has_left, show_any_text, show_error, write_json
+from levada.cli.exit_codes import Exit
+from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from levada.postgres.preflight import Problem
 
 CALLED_AT: Final = time.monotonic()
-"""When the process began, as nearly as Python tells: a time limit counts from here."""
+"""The process's start on the monotonic clock, as early as Python code can read it. ``--timeout`` counts from here."""
 
 
 class Commands(TyperGroup):
-    """The group whose errors all look alike: message, code and hint; a traceback only when asked for."""
+    """The command group. It prints every error as message, code and hint, and a traceback only with ``--debug``."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; turn an error into its text and exit code, a returned `Exit` into the exit code."""
+        """Run the command. Exit with the code that it returns, or print its error and exit with that error's code."""
         try:
             end = super().invoke(ctx)
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except Exception as error:
-            if isinstance(error, BrokenPipeError) and reader_has_left():
+            if isinstance(error, BrokenPipeError) and stdout_closed():
                 raise typer.Exit(Exit.FAILED) from None
             show_error(error, debug=bool(ctx.params.get("debug")))
             raise typer.Exit(Exit.USAGE if isinstance(error, InvalidManifest) else Exit.FAILED) from None
@@ -56,13 +56,13 @@ app = typer.Typer(
 
 
 class Until(StrEnum):
-    """Goals at which `levada run` ends."""
+    """The goals at which `levada run` ends."""
 
     CAUGHT_UP = "caught-up"
 
 
 class LogFormat(StrEnum):
-    """How log lines are written."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -70,25 +70,27 @@ class LogFormat(StrEnum):
 
 ManifestFile = Annotated[
     Path,
-    typer.Argument(metavar="MANIFEST", help="YAML with one Pipeline, and TableSyncs.", exists=True, dir_okay=False),
+    typer.Argument(
+        metavar="MANIFEST", help="YAML file with one Pipeline and its TableSyncs.", exists=True, dir_okay=False
+    ),
 ]
-Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Tables, as schema.name.")]
+Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Table names, as schema.name.")]
 Secrets = Annotated[
     Path | None,
     typer.Option(
-        "--secrets", metavar="DIR", help="Folder with a folder for each Secret and in it a file for each key."
+        "--secrets", metavar="DIR", help="Folder with a subfolder for each Secret, which has a file for each key."
     ),
 ]
 WorkDir = Annotated[
     Path | None,
-    typer.Option("--work-dir", metavar="DIR", help="Folder for caches. Default: .levada/<pipeline> beside MANIFEST."),
+    typer.Option("--work-dir", metavar="DIR", help="Folder for caches. Default: .levada/<pipeline> next to MANIFEST."),
 ]
-Format = Annotated[Output, typer.Option("-o", "--output", help="How the answer is written.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Format = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def show_version(wanted: bool) -> None:
-    """Print the version and end, if that is wanted."""
+    """Print the version and exit, if ``wanted``."""
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
@@ -102,14 +104,14 @@ def levada(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", envvar="LEVADA_DEBUG", help="Log more, show tracebacks.")] = False,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", envvar="LEVADA_LOG_FORMAT", help="How log lines are written.")
+        LogFormat, typer.Option("--log-format", envvar="LEVADA_LOG_FORMAT", help="Format of log lines.")
     ] = LogFormat.TEXT,
 ) -> None:
     """Postgres tables, kept up to date in a lakehouse."""
     from levada.runtime.host.logging import configure
 
-    show_any_text()
-    # Answers of short commands are not to be mixed with log lines; a running engine tells what it does.
+    escape_unencodable()
+    # The output of short commands must not be mixed with log lines. A running engine logs its progress.
     configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand != "run")
 
 
@@ -117,21 +119,26 @@ def levada(
 def run(
     ctx: typer.Context,
     manifest: ManifestFile,
-    until: Annotated[Until | None, typer.Option("--until", help="End there. Default: run until stopped.")] = None,
+    until: Annotated[
+        Until | None, typer.Option("--until", help="Exit at this goal. Default: run until stopped.")
+    ] = None,
     secrets: Secrets = None,
     work_dir: WorkDir = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where --port is bound.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Address that --port is bound to.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="For probes, progress, metrics; 0: any.")
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="For probes, progress, metrics. 0: any free port."),
     ] = 0,
-    timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds for --until.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds to reach --until.")] = None,
 ) -> Exit:
-    """Run a pipeline until it is stopped, or has reached a goal."""
+    """Run a pipeline until it is stopped or reaches a goal."""
     if timeout is not None and not timeout >= 0:
-        raise typer.BadParameter("is a number of seconds, 0 or more", param_hint="--timeout")
+        raise typer.BadParameter("must be a number of seconds, 0 or more", param_hint="--timeout")
     if timeout is not None and until is None:
-        raise typer.BadParameter("is for --until", param_hint="--timeout")
-    # Before the imports, which take a second: a signal in that time is a clean stop too.
+        raise typer.BadParameter("requires --until", param_hint="--timeout")
+    # Before the imports, which take a second: a signal during the imports is a clean stop too.
     with StopSignals() as signals:
         from levada.cli.manifests import folder, read
         from levada.cli.run import RunOptions
@@ -156,10 +163,10 @@ def run(
 def check(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
-    """Look for everything that would keep a pipeline from running; change nothing."""
+    """Report everything that would keep a pipeline from running. Change nothing."""
     from levada.cli.check import check as check_pipeline
     from levada.cli.manifests import folder, read
-    from levada.cli.pod import TERMINATION_LOG, check_until_right, mounted
+    from levada.cli.pod import TERMINATION_LOG, check_until_ok, mounted
 
     def once() -> tuple[Exit, tuple[Problem, ...]]:
         manifests = read(manifest, secrets, work_dir)
@@ -168,14 +175,14 @@ def check(
     log = os.environ.get(TERMINATION_LOG)
     if not log or secrets is None or work_dir is None:
         return once()[0]
-    return check_until_right(once, Path(log), mounted(manifest, secrets), work_dir)
+    return check_until_ok(once, Path(log), mounted(manifest, secrets), work_dir)
 
 
 @app.command()
 def status(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
-    """Show how far each table is, from the running engine, or from what is kept if none runs."""
+    """Show the progress of each table, from the running engine or else from the store."""
     from levada.cli.manifests import folder, read
     from levada.cli.status import status as show_status
 
@@ -185,7 +192,7 @@ def status(
 
 @app.command()
 def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output.TEXT) -> Exit:
-    """Ask the source how much WAL the slot has not confirmed, and how much it keeps."""
+    """Show how much WAL the slot has not confirmed, and how much it retains."""
     from levada.cli.manifests import read
     from levada.cli.status import lag as show_lag
 
@@ -199,7 +206,7 @@ def retry(
     every: Annotated[bool, typer.Option("--all", help="Every errored table.")] = False,
     secrets: Secrets = None,
 ) -> Exit:
-    """Bring errored tables back to what they were doing; their data is kept."""
+    """Retry errored tables from the step that failed. Their data is kept."""
     from levada.cli.manifests import read
     from levada.cli.tables import retry as retry_tables
 
@@ -213,7 +220,7 @@ def resync(
     every: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
     secrets: Secrets = None,
 ) -> Exit:
-    """Copy tables again."""
+    """Resync tables: copy them again. Tables that stream stay readable meanwhile."""
     from levada.cli.manifests import read
     from levada.cli.tables import resync as resync_tables
 
@@ -222,7 +229,7 @@ def resync(
 
 @app.command()
 def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, yes: Yes = False) -> Exit:
-    """Remove what a pipeline left behind, as its deletionPolicy says."""
+    """Remove what a pipeline left behind, as its deletionPolicy specifies."""
     from levada.cli.cleanup import cleanup as cleanup_pipeline
     from levada.cli.manifests import folder, read
 
@@ -233,12 +240,12 @@ def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir =
 @app.command()
 def takeover(
     manifest: ManifestFile,
-    former: Annotated[str, typer.Option("--from", metavar="UID", help="The UID of the owner that hands over.")],
+    former: Annotated[str, typer.Option("--from", metavar="UID", help="The UID of the former owner.")],
     secrets: Secrets = None,
     work_dir: WorkDir = None,
     yes: Yes = False,
 ) -> Exit:
-    """Make a pipeline the owner of what belongs to a former one: its store, publication and staged changes."""
+    """Make a pipeline the owner of what a former owner has: its store, publication and staged changes."""
     from levada.cli.manifests import folder, read
     from levada.cli.takeover import takeover as take_pipeline_over
 
@@ -249,11 +256,11 @@ def takeover(
 @app.command(hidden=True)
 def copy(
     manifest: ManifestFile,
-    table: Annotated[str, typer.Option("--table", metavar="TABLE", help="The table, as schema.name.")],
+    table: Annotated[str, typer.Option("--table", metavar="TABLE", help="The table's name, as schema.name.")],
     secrets: Secrets = None,
     work_dir: WorkDir = None,
 ) -> Exit:
-    """Make the copy of one table that the running engine has left to another process."""
+    """Copy one table that the running engine has delegated to another process."""
     from levada.cli.copy import copy as copy_table
     from levada.cli.manifests import folder, read
 
@@ -278,12 +285,12 @@ def version() -> Exit:
 
 
 def chosen(tables: list[str] | None, every: bool) -> list[str] | None:
-    """Return the tables that were named, None for all; raise a usage error for neither or both."""
+    """Return the named tables, or None for all. Raise a usage error for neither or both."""
     if bool(tables) == every:
-        raise typer.BadParameter("name tables, or say --all", param_hint="TABLE")
+        raise typer.BadParameter("give table names, or --all", param_hint="TABLE")
     return tables or None
 
 
 def debugging(ctx: typer.Context) -> bool:
-    """Tell whether ``--debug`` was given."""
+    """Return True if ``--debug`` was given."""
     return bool(ctx.parent is not None and ctx.parent.params.get("debug"))

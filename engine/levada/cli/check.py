@@ -1,4 +1,4 @@
-"""`levada check`: everything that would keep a pipeline from running, and what to do about each."""
+"""`levada check`: reports everything that would keep a pipeline from running, each with a solution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
@@ -20,7 +20,7 @@ from levada.spec import Manifests
 def check(
     manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output
 ) -> tuple[Exit, tuple[Problem, ...]]:
-    """Print and return what was found; anything but warnings is `Exit.PREFLIGHT`."""
+    """Print and return the problems. The exit code is `Exit.PREFLIGHT` if any of them is an error."""
     destination_class(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
@@ -45,18 +45,18 @@ def check(
 
 
 def refused(problems: Iterable[Problem]) -> bool:
-    """Tell whether any of them is more than a warning."""
+    """Return True if any of the problems is an error, not only a warning."""
     return any(p.severity is Severity.ERROR for p in problems)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print each of them, errors last, where they are seen."""
+    """Print each problem, errors last, where they stay visible."""
     for problem in sorted(problems, key=lambda p: p.severity is Severity.ERROR):
         show_problem(problem.severity.value.lower(), problem.code, problem.message, problem.hint)
 
 
 def coverage(config: PipelineConfig) -> CoverageReport:
-    """Compare the publication with the tables that are selected."""
+    """Compare the publication with the selected tables."""
     with config.source.connect(application="check") as connection:
         required = {table for table in list_tables(connection) if config.selects(table)}
         publication = config.publication
@@ -66,7 +66,7 @@ def coverage(config: PipelineConfig) -> CoverageReport:
 
 
 def coverage_json(report: CoverageReport) -> dict[str, Any]:
-    """Return plain values for JSON."""
+    """Return the report as plain values for JSON."""
     return {
         "satisfied": report.satisfied,
         "present": [str(table) for table in report.present],
@@ -79,13 +79,13 @@ def coverage_json(report: CoverageReport) -> dict[str, Any]:
 
 
 def show_coverage(report: CoverageReport, config: PipelineConfig) -> None:
-    """Print which tables will be replicated, and what limits that."""
+    """Print the tables that will be replicated, and the publication's limitations."""
     out, publication = console(), config.publication
     count = len(report.present) + len(report.missing)
     out.print(f"{config.source.where}: ready, {count} tables selected", markup=False)
     for table in sorted((*report.present, *report.missing)):
         out.print(f"  {table}", markup=False)
     if report.missing and publication.managed:
-        out.print(f"publication {publication.name} will be made to have them", markup=False)
+        out.print(f"publication {publication.name} will be created or extended to publish them", markup=False)
     for note in report.notes:
         out.print(f"note: {note}", markup=False)

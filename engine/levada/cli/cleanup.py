@@ -1,6 +1,6 @@
-"""`levada cleanup`: remove what a pipeline left behind, as its deletionPolicy says, and release the rest.
+"""`levada cleanup`: removes what a pipeline left behind, as its deletionPolicy specifies, and releases the rest.
 
-May be run again. Nothing is removed if any part of it belongs to another Pipeline, or while an engine streams.
+The command can be repeated. Nothing is removed if any part belongs to another Pipeline, or while an engine streams.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 import typer
 
-from levada.cli.engine import running_progress, sole_user
-from levada.cli.exits import Exit
+from levada.cli.engine import locked_work_dir, running_progress
+from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.destinations import Destination
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
@@ -46,28 +46,28 @@ from levada.stores.readiness import postgres_store_exists
 from levada.stores.slot_owners import slots_of_others
 from levada.values import PipelineOwner
 
-_PLACELESS: Final = frozenset({"destination_name_unusable", "table_not_ours"})
-"""Codes of tables that never had a place at the destination."""
+_NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
+"""Codes of errors for which the pipeline never created the table at the destination."""
 _WAIT_S: Final = 30.0
-"""How long the session of an engine that has ended is waited for, in seconds."""
+"""Seconds to wait for the database session of an engine that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to remove; ``remove`` says what it did, and is no error if the thing is gone."""
+    """One object to remove. ``remove`` returns a line for the user, and does not fail if the object is gone."""
 
     what: str
     remove: Callable[[], str]
 
 
 def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confirmed: bool) -> Exit:
-    """List what is to be removed, ask unless ``confirmed``, and remove it."""
+    """List the objects to remove, ask for confirmation unless ``confirmed``, and remove them."""
     if running_progress(work_dir, manifests.pipeline.metadata.name, request_headers(manifests, secrets)) is not None:
         raise NeedsOperator(
             "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
         )
-    # An engine that is still starting reports no progress, but holds its work folder. None starts there meanwhile.
-    with sole_user(work_dir) if work_dir.is_dir() else nullcontext():
+    # An engine that is still starting reports no progress, but holds the lock of its work folder.
+    with locked_work_dir(work_dir) if work_dir.is_dir() else nullcontext():
         return _cleanup(manifests, secrets, work_dir, confirmed=confirmed)
 
 
@@ -78,7 +78,7 @@ def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, conf
         owner = _required_owner(manifests, config, store)
         steps = list(plan(manifests, config, secrets, owner, store))
         for step in steps:
-            out.print(f"to be removed: {step.what}", markup=False)
+            out.print(f"will remove: {step.what}", markup=False)
         if not confirmed and not typer.confirm("Remove them?"):
             raise typer.Abort
         _take_over(config, store)
@@ -88,16 +88,16 @@ def _cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, conf
 
 
 def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
-    """Return this process's Pipeline; raise NeedsOperator ``not_the_owner`` if any place belongs to another one."""
+    """Return this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if any object belongs to another one."""
     record = store.get_owner_record()
     owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
-    # The former owner is still the owner as long as nothing was taken over.
+    # The former owner stays the owner until something is taken over.
     config = replace(config, take_over_from="")
     refuse(config, owner, store_holdings(config, record))
     try:
         refuse(config, owner, staging_holdings(config, open_staging(config.staging)))
     except LevadaError as error:
-        # A staging area that does not answer keeps no slot from being dropped. Its owner is read again before use.
+        # An unreachable staging area must not keep the slot from being dropped. Its owner is read again before use.
         if error.code in ("not_the_owner", "owner_unreadable"):
             raise
     with config.source.connect(application="cleanup") as connection:
@@ -106,7 +106,7 @@ def _required_owner(manifests: Manifests, config: PipelineConfig, store: Pipelin
 
 
 def _open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
-    """Open the pipeline's store. One that would have to be created first is replaced by an empty one in memory."""
+    """Open the pipeline's store. If its schema does not exist, return an empty store in memory and create nothing."""
     postgres = manifests.pipeline.spec.store.postgres
     if postgres is None or postgres_store_exists(config.source, postgres.schema_name):
         return open_store(manifests, config)
@@ -116,9 +116,9 @@ def _open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
 def plan(
     manifests: Manifests, config: PipelineConfig, secrets: Path | None, owner: PipelineOwner, store: PipelineStore
 ) -> Iterator[Step]:
-    """Yield the steps in an order in which a failure leaves nothing that a second run would not find.
+    """Yield the removal steps. Their order lets a second run finish what a failed first run left.
 
-    A step raises StaleEpoch, with nothing removed, if an engine has started since this process took the pipeline over.
+    A step raises StaleEpoch, and removes nothing, if an engine has started since this process took the pipeline over.
     """
     policy = manifests.pipeline.spec.deletion_policy
     if policy.slot is DeletionAction.DELETE:
@@ -128,22 +128,22 @@ def plan(
             "the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets, store)
         )
     if policy.state is DeletionAction.DELETE:
-        yield Step("what is kept of the pipeline, and what it staged", lambda: _forget(config, owner, store))
+        yield Step("the pipeline's state and its staged changes", lambda: _forget(config, owner, store))
     if policy.publication is DeletionAction.DELETE and config.publication.managed:
         yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, store))
     if policy.slot is DeletionAction.DELETE:
         yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
     forget = policy.state is DeletionAction.DELETE
     yield Step(
-        "the ownership of what stays, so that another Pipeline may claim it",
+        "the ownership of what is retained, so that another Pipeline can claim it",
         lambda: _release(config, owner, store, forget=forget),
     )
 
 
 def _take_over(config: PipelineConfig, store: PipelineStore) -> None:
-    """Take the pipeline over, so that an engine that is still starting elsewhere fails before it makes a slot.
+    """Start a new epoch, so that an engine that is starting elsewhere fails before it creates a slot.
 
-    Raise Transient ``slot_active`` if an engine streams, and leave it alone.
+    Raise Transient ``slot_active`` if an engine streams. The engine then continues.
     """
     with config.source.connect(application="cleanup") as connection:
         wait_until_inactive(connection, config.slot.name, _WAIT_S)
@@ -154,7 +154,7 @@ def _take_over(config: PipelineConfig, store: PipelineStore) -> None:
 def _drop_slot(config: PipelineConfig, store: PipelineStore) -> str:
     with config.source.connect(application="cleanup") as connection:
         dropped = drop_slot(connection, config.slot.name, check=store.require_epoch)
-    return f"slot {config.slot.name}: " + ("dropped" if dropped else "there is none")
+    return f"slot {config.slot.name}: " + ("dropped" if dropped else "does not exist")
 
 
 def _forget(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> str:
@@ -164,12 +164,12 @@ def _forget(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) 
     log = SegmentLog(staging, config.name)
     log.collect_garbage(store.require_epoch)
     segments = log.list()
-    # After the list, which has nothing of a newer engine then.
+    # Checked after listing, so that the list has no segment of a newer engine.
     store.require_epoch()
     for segment in segments:
         log.remove(segment)
     shutil.rmtree(config.work_dir / "destination", ignore_errors=True)
-    return f"state: forgotten, with {len(segments)} staged segments"
+    return f"state: removed, with {len(segments)} staged segments"
 
 
 def _release(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore, *, forget: bool) -> str:
@@ -186,7 +186,7 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     copied_as = {id_: made(store.get_table_controls(id_)) for id_ in newest}
     former = SourceRecord(store).former
     if not newest:
-        return "destination: no table is known"
+        return "destination: no tables in the store"
     with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.source.renew(former)
         with destination_errors(type(parts.destination), "startup"):
@@ -195,26 +195,26 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
             kept = []
             for schema in newest.values():
                 if (before := copied_as[schema.id]) is not None:
-                    # A table that was renamed at the source is where its copy was made.
+                    # A table that was renamed at the source keeps the name of its copy.
                     parts.told[schema.name] = before.settings(schema.name)
                 if (error := drop_table(parts.destination, schema, store)) is not None:
                     kept.append(error)
         finally:
             parts.destination.shutdown()
-    return "; ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
+    return ", ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
 
 
 def drop_table(destination: Destination, schema: ReplicatedTableSchema, store: PipelineStore) -> NeedsOperator | None:
-    """Drop the table. Return the error if it stays, because the one in its place is another's, or it has no place.
+    """Drop the table. Return the error if it stays: it belongs to another owner, or was never created.
 
-    Raise StaleEpoch if an engine has started since this process took the pipeline over. The store alone decides that:
-    one that was restored has a lower epoch than the tables.
+    Raise StaleEpoch if an engine has started since this process took the pipeline over. Only the store's epoch counts,
+    because a restored store has a lower epoch than the tables.
     """
     store.require_epoch()
     try:
         destination.drop_table_for_copy(schema)
     except NeedsOperator as error:
-        if not isinstance(error, DestinationChanged) and error.code not in _PLACELESS:
+        if not isinstance(error, DestinationChanged) and error.code not in _NOT_CREATED:
             raise
         return error
     return None
@@ -224,7 +224,7 @@ def _drop_publication(config: PipelineConfig, store: PipelineStore) -> str:
     store.require_epoch()
     with config.source.connect(application="cleanup") as connection:
         dropped = drop_publication(connection, config.publication.name)
-    return f"publication {config.publication.name}: " + ("dropped" if dropped else "there is none")
+    return f"publication {config.publication.name}: " + ("dropped" if dropped else "does not exist")
 
 
 def _drop_trigger(config: PipelineConfig) -> str:
@@ -232,4 +232,4 @@ def _drop_trigger(config: PipelineConfig) -> str:
         others = slots_of_others(connection, config.slot.name)
         if others:
             return f"event trigger: kept for {', '.join(f'slot {slot}' for slot in sorted(others))}"
-        return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "there is none")
+        return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "does not exist")

@@ -1,4 +1,4 @@
-"""`levada copy`: the process that makes a dedicated copy; what the operator's copy Jobs run."""
+"""`levada copy`: the process of a dedicated copy. The operator runs it in Jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.cli.signals import StopSignals
 from levada.cli.tables import known_tables, resolve
@@ -24,11 +24,11 @@ _POLL_S: Final = 0.2
 
 
 def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str) -> Exit:
-    """Copy the table if the pipeline's driver has ordered it; raise what ended the copy."""
+    """Copy the table if the pipeline's driver has ordered a copy by another process. Raise the error that ended it."""
     if manifests.pipeline.spec.store.memory is not None:
         raise NeedsOperator(
             "store_is_memory",
-            "the pipeline's state is in the memory of its engine: a copy by another process cannot meet it there",
+            "the pipeline's state is in the memory of its engine, where a copy by another process cannot reach it",
             hint="use spec.store.postgres or spec.store.configMap",
         )
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
@@ -38,7 +38,7 @@ def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str) 
     try:
         require_owner(config, store)
         if open_order(store, known[table]) is None:
-            # Spark need not be started for that.
+            # Return before Spark starts, which takes 15 seconds.
             return _nothing_to_do(table)
     finally:
         store.close()
@@ -50,7 +50,7 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
     with (
         StopSignals() as signals,
         build(manifests, secrets=secrets, work_dir=work_dir) as parts,
-        _passed_on(signals, cancelled),
+        _cancel_on_signal(signals, cancelled),
     ):
         with destination_errors(type(parts.destination), "startup"):
             parts.destination.startup()
@@ -68,8 +68,8 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
 
 
 @contextmanager
-def _passed_on(signals: StopSignals, cancelled: threading.Event) -> Iterator[None]:
-    """Set the event once a signal was received."""
+def _cancel_on_signal(signals: StopSignals, cancelled: threading.Event) -> Iterator[None]:
+    """Set ``cancelled`` when a signal is received during the block."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -88,5 +88,5 @@ def _passed_on(signals: StopSignals, cancelled: threading.Event) -> Iterator[Non
 
 
 def _nothing_to_do(table: QualifiedTable) -> Exit:
-    console().print(f"{table}: no copy of it is ordered", markup=False)
+    console().print(f"{table}: no dedicated copy is ordered", markup=False)
     return Exit.OK

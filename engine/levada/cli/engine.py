@@ -1,4 +1,4 @@
-"""A running engine of this machine, found by the files that it leaves in its work folder."""
+"""A running engine on this machine, found through the files in its work folder."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TIMEOUT_S: Final = 5.0
 
 
 @contextmanager
-def sole_user(work_dir: Path) -> Iterator[None]:
-    """Hold the work folder for as long as the block runs, from before anything is made until all is closed.
+def locked_work_dir(work_dir: Path) -> Iterator[None]:
+    """Hold the lock of the work folder during the block.
 
-    The lock ends with the process, however that ends. Raise NeedsOperator ``engine_running`` if another process holds
-    it, and ``work_dir_unusable`` if the folder cannot be written.
+    The lock ends with the process, even if it is killed. Raise NeedsOperator ``engine_running`` if another process
+    holds the lock, and ``work_dir_unusable`` if the folder cannot be written.
     """
     file = work_dir / _LOCK
     try:
@@ -43,7 +43,7 @@ def sole_user(work_dir: Path) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(work_dir, os.pread(lock, 20, 0).decode("ascii", "replace").strip()) from None
         except OSError as error:
-            _log.warning("%s cannot be locked, so that a second engine in it is not noticed: %s", file, error.strerror)
+            _log.warning("%s cannot be locked, so a second engine in it is not detected: %s", file, error.strerror)
         with suppress(OSError):  # on a full disk the message lacks the PID
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -61,8 +61,8 @@ def _in_use(work_dir: Path, pid: str) -> NeedsOperator:
 
 
 @contextmanager
-def announced(work_dir: Path, address: str) -> Iterator[None]:
-    """Leave the address of this process's port in the work folder for as long as the block runs.
+def published_address(work_dir: Path, address: str) -> Iterator[None]:
+    """Keep the address of this process's port in the work folder during the block.
 
     Raise NeedsOperator ``work_dir_unusable`` if the folder cannot be written.
     """
@@ -81,9 +81,10 @@ def announced(work_dir: Path, address: str) -> Iterator[None]:
 def running_progress(
     work_dir: Path, pipeline: str | None = None, headers: Mapping[str, str] | None = None
 ) -> dict[str, Any] | None:
-    """Return the document of ``/v1/progress`` of the engine that uses the work folder, None if none answers.
+    """Return the ``/v1/progress`` document of the engine that uses the work folder, or None if none answers.
 
-    An engine that was killed leaves its address. Whatever else answers there, also another ``pipeline``, is no answer.
+    A killed engine leaves its address behind. Another server there, or the engine of another ``pipeline``, counts as no
+    answer.
     """
     request = _progress_request(work_dir, headers)
     if request is None:
@@ -98,7 +99,7 @@ def running_progress(
     return document
 
 
-def engine_starts(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
+def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
     """Return True if the engine that uses the work folder has no progress yet because it still starts."""
     request = _progress_request(work_dir, headers)
     if request is None:
@@ -119,7 +120,7 @@ def _progress_request(work_dir: Path, headers: Mapping[str, str] | None) -> urll
 
 
 def work_dir_unusable(work_dir: Path, why: str) -> NeedsOperator:
-    """Return the error of a work folder that cannot be made or written."""
+    """Return the error of a work folder that cannot be created or written."""
     return NeedsOperator(
         "work_dir_unusable",
         f"the work folder {work_dir} cannot be {why}",

@@ -1,4 +1,4 @@
-"""Hints as commands that run as printed: with the manifest and the options that this command was called with."""
+"""Hints as complete commands, with the manifest and the options of the current command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITH_WORK_DIR: Final = frozenset({"run", "check", "status", "cleanup", "takeove
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The arguments that the commands have in common."""
+    """The arguments that all commands have in common."""
 
     manifest: Path
     secrets: Path | None = None
@@ -25,13 +25,13 @@ class Invocation:
 _invocation: ContextVar[Invocation | None] = ContextVar("levada_invocation", default=None)
 
 
-def remember(invocation: Invocation | None) -> None:
-    """Keep what the command line named, for the hints that are shown from now on; None: there is none."""
+def set_invocation(invocation: Invocation | None) -> None:
+    """Set the arguments that later hints contain. None: hints are shown unchanged."""
     _invocation.set(invocation)
 
 
 def runnable(hint: str) -> str:
-    """Return the hint with MANIFEST replaced by the manifest's path and the options that go with it."""
+    """Return the hint with MANIFEST replaced by the manifest's path and its options."""
     called = _invocation.get()
     return hint if called is None else _COMMAND.sub(lambda m: _command(m["verb"], called), hint)
 

@@ -1,18 +1,21 @@
-"""The MANIFEST argument, and the folder that goes with it."""
+"""The MANIFEST argument and the pipeline's work folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from levada.cli.hints import Invocation, remember
+from levada.cli.hints import Invocation, set_invocation
 from levada.errors import InvalidManifest
 from levada.runtime.host.assembly import default_work_dir
 from levada.spec import Manifests, load_manifests
 
 
 def read(path: Path, secrets: Path | None = None, work_dir: Path | None = None) -> Manifests:
-    """Read a file, and let hints name it with these options; raise InvalidManifest that lists every problem found."""
-    remember(Invocation(path, secrets, work_dir))
+    """Read a manifest, and use these arguments in later hints.
+
+    Raise InvalidManifest, which lists every problem found.
+    """
+    set_invocation(Invocation(path, secrets, work_dir))
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
@@ -23,5 +26,5 @@ def read(path: Path, secrets: Path | None = None, work_dir: Path | None = None) 
 
 
 def folder(path: Path, manifests: Manifests, given: Path | None) -> Path:
-    """Return the work folder: the one given, else one beside the manifest."""
+    """Return the work folder: the given one, or the default next to the manifest."""
     return (given or default_work_dir(path.absolute().parent, manifests.pipeline.metadata.name)).absolute()

@@ -1,4 +1,4 @@
-"""Where a command's answers and errors go: results to standard output, everything else to standard error."""
+"""Output of commands: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from levada.printable import printable
 
 
 class Output(StrEnum):
-    """How an answer is written."""
+    """The format of a command's output."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class _Console(Console):
-    """A console that shows control characters instead of handing them to the terminal."""
+    """A console that escapes control characters instead of sending them to the terminal."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print what is given; a text may have several lines."""
+        """Print the objects. A text may have several lines."""
         super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
 
 
 def console() -> Console:
-    """Return a console on what standard output is now."""
+    """Return a console that writes to the current standard output."""
     return _Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def error_console() -> Console:
-    """Return a console on what standard error is now."""
+    """Return a console that writes to the current standard error."""
     return _Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on a terminal that something takes a while; elsewhere show nothing."""
+    """Show a spinner with ``what`` on a terminal during the block. Elsewhere show nothing."""
     target = error_console()
     with target.status(f"{what} …") if target.is_terminal else nullcontext():
         yield
@@ -61,15 +61,15 @@ def write_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def show_any_text() -> None:
-    """Escape the characters that the encoding of standard output or error does not have, instead of failing."""
+def escape_unencodable() -> None:
+    """Let standard output and error escape characters that their encoding lacks, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def reader_has_left() -> bool:
-    """Return True if nothing reads standard output any more, as in ``| head -1``. What remains is then dropped."""
+def stdout_closed() -> bool:
+    """Return True if the reader of standard output has closed it, as ``| head -1`` does. Later output is discarded."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if not any(events & select.POLLERR for _, events in poll.poll(0)):
@@ -79,9 +79,9 @@ def reader_has_left() -> bool:
 
 
 def show_error(error: BaseException, *, debug: bool) -> None:
-    """Write what went wrong and what to do about it; a traceback only for ``debug``.
+    """Print the error and its hint, with a traceback only if ``debug``.
 
-    The text of an error that is not our own may hold anything, so without ``debug`` only its type is shown.
+    The text of an error that is not a LevadaError may contain secrets, so only its type is shown without ``debug``.
     """
     if debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -89,16 +89,16 @@ def show_error(error: BaseException, *, debug: bool) -> None:
         show_problem("error", error.code, error.message, error.hint)
     elif not debug:
         name = type(error).__name__
-        show_problem("error", "internal_error", f"unexpected {name}", f"{_again()}, and report it")
+        show_problem("error", "internal_error", f"unexpected {name}", f"{_rerun_with_traceback()}, and report it")
 
 
-def _again() -> str:
-    """Return how to run this command again with a traceback."""
+def _rerun_with_traceback() -> str:
+    """Return a hint with the command that repeats this invocation with a traceback."""
     return "run again with: LEVADA_DEBUG=1 " + shlex.join(["levada", *sys.argv[1:]])
 
 
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:
-    """Write one problem: a panel on a terminal, plain lines elsewhere."""
+    """Print one problem: a panel on a terminal, plain lines elsewhere."""
     target = error_console()
     message, hint = printable(message), printable(runnable(hint))
     if not target.is_terminal:

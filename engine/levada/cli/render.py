@@ -1,4 +1,4 @@
-"""The document of ``/v1/progress`` as a table for terminals, and as lines for logs. Pure."""
+"""The document of ``/v1/progress``, rendered as a table for terminals and as lines for logs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from levada.cli.figures import duration, number, percent, rate, size
+from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
 
 Document = Mapping[str, Any]
@@ -20,17 +20,17 @@ _STYLES: Mapping[str, str] = {"Ready": "green", "Errored": "bold red", "DataSync
 
 
 def dashboard(now: Document, before: Document | None = None) -> RenderableType:
-    """Return all of it for a terminal; rates come from the difference to ``before``."""
+    """Return the whole document for a terminal. Rates are computed from the difference to ``before``."""
     parts: list[RenderableType] = [Text.from_markup(headline(now)), Text.from_markup(slot_line(now), style="dim")]
     if now["tables"]:
         parts.append(tables(now, before))
-    parts += [Text(line, style="cyan") for line in (*places(now), *notes(now), *resyncs(now))]
+    parts += [Text(line, style="cyan") for line in (*renamed_tables(now), *notes(now), *resyncs(now))]
     parts += [Text(line, style="red") for line in errors(now)]
     return Group(*parts)
 
 
 def headline(now: Document) -> str:
-    """Return the pipeline's name, state and how many tables stream, with markup."""
+    """Return the pipeline's name, state and number of ready tables, with markup."""
     ready = now["tablesByPhase"].get("Ready", 0)
     text = f"[bold]{escape(now['pipeline'])}[/bold]  {now['state']}  {ready}/{len(now['tables'])} tables ready"
     arriving = rate(now["capture"]["rowsPerSecond"])
@@ -38,7 +38,7 @@ def headline(now: Document) -> str:
 
 
 def slot_line(now: Document) -> str:
-    """Return what the slot holds at the source and what waits in the staging area, with markup."""
+    """Return the slot's lag, its retained WAL and the size of the staging area, with markup."""
     slot, staging = now["slot"], now["staging"]
     figures = [
         f"slot {escape(slot['name'])}: lag {size(slot['lagBytes'])}",
@@ -51,7 +51,7 @@ def slot_line(now: Document) -> str:
 
 
 def tables(now: Document, before: Document | None = None) -> Table:
-    """Return a row for each table."""
+    """Return a table with one row for each replicated table."""
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     grid.add_column("TABLE", overflow="ellipsis")
     grid.add_column("PHASE")
@@ -64,7 +64,10 @@ def tables(now: Document, before: Document | None = None) -> Table:
 
 
 def cells(table: Document, applied_rate: float | None = None) -> tuple[RenderableType, ...]:
-    """Return one table's row. Rows and rate are the copy's while it runs, afterwards those of applied changes."""
+    """Return one table's row.
+
+    Rows and rate are the copy's while it runs. Afterwards they are those of applied changes.
+    """
     copy = table["copy"]
     copying = table["phase"] == "DataSync" and copy is not None
     return (
@@ -80,7 +83,7 @@ def cells(table: Document, applied_rate: float | None = None) -> tuple[Renderabl
 
 
 def applied_rates(now: Document, before: Document | None) -> dict[int, float]:
-    """Return each table's applied changes per second between two documents of one process."""
+    """Return each table's applied changes per second between two documents of the same process."""
     seconds = 0.0 if before is None else _seconds_between(before, now)
     if before is None or seconds <= 0 or before["epoch"] != now["epoch"]:
         return {}
@@ -88,16 +91,16 @@ def applied_rates(now: Document, before: Document | None) -> dict[int, float]:
     return {t["id"]: max(0, t["rowsApplied"] - applied[t["id"]]) / seconds for t in now["tables"] if t["id"] in applied}
 
 
-def places(now: Document) -> Iterator[str]:
-    """Yield the tables whose name at the destination is another than at the source."""
+def renamed_tables(now: Document) -> Iterator[str]:
+    """Yield a line for each table whose name at the destination differs from its name at the source."""
     for table in now["tables"]:
         place = table.get("destinationTable", "")
         if place and not f".{place}".endswith(f".{table['name']}"):
-            yield f"{table['schema']}.{table['name']}: at the destination it is {place}"
+            yield f"{table['schema']}.{table['name']}: named {place} at the destination"
 
 
 def resyncs(now: Document) -> Iterator[str]:
-    """Yield how far the copies are that are made beside tables which go on meanwhile."""
+    """Yield a line with the progress of each resync."""
     for table in now["tables"]:
         text = _resync_text(table)
         if text:
@@ -109,28 +112,28 @@ def _resync_text(table: Document) -> str:
     step = "" if resync is None else resync["step"]
     match step:
         case "Waiting":
-            return "to be copied again, and serves meanwhile"
+            return "resync queued (the table stays readable)"
         case "Copying":
             copy = resync["copy"]
             done = "" if copy is None else f", {percent(copy['percent'])}, {number(copy['rows'])} rows"
             left = f", {duration(copy['secondsLeft'])} left" if copy and copy["secondsLeft"] else ""
-            return f"copied again, and serves meanwhile{done}{left}"
+            return f"resync: copying (the table stays readable){done}{left}"
         case "CatchingUp":
-            return f"copied again, and serves until its new copy has caught up: {number(resync['pendingRows'])} changes"
+            return f"resync: the shadow copy is catching up, {number(resync['pendingRows'])} changes left"
         case "GivenUp":
-            return "its new copy was given up, and it goes on as it is"
+            return "resync failed, the table continues without it"
     return ""
 
 
 def notes(now: Document) -> Iterator[str]:
-    """Yield what is unusual about tables without being an error of theirs."""
+    """Yield a line for each table with a note: something unusual that is not an error."""
     for table in now["tables"]:
         if table["note"]:
             yield f"{table['schema']}.{table['name']}: {table['note']}"
 
 
 def errors(now: Document) -> Iterator[str]:
-    """Yield what is wrong and what to do, the pipeline's own errors first."""
+    """Yield the errors with their hints, the pipeline's own errors first."""
     for what, holder in (("pipeline", now), ("store", now["store"]), ("capture", now["capture"])):
         if holder["error"] is not None:
             yield error_text(what, holder["error"])
@@ -138,45 +141,45 @@ def errors(now: Document) -> Iterator[str]:
         yield error_text("changed manifest", now["manifest"]["error"])
     if now["manifest"]["waiting"]:
         fields = ", ".join(f"{w['field']} ({w['change']})" for w in now["manifest"]["waiting"])
-        yield f"changed manifest: not taken up before a restart: {fields}"
+        yield f"changed manifest: these fields take effect after a restart: {fields}"
     for table in now["tables"]:
         name = f"{table['schema']}.{table['name']}"
         if table["error"] is not None:
             yield error_text(name, table["error"])
         if table["resync"] is not None and table["resync"]["error"] is not None:
-            yield error_text(f"new copy of {name}", table["resync"]["error"])
+            yield error_text(f"resync of {name}", table["resync"]["error"])
 
 
 def error_text(what: str, error: Document) -> str:
-    """Return one error with its way out."""
+    """Return one error with its next retry or its hint."""
     text = f"{what}: {error['reason']} [{error['code']}]"
     if error["nextRetry"] is not None:
-        text += f"; attempt {error['attempts']}, retried at {error['nextRetry']}"
+        text += f", attempt {error['attempts']}, retried at {error['nextRetry']}"
     elif error["solution"]:
         text += f"\n  hint: {runnable(error['solution'])}"
     return text
 
 
-def news(now: Document, before: Document | None) -> Iterator[str]:
-    """Yield a line for each thing that is not as it was: states, phases, tenths of copies, errors. Plain text."""
+def changed_lines(now: Document, before: Document | None) -> Iterator[str]:
+    """Yield a line of plain text for each change since ``before``: states, phases, tenths of copies, errors."""
     if before is None or before["state"] != now["state"]:
         yield f"{now['pipeline']}: {now['state']}"
     known = {} if before is None else {t["id"]: t for t in before["tables"]}
     for table in now["tables"]:
-        line = _table_news(table, known.get(table["id"]))
+        line = _table_change(table, known.get(table["id"]))
         if line:
             yield f"{table['schema']}.{table['name']}: {line}"
     old_errors = set() if before is None else set(errors(before))
     yield from (line for line in errors(now) if line not in old_errors)
 
 
-def _table_news(table: Document, before: Document | None) -> str:
+def _table_change(table: Document, before: Document | None) -> str:
     phase, copy = table["phase"], table["copy"]
     if before is None or before["phase"] != phase:
         return f"{phase}, {table['note']}" if table["note"] and before is None else str(phase)
     if _resync_stage(table) != _resync_stage(before):
         swapped = before["resync"] is not None and before["resync"]["step"] == "CatchingUp"
-        return _resync_text(table) or ("its new copy has taken its place" if swapped else "")
+        return _resync_text(table) or ("resynced: the shadow copy has replaced the table" if swapped else "")
     if copy is None or phase != "DataSync":
         return ""
     done = 0.0 if before["copy"] is None else before["copy"]["percent"]
@@ -188,7 +191,7 @@ def _table_news(table: Document, before: Document | None) -> str:
 
 
 def _resync_stage(table: Document) -> tuple[str, int] | None:
-    """Return what a line of the log is worth: the step, and the tenths of a copy."""
+    """Return the part of a resync whose changes are logged: the step, and the tenths of a copy."""
     resync = table["resync"]
     if resync is None:
         return None
@@ -199,7 +202,7 @@ def _resync_stage(table: Document) -> tuple[str, int] | None:
 def summary(now: Document) -> str:
     """Return one line of plain text about the whole pipeline."""
     behind = [t["lagSeconds"] for t in now["tables"] if t["lagSeconds"] is not None]
-    return Text.from_markup(f"{headline(now)}; behind {duration(max(behind, default=0.0))}; {slot_line(now)}").plain
+    return Text.from_markup(f"{headline(now)}, behind {duration(max(behind, default=0.0))}, {slot_line(now)}").plain
 
 
 def _seconds_between(before: Document, now: Document) -> float:

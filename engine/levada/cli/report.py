@@ -1,4 +1,4 @@
-"""What `levada run` shows while it runs: a live table on a terminal, lines elsewhere."""
+"""The display of `levada run`: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Self
 from rich.console import Console
 from rich.live import Live
 
-from levada.cli.render import Document, dashboard, news, summary
+from levada.cli.render import Document, changed_lines, dashboard, summary
 from levada.printable import printable_values
 
 _SUMMARY_S: Final = 60.0
@@ -19,11 +19,11 @@ _RATE_WINDOW_S: Final = 5.0
 
 
 class Report(ABC):
-    """Takes the newest document of progress, as often as its caller likes."""
+    """Displays the progress documents that its caller passes."""
 
     @abstractmethod
     def show(self, now: Document) -> None:
-        """Show what is new in it."""
+        """Display the document."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,7 +35,7 @@ class Report(ABC):
 
 
 class LiveReport(Report):
-    """One table that is drawn again and again; what is logged meanwhile goes above it."""
+    """One table that is redrawn continuously. Log lines appear above it."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4)
@@ -43,7 +43,7 @@ class LiveReport(Report):
         self._before_at = 0.0
 
     def show(self, now: Document) -> None:
-        """Draw it; rates are over the last seconds."""
+        """Draw the document. Rates are averages over the last seconds."""
         now = printable_values(now)
         self._live.update(dashboard(now, self._before))
         if self._before is None or time.monotonic() - self._before_at > _RATE_WINDOW_S:
@@ -58,7 +58,7 @@ class LiveReport(Report):
 
 
 class LineReport(Report):
-    """A line for each thing that changed, and a summary once a minute while rows arrive."""
+    """A line for each change, and a summary once a minute while rows arrive."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -67,9 +67,9 @@ class LineReport(Report):
         self._summed_up_rows = 0
 
     def show(self, now: Document) -> None:
-        """Print the news since the last call."""
+        """Print the changes since the last call."""
         now = printable_values(now)
-        for line in news(now, self._before):
+        for line in changed_lines(now, self._before):
             self._print(line)
         self._before = now
         rows = now["capture"]["rows"]
@@ -82,5 +82,5 @@ class LineReport(Report):
 
 
 def report(console: Console) -> Report:
-    """Return what suits the console."""
+    """Return the display that suits the console."""
     return LiveReport(console) if console.is_terminal else LineReport(console)

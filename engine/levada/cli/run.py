@@ -1,4 +1,4 @@
-"""`levada run`: the engine in this process, until it is stopped or has caught up."""
+"""`levada run`: runs the engine in this process, until it is stopped or has caught up."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.cli.check import refused, show_problems
-from levada.cli.engine import announced, sole_user, work_dir_unusable
-from levada.cli.exits import Exit
-from levada.cli.figures import duration
+from levada.cli.engine import locked_work_dir, published_address, work_dir_unusable
+from levada.cli.exit_codes import Exit
+from levada.cli.formatting import duration
 from levada.cli.hints import runnable
 from levada.cli.output import console, show_error, working
 from levada.cli.pod import driver_starts
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
-from levada.cli.waiting import Left, wait_for
+from levada.cli.waiting import Interrupted, wait_for
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.private import private_folder
 from levada.runtime.host.access_token import access_token
@@ -38,17 +38,23 @@ from levada.stores.phases import RetryPolicy
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
-_LOOK_S: Final = 1.0
-_AGAIN_S: Final = 2.0
+_WATCH_S: Final = 1.0
+_RETRY_S: Final = 2.0
 _START_PATIENCE_S: Final = 10.0
-"""A start that is being made is let end, so that it can be stopped in order, unless the source keeps it waiting."""
+"""Seconds that an interrupted start may take to end, so that it is closed in order.
+
+A start that waits for the source for longer is abandoned.
+"""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The command line. ``deadline`` is of the monotonic clock, ``timeout_s`` in seconds. None: no limit."""
+    """The options of the command line.
+
+    ``deadline`` is a time of the monotonic clock. ``timeout_s`` is in seconds. None means no limit.
+    """
 
     manifest: Path
     until_caught_up: bool
@@ -62,30 +68,30 @@ class RunOptions:
 
 
 def run(manifests: Manifests, options: RunOptions, signals: StopSignals) -> Exit:
-    """Run the pipeline and return how it ended; raise the error that ended it."""
+    """Run the pipeline and return its exit code. Raise the error that ended it."""
     if manifests.pipeline.spec.suspend:
-        console().print(resting_words(manifests), markup=False)
+        console().print(suspended_message(manifests), markup=False)
         return Exit.OK
     with ExitStack() as held:
         try:
-            make_folder(options.work_dir)
-            held.enter_context(sole_user(options.work_dir))
+            create_work_dir(options.work_dir)
+            held.enter_context(locked_work_dir(options.work_dir))
             running = _Run(manifests, options, signals)
             held.enter_context(running.server)
-            held.enter_context(announced(options.work_dir, running.server.address))
+            held.enter_context(published_address(options.work_dir, running.server.address))
         except NeedsOperator as error:
             return refusal(error, options)
         _log.info("progress at %s/v1/progress", running.server.address)
         try:
             return running.run()
-        except Left:
+        except Interrupted:
             end = Exit.TIMED_OUT if signals.received is None else ended_by(signals.received, options)
-            console().print(left_words(end, manifests, options), markup=False)
+            console().print(interrupted_message(end, manifests, options), markup=False)
             return end
 
 
 def refusal(error: NeedsOperator, options: RunOptions) -> Exit:
-    """Show what kept the pipeline from starting. A wrong manifest has an exit code of its own, so that is raised."""
+    """Print the error that kept the pipeline from starting. Raise InvalidManifest, which has its own exit code."""
     if isinstance(error, InvalidManifest):
         raise error
     show_error(error, debug=options.debug)
@@ -93,7 +99,7 @@ def refusal(error: NeedsOperator, options: RunOptions) -> Exit:
 
 
 class _Run:
-    """One `levada run`: a pipeline, and another in its place whenever the destination's Secret has changed."""
+    """One `levada run`. It replaces its pipeline by a new one when the destination's Secret changes."""
 
     def __init__(self, manifests: Manifests, options: RunOptions, signals: StopSignals) -> None:
         self._options = options
@@ -101,7 +107,7 @@ class _Run:
         self._follower = ManifestFollower(options.manifest, manifests)
         self._memory = MemoryStorage()
         self._pipeline: Pipeline | None = None
-        self._renewing = False
+        self._restarting = False
         self._refusal = ""
         self.server = ProgressServer(
             self._progress,
@@ -112,7 +118,11 @@ class _Run:
         )
 
     def run(self) -> Exit:
-        """Run until the end, which in a pod a refusal that is known is not. Raise `Left` before there is a pipeline."""
+        """Run until the end.
+
+        In a pod, a start that fails like the previous one does not end the process, but is repeated. Raise `Interrupted`
+        if a signal or the deadline comes before the first pipeline has started.
+        """
         options = self._options
         starts = driver_starts(options.manifest, options.secrets, options.work_dir, self._is_over)
         while True:
@@ -122,22 +132,22 @@ class _Run:
             if end is not Exit.PREFLIGHT or starts is None or not starts.may_try_again(self._refusal):
                 return end
             if self._is_over():
-                raise Left
-            for _ in range(2):  # a content is taken up when two looks have found it
+                raise Interrupted
+            for _ in range(2):  # A changed manifest is applied when two checks have found the same content.
                 self._follower.look(lambda _: None)
 
     def _start(self) -> Exit:
         try:
             return self._run()
         except NeedsOperator as error:
-            if self._pipeline is not None or self._renewing:
+            if self._pipeline is not None or self._restarting:
                 # Something may have changed.
                 raise
             self._refusal = str(error)
             return refusal(error, self._options)
 
     def _run(self) -> Exit:
-        """Check the source, then run one pipeline after another until the end."""
+        """Check the source, then run pipelines until the end."""
         options, manifests = self._options, self._follower.running
         config = pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir)
         problems = self._wait_for("checking the source", lambda: check_source(config))
@@ -145,12 +155,12 @@ class _Run:
             show_problems(problems)
             self._refusal = "\n".join(f"{p.message} [{p.code}]" for p in problems)
             return Exit.PREFLIGHT
-        while (end := self._until_renewal()) is None:
+        while (end := self._run_pipeline()) is None:
             pass
         return end
 
     def _wait_for(self, what: str, work: Callable[[], T], *, patience_s: float = 0.0) -> T:
-        """Do what takes a while, and say so; raise `Left` when a signal or the deadline comes first."""
+        """Run ``work`` with a message on the terminal. Raise `Interrupted` if a signal or the deadline comes first."""
         _log.info("%s: %s", self._follower.running.pipeline.metadata.name, what)
         with working(what):
             return wait_for(work, self._is_over, patience_s=patience_s)
@@ -159,10 +169,10 @@ class _Run:
         deadline = self._options.deadline
         return self._signals.received is not None or (deadline is not None and time.monotonic() > deadline)
 
-    def _until_renewal(self) -> Exit | None:
-        """Run until the end; return None when another pipeline takes this one's place."""
+    def _run_pipeline(self) -> Exit | None:
+        """Run one pipeline until the end. Return None if a new one must take its place."""
         options, manifests, signals = self._options, self._follower.running, self._signals
-        # Looked at before it is read: what comes in between is a change.
+        # Watched before it is read, so that a change in between is noticed.
         secret = SecretFollower(destination_secret(manifests, options.secrets))
         with self._wait_for(
             "starting Spark, which takes about 15 seconds",
@@ -183,30 +193,30 @@ class _Run:
                 self._pipeline, self._refusal = None, str(error)
                 return Exit.PREFLIGHT
             except Transient as error:
-                if not self._renewing or self._is_over():
+                if not self._restarting or self._is_over():
                     raise
-                # The lake may be away just now: what ran before must not end by that.
-                _log.warning("cannot begin anew yet, tried again in %.0f s: %s", _AGAIN_S, error)
+                # The destination may be unavailable for a moment. That must not end a process that ran before.
+                _log.warning("cannot restart the pipeline yet, retrying in %.0f s: %s", _RETRY_S, error)
                 self._pipeline = None
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
                 return None
             with stopped(pipeline), report(console()) as shown:
                 goal = caught_up_or_parked(pipeline.caught_up()) if options.until_caught_up else None
                 leave = self._leave(pipeline, secret)
                 end = follow(pipeline, shown, signals, goal, options.deadline, leave)
-            if end is None and signals.received is None and not self._resting:
-                _log.info("the destination's Secret has changed: beginning anew with it")
-                self._pipeline, self._renewing = None, True
+            if end is None and signals.received is None and not self._suspended:
+                _log.info("the destination's Secret has changed: restarting the pipeline with it")
+                self._pipeline, self._restarting = None, True
                 return None
-            if self._resting:
-                console().print(resting_words(self._follower.running), markup=False)
+            if self._suspended:
+                console().print(suspended_message(self._follower.running), markup=False)
                 return Exit.OK
             end = ended_by(signals.received, options) if end is None else end
-            console().print(closing_words(end, pipeline.progress(), options), markup=False)
+            console().print(final_message(end, pipeline.progress(), options), markup=False)
             return end
 
     @property
-    def _resting(self) -> bool:
+    def _suspended(self) -> bool:
         return self._follower.running.pipeline.spec.suspend
 
     def _progress(self) -> Progress | None:
@@ -214,23 +224,23 @@ class _Run:
         return None if pipeline is None else replace(pipeline.progress(), manifest=self._follower.progress)
 
     def _leave(self, pipeline: Pipeline, secret: SecretFollower) -> Callable[[], bool]:
-        """Return what looks once a second at the manifest, hands on what has changed, and at the Secret.
+        """Return a function that checks the manifest and the Secret once a second.
 
-        It is True once the pipeline is to rest, or to be made anew.
+        The function applies a changed manifest. It returns True once the pipeline is suspended or must be restarted.
         """
-        next_look = 0.0
+        next_check = 0.0
 
-        def look() -> bool:
-            nonlocal next_look
-            if time.monotonic() < next_look:
+        def check() -> bool:
+            nonlocal next_check
+            if time.monotonic() < next_check:
                 return False
-            next_look = time.monotonic() + _LOOK_S
-            self._follower.look(lambda manifests: self._take_up(manifests, pipeline))
-            return self._resting or (secret.changed() and may_begin_anew(pipeline.progress()))
+            next_check = time.monotonic() + _WATCH_S
+            self._follower.look(lambda manifests: self._reconfigure(manifests, pipeline))
+            return self._suspended or (secret.changed() and may_begin_anew(pipeline.progress()))
 
-        return look
+        return check
 
-    def _take_up(self, manifests: Manifests, pipeline: Pipeline) -> None:
+    def _reconfigure(self, manifests: Manifests, pipeline: Pipeline) -> None:
         if not manifests.pipeline.spec.suspend:
             options = self._options
             pipeline.reconfigure(pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir))
@@ -245,9 +255,9 @@ def follow(
     deadline: float | None,
     leave: Callable[[], bool] = lambda: False,
 ) -> Exit | None:
-    """Show progress until the goal is reached or the deadline (monotonic seconds) is over.
+    """Show progress until the goal is reached or the deadline, in monotonic seconds, has passed.
 
-    Return None when a signal came, or when ``leave`` says so.
+    Return None after a signal, or when ``leave`` returns True.
     """
     while True:
         if leave():
@@ -267,7 +277,7 @@ def follow(
 
 @contextmanager
 def stopped(pipeline: Pipeline) -> Iterator[None]:
-    """Stop the pipeline after the block, whichever way it is left."""
+    """Stop the pipeline after the block, even if it raises."""
     try:
         yield
     finally:
@@ -275,9 +285,10 @@ def stopped(pipeline: Pipeline) -> Iterator[None]:
 
 
 def caught_up_or_parked(reached: Callable[[Progress], bool]) -> Callable[[Progress], Exit | None]:
-    """Return what tells that every table has ``reached`` the goal, but for those that only a person can bring back.
+    """Return a goal: every table that needs no manual retry has ``reached`` the goal.
 
-    One parked table keeps no other from its goal; it makes the end `Exit.TABLE_ERRORED`. Suspended tables have no goal.
+    A parked table does not keep others from the goal, but makes the exit code `Exit.TABLE_ERRORED`. Suspended tables
+    are ignored.
     """
 
     def outcome(progress: Progress) -> Exit | None:
@@ -291,39 +302,39 @@ def caught_up_or_parked(reached: Callable[[Progress], bool]) -> Callable[[Progre
 
 
 def parked(table: TableProgress) -> bool:
-    """Tell whether the table waits for a person."""
+    """Return True if the table needs a manual retry."""
     return table.error is not None and table.error.retry_policy != RetryPolicy.TIMED_RETRY
 
 
 def ended_by(received: signal.Signals | None, options: RunOptions) -> Exit:
-    """Return what a clean stop by a signal means: success, unless something was to be reached before."""
+    """Return the exit code of a clean stop by a signal: success, unless a goal was set."""
     if not options.until_caught_up:
         return Exit.OK
     return Exit.INTERRUPTED if received is signal.SIGINT else Exit.TERMINATED
 
 
-def resting_words(manifests: Manifests) -> str:
-    """Return the line of a pipeline that is not to run."""
-    return f"{manifests.pipeline.metadata.name}: spec.suspend is true, so it rests"
+def suspended_message(manifests: Manifests) -> str:
+    """Return the line that is printed for a suspended pipeline."""
+    return f"{manifests.pipeline.metadata.name}: suspended (spec.suspend: true)"
 
 
-def left_words(end: Exit, manifests: Manifests, options: RunOptions) -> str:
-    """Return the last line of a run that was left before its pipeline had started."""
+def interrupted_message(end: Exit, manifests: Manifests, options: RunOptions) -> str:
+    """Return the last line of a run that was interrupted before its pipeline had started."""
     name = manifests.pipeline.metadata.name
     if end is Exit.TIMED_OUT:
         return f"{name}: not started after {duration(options.timeout_s)}, stopped"
     return f"{name}: stopped before it had started"
 
 
-def make_folder(work_dir: Path) -> None:
-    """Make the work folder; raise NeedsOperator ``work_dir_unusable`` if that cannot be done."""
+def create_work_dir(work_dir: Path) -> None:
+    """Create the work folder. Raise NeedsOperator ``work_dir_unusable`` if that fails."""
     try:
         private_folder(work_dir)
     except OSError as error:
-        raise work_dir_unusable(work_dir, f"made: {error.strerror}") from None
+        raise work_dir_unusable(work_dir, f"created: {error.strerror}") from None
 
 
-def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:
+def final_message(end: Exit, progress: Progress, options: RunOptions) -> str:
     """Return the last line of a run that ended cleanly."""
     match end:
         case Exit.OK if options.until_caught_up:
@@ -332,7 +343,7 @@ def closing_words(end: Exit, progress: Progress, options: RunOptions) -> str:
             errored = [t.table for t in progress.tables if parked(t)]
             command = runnable("levada retry MANIFEST " + " ".join(t.argument for t in errored))
             names = ", ".join(map(str, errored))
-            return f"{progress.pipeline}: caught up but for {names}. Resolve the cause, then: {command}"
+            return f"{progress.pipeline}: caught up except {names}. Resolve the cause, then: {command}"
         case Exit.TIMED_OUT:
             return f"{progress.pipeline}: not caught up after {duration(options.timeout_s)}, stopped"
     return f"{progress.pipeline}: stopped"

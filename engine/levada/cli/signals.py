@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks for a clean stop, the second leaves at once."""
+"""SIGINT and SIGTERM: the first signal requests a clean stop, the second exits immediately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Remembers the first of the two signals in ``received`` while the block runs; for the main thread alone."""
+    """Records the first SIGINT or SIGTERM in ``received`` during the block. Only for the main thread."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -26,7 +26,7 @@ class StopSignals:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
-    # An attribute and no Event: a handler that takes a lock which the main thread holds would wait for ever.
+    # An attribute, not an Event: a handler that takes a lock which the main thread holds would wait forever.
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             os._exit(128 + number)

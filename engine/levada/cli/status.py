@@ -1,4 +1,4 @@
-"""`levada status` and `levada lag`: from the running engine, else from what the store and the source know."""
+"""`levada status` and `levada lag`: read from the running engine, or else from the store and the source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from levada.cli.engine import engine_starts, running_progress
-from levada.cli.exits import Exit
-from levada.cli.figures import size
+from levada.cli.engine import engine_is_starting, running_progress
+from levada.cli.exit_codes import Exit
+from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
 from levada.cli.render import Document, dashboard
 from levada.cli.tables import known_tables
@@ -36,11 +36,14 @@ from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, SnapshotId, TableId
 
-_STARTS: Final = "an engine is starting on this machine: this is what the store keeps"
+_STARTING: Final = "an engine is starting on this machine. This is the state in the store"
 
 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
-    """Print how far each table is; return `Exit.TABLE_ERRORED` if one is errored, `Exit.FAILED` if the pipeline is."""
+    """Print the progress of each table.
+
+    Return `Exit.TABLE_ERRORED` if a table is errored, and `Exit.FAILED` if the pipeline is.
+    """
     headers = request_headers(manifests, secrets)
     document: Document | None = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
     if document is None:
@@ -50,20 +53,20 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     else:
         console().print(dashboard(printable_values(document)))
         if document["state"] == PipelineState.STOPPED:
-            words = _STARTS if engine_starts(work_dir, headers) else _without_engine(manifests)
+            words = _STARTING if engine_is_starting(work_dir, headers) else _without_engine(manifests)
             console().print(words, style="dim")
     return verdict(document)
 
 
 def verdict(document: Document) -> Exit:
-    """Return the exit code that tells a script whether the pipeline, or a table of it, is errored. Pure."""
+    """Return the exit code for scripts: whether the pipeline, or one of its tables, is errored. Pure."""
     if document["error"] is not None:
         return Exit.FAILED
     return Exit.TABLE_ERRORED if any(t["error"] is not None for t in document["tables"]) else Exit.OK
 
 
 def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
-    """Print the slot's figures."""
+    """Print the slot's lag and its retained WAL."""
     slot = slot_progress(pipeline_config(manifests, secrets=secrets))
     if output is Output.JSON:
         write_json(slot.to_json())
@@ -80,7 +83,7 @@ def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
 
 
 def slot_progress(config: PipelineConfig) -> SlotProgress:
-    """Sample the slot; without one, every figure is None."""
+    """Sample the slot. Without a slot, every number is None."""
     sample = sample_lag(config.source, config.slot.name)
     if sample is None:
         return SlotProgress(config.slot.name, None, None, None, None, None, None)
@@ -96,7 +99,7 @@ def slot_progress(config: PipelineConfig) -> SlotProgress:
 
 
 def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
-    """Return what is kept of a pipeline that does not run here; figures of a running process are unknown."""
+    """Return the stored progress of a pipeline that does not run here. Numbers of a running process are None."""
     now = datetime.now(UTC)
     return Progress(
         pipeline=config.name,
@@ -112,7 +115,7 @@ def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
 
 
 def stored_tables(manifests: Manifests, config: PipelineConfig) -> list[TableProgress]:
-    """Return the tables that the store has; none before the first run, which makes the store."""
+    """Return the tables in the store. There are none before the first run, which creates the store."""
     postgres = manifests.pipeline.spec.store.postgres
     if postgres is not None and not postgres_store_exists(config.source, postgres.schema_name):
         return []
@@ -131,7 +134,7 @@ def stored_tables(manifests: Manifests, config: PipelineConfig) -> list[TablePro
 
 
 def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
-    """Return the newest name of each table whose schema is kept."""
+    """Return the newest name of each table whose schema is in the store."""
     newest: dict[TableId, tuple[SnapshotId, QualifiedTable]] = {}
     for schema in store.get_table_schemas():
         newest[schema.id] = max(
@@ -141,7 +144,7 @@ def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
 
 
 def published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
-    """Return the names that the source has for the pipeline's tables now; none if it cannot be asked."""
+    """Return the current names of the pipeline's tables at the source, or none if the source is unavailable."""
     try:
         return {id_: name for name, id_ in known_tables(config).items()}
     except LevadaError:
@@ -183,5 +186,5 @@ def _reachable_slot(config: PipelineConfig) -> SlotProgress:
 
 def _without_engine(manifests: Manifests) -> str:
     if manifests.pipeline.spec.store.memory is not None:
-        return "no engine answers on this machine, and its store is memory: nothing outlives the process"
-    return "no engine answers on this machine: this is what the store keeps"
+        return "no engine answers on this machine. Its store is memory, which does not outlive the process"
+    return "no engine answers on this machine. This is the state in the store"

@@ -1,4 +1,4 @@
-"""`levada takeover`: make this pipeline the owner of what belongs to a former one. May be run again."""
+"""`levada takeover`: makes this pipeline the owner of what a former owner has. The command can be repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from levada.cli.exits import Exit
+from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.resources.staging import open_staging
@@ -15,7 +15,7 @@ from levada.spec import Manifests
 
 
 def takeover(manifests: Manifests, secrets: Path | None, work_dir: Path, former: str, *, confirmed: bool) -> Exit:
-    """Ask unless ``confirmed``, and take over. An engine of the former owner ends by that."""
+    """Take over, after asking for confirmation unless ``confirmed``. A running engine of the former owner ends."""
     if not confirmed and not typer.confirm(f"End every engine of {former}, and take over what it owns?"):
         raise typer.Abort
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)

@@ -1,4 +1,4 @@
-"""Long work that a signal or a deadline can leave: Spark's start, a source that does not answer."""
+"""Long work that a signal or a deadline can interrupt: Spark's start, a source that does not answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 _POLL_S: Final = 0.05
 
 
-class Left(Exception):  # noqa: N818 - not an error: what was waited for is no longer wanted
-    """The work was left before its end. It goes on in its thread until the process ends."""
+class Interrupted(Exception):  # noqa: N818 - not an error: the result is no longer wanted
+    """The caller stopped waiting for the work. The work goes on in its thread until the process ends."""
 
 
 class _Work(Generic[T]):
-    """One call in a thread of its own, with its result or its error."""
+    """One call in its own thread, with its result or its error."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -44,11 +44,11 @@ class _Work(Generic[T]):
 
 
 def wait_for(work: Callable[[], T], leave: Callable[[], bool], *, patience_s: float = 0.0) -> T:
-    """Run the work and return its result, or raise its error; raise `Left` once ``leave`` returns True.
+    """Run the work and return its result or raise its error. Raise `Interrupted` once ``leave`` returns True.
 
-    Work that ends within ``patience_s`` seconds after that is not left, so that it can be closed in order. An error
-    that the work raises when it is about to be left is a consequence of the signal, which all of the process group has
-    received: it is `Left` too.
+    Work that ends within ``patience_s`` seconds after that still counts, so that it can be closed in order. If the work
+    raises an error when ``leave`` returns True, the error is raised as `Interrupted`: a signal to the whole process
+    group causes such errors.
     """
     running = _Work(work)
     left_at: float | None = None
@@ -56,10 +56,10 @@ def wait_for(work: Callable[[], T], leave: Callable[[], bool], *, patience_s: fl
         if left_at is None and leave():
             left_at = time.monotonic()
         if left_at is not None and time.monotonic() - left_at >= patience_s:
-            raise Left
+            raise Interrupted
     try:
         return running.outcome()
     except Exception:
         if leave():
-            raise Left from None
+            raise Interrupted from None
         raise

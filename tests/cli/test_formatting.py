@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.cli import figures
+from levada.cli import formatting
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from levada.cli import figures
 )
 def test_size(count: int | None, text: str) -> None:
     """Bytes have a binary unit and stay short."""
-    assert figures.size(count) == text
+    assert formatting.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_size(count: int | None, text: str) -> None:
 )
 def test_duration(seconds: float | None, text: str) -> None:
     """Durations have at most two units."""
-    assert figures.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @given(st.floats(0, 100))
 def test_percent_is_100_only_when_done(value: float) -> None:
     """A copy that is not committed never shows 100 %."""
-    assert (figures.percent(value) == "100%") == (value >= 100)
+    assert (formatting.percent(value) == "100%") == (value >= 100)
 
 
 def test_number_and_rate() -> None:
     """Thousands are grouped; no rate is no text."""
-    assert figures.number(1_234_567) == "1,234,567"
-    assert figures.number(None) == "-"
-    assert figures.rate(1234.5) == "1,234/s"
-    assert figures.rate(0) == figures.rate(None) == ""
+    assert formatting.number(1_234_567) == "1,234,567"
+    assert formatting.number(None) == "-"
+    assert formatting.rate(1234.5) == "1,234/s"
+    assert formatting.rate(0) == formatting.rate(None) == ""

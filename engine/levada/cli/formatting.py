@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(count: float | None) -> str:
-    """Return bytes with a binary unit, three digits at most before the unit: ``1.2 MiB``."""
+    """Return bytes with a binary unit and at most three digits before the point, such as ``1.2 MiB``."""
     if count is None:
         return UNKNOWN
     value = float(count)
@@ -21,24 +21,24 @@ def size(count: float | None) -> str:
 
 
 def number(count: float | None) -> str:
-    """Return a whole number in groups of three digits."""
+    """Return a whole number with its digits in groups of three."""
     return UNKNOWN if count is None else f"{count:,.0f}"
 
 
 def rate(per_second: float | None) -> str:
-    """Return a count per second, nothing for none."""
+    """Return a count per second, or an empty string for zero or None."""
     return "" if not per_second else f"{per_second:,.0f}/s"
 
 
 def percent(value: float | None) -> str:
-    """Return a part of 100; never ``100%`` before it is all."""
+    """Return a percentage. Values below 100 are never rounded to ``100%``."""
     if value is None:
         return UNKNOWN
     return "100%" if value >= 100 else f"{min(value, 99.9):.1f}%"
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds with the two largest units that they fill: ``0.4s``, ``12s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
+    """Return seconds in the two largest non-zero units: ``0.4s``, ``12s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
     if seconds is None:
         return UNKNOWN
     if seconds < 9.95:
