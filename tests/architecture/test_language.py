@@ -14,6 +14,7 @@ CLEAN = (
     "engine/levada/apply",
     "engine/levada/capture",
     "engine/levada/cli",
+    "engine/levada/postgres",
     "engine/levada/runtime/report",
     "engine/levada/spec",
 )

@@ -7,7 +7,7 @@ from tests.conftest import Database
 
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import list_tables, published_tables, read_table_schema, read_type_infos
-from levada.postgres.storage import look_at_storage
+from levada.postgres.storage import read_storage
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.storage import LeafStorage
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -203,7 +203,7 @@ def test_missing_table_is_told(db: Database) -> None:
 def leaf(db: Database, root: str, name: str) -> LeafStorage:
     """Return a partition's storage, as a look at its root has it."""
     with db.connection.connect() as c:
-        look = look_at_storage(c, [table_id(db, root)])
+        look = read_storage(c, [table_id(db, root)])
     return look.tables[table_id(db, root)].leaves[table_id(db, name)]
 
 
@@ -237,7 +237,7 @@ def test_a_look_does_not_wait_for_a_locked_table(db: Database) -> None:
     with db.connect() as holder, holder.transaction(), db.connection.connect() as c:
         holder.execute("LOCK TABLE t, r_1, r_2")
         c.execute("SET lock_timeout = '3s'")
-        look = look_at_storage(c, [table_id(db, "t"), table_id(db, "r")])
+        look = read_storage(c, [table_id(db, "t"), table_id(db, "r")])
     assert look.tables.keys() == {table_id(db, "t"), table_id(db, "r")}
     assert not look.tables[table_id(db, "r")].leaves[table_id(db, "r_2")].empty
     assert leaf(db, "r", "r_2").empty

@@ -16,7 +16,7 @@ from tests.servers.stalling_proxy import StallingProxy, stalling_proxy
 from levada.errors import Transient
 from levada.local.postgres import temporary_postgres
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.copying import copy_out
+from levada.postgres.copy_out import copy_out
 from levada.postgres.slots import create_slot, export_snapshot
 from levada.postgres.stream import ReplicationStream
 

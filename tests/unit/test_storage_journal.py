@@ -7,7 +7,7 @@ from typing import Any
 
 from levada.errors import LevadaError
 from levada.pgoutput.changes import Truncate
-from levada.postgres.storage import StorageLook
+from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.storage_journal import StorageJournal
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
@@ -24,9 +24,9 @@ def storage(xid: int, filenode: int = 500) -> TableStorage:
     return TableStorage(leaves, {1: ColumnStorage(23, -1, 10, False)}, {})
 
 
-def look(at: int, next_xid: int, seen: TableStorage) -> StorageLook:
+def look(at: int, next_xid: int, seen: TableStorage) -> StorageSnapshot:
     """Return a look at a position of the WAL."""
-    return StorageLook(Lsn(at), Lsn(at + 1), next_xid, frozenset(), {TABLE: seen})
+    return StorageSnapshot(Lsn(at), Lsn(at + 1), next_xid, frozenset(), {TABLE: seen})
 
 
 class Journal:

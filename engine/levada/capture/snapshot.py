@@ -15,7 +15,7 @@ from levada.pgoutput.changes import ChangeBatch, TableChanges
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.copying import copy_out
+from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE, change_schema

@@ -15,7 +15,7 @@ from levada.copy.plan import BlockRange
 from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.copying import copy_out
+from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot

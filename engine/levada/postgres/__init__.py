@@ -1,5 +1,4 @@
-"""PostgreSQL as a source: connections, catalog, slots, publications, preflight, the replication stream.
+"""PostgreSQL as a source: connections, catalog, slots, publications, preflight checks, the replication stream.
 
-SQL and sockets live here and in no other package of the source's side; what the stream's bytes mean is
-`levada.pgoutput`'s work.
+Every SQL statement and socket for the source is in this package. `levada.pgoutput` decodes the stream's bytes.
 """

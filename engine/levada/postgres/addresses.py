@@ -1,6 +1,7 @@
-"""Host names, resolved within a time limit. The C library waits for a resolver that does not answer for minutes.
+"""Resolution of host names within a time limit.
 
-libpq resolves names itself, outside of its `connect_timeout`. While it does, no other thread of Python runs.
+libpq resolves names itself, outside of its `connect_timeout`. It waits for minutes for a resolver that does not answer,
+and blocks every Python thread meanwhile.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import Any, Final
 import psycopg
 
 _NOT_RESOLVED: Final = ("/", "@")
-"""First characters of a folder with a Unix socket and of an abstract socket."""
+"""First characters of a Unix socket's folder and of an abstract socket. Neither is a host name."""
 
 LookUp = Callable[..., list[tuple[Any, ...]]]
-"""`socket.getaddrinfo`."""
+"""The signature of `socket.getaddrinfo`."""
 
 
 def resolve(host: str, port: int, timeout_s: float, look_up: LookUp = socket.getaddrinfo) -> tuple[str, ...]:
-    """Return the addresses of a host name, empty for what needs no resolver and for a list of hosts.
+    """Return the addresses of a host name.
 
-    Raise OperationalError if the resolver does not know the name, or does not answer within ``timeout_s`` seconds.
+    The result is empty for an address, a Unix socket and a list of hosts, which libpq handles itself. Raise
+    OperationalError if the resolver does not know the name, or does not answer within ``timeout_s`` seconds.
     """
     if not host or host.startswith(_NOT_RESOLVED) or "," in host or _is_address(host):
         return ()
@@ -36,7 +38,7 @@ def resolve(host: str, port: int, timeout_s: float, look_up: LookUp = socket.get
         except (OSError, UnicodeError) as error:
             answers.put(error if isinstance(error, OSError) else OSError("it is not a host name"))
 
-    # It cannot be interrupted. One that is left ends once the resolver gives up.
+    # The call cannot be interrupted. An abandoned thread ends when the resolver gives up.
     threading.Thread(target=ask, name="levada-resolve", daemon=True).start()
     try:
         answer = answers.get(timeout=timeout_s)

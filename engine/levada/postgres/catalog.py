@@ -1,4 +1,4 @@
-"""What the source's catalog says: the tables that a publication streams, their sizes, schemas and types."""
+"""The source's catalog: the tables that a publication streams, with their sizes, schemas and types."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A relation that holds rows: the table itself, or a partition. ``estimated_rows`` is None before any ANALYZE."""
+    """A relation that stores rows: an ordinary table or a partition.
+
+    ``estimated_rows`` is None before the first ANALYZE. ``blocks`` are blocks of the main fork.
+    """
 
     id: TableId
     name: QualifiedTable
     estimated_rows: int | None
     blocks: int
     bytes: int
-    """With TOAST, without indexes."""
+    """Size of the table and its TOAST table, without indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """A table as the publication streams it.
 
-    ``kind`` is ``r`` or, published through its root, ``p``; ``leaves`` are where its rows are, an ordinary table is its
-    own only one. ``row_filter`` is an SQL condition with every name qualified, ``column_attnums`` the column list.
+    ``kind`` is ``r`` for an ordinary table or a partition, and ``p`` for a partitioned table that is published through
+    its root. ``leaves`` are the relations that store the rows. An ordinary table is its own only leaf. ``row_filter``
+    is an SQL condition with qualified names. ``column_attnums`` is the publication's column list, and None means all
+    columns.
     """
 
     id: TableId
@@ -49,22 +54,22 @@ class PublishedTable:
 
     @property
     def estimated_rows(self) -> int | None:
-        """The leaves' sum; None if one of them was never analysed."""
+        """The sum over the leaves, or None if one of them was never analysed."""
         rows = [leaf.estimated_rows for leaf in self.leaves]
         return None if None in rows else sum(r for r in rows if r is not None)
 
     @property
     def blocks(self) -> int:
-        """The leaves' sum, in blocks of 8 KiB (or what the server was built with)."""
+        """The sum over the leaves, in blocks of the server's ``block_size``, usually 8 KiB."""
         return sum(leaf.blocks for leaf in self.leaves)
 
     @property
     def bytes(self) -> int:
-        """The leaves' sum, with TOAST, without indexes."""
+        """The sum over the leaves in bytes, with TOAST, without indexes."""
         return sum(leaf.bytes for leaf in self.leaves)
 
 
-# Filters and column lists came with version 15; before that the columns are not there to be named.
+# Row filters and column lists exist since version 15. Before that, the catalog has no such columns.
 _LIMITS: Final = sql.SQL(
     "pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[] FROM pg_publication p"
     " CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
@@ -93,16 +98,17 @@ ORDER BY n.nspname, c.relname, l.schema, l.name
 
 @source_errors("reading the publication's tables")
 def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[PublishedTable, ...]:
-    """Return the tables that the publication streams, by name; partitions where it does not publish through the root.
+    """Return the tables that the publication streams, ordered by name.
 
-    Raise NeedsOperator ``publication_missing``.
+    Partitions are returned instead of their root unless the publication publishes through the root. Raise NeedsOperator
+    ``publication_missing``.
     """
     limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
     with qualified_names(conn):
         rows = conn.execute(_PUBLISHED.format(limits=limits, own=sql.Literal(SEAL_SCHEMA)), [publication]).fetchall()
         known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
     if known is None:
-        # Not FOR ALL TABLES, after which PostgreSQL would refuse updates of tables without identity.
+        # Not FOR ALL TABLES: PostgreSQL would reject updates of tables without a replica identity.
         safe, _ = leave_out_unidentified(conn, publication, set(list_tables(conn)))
         raise NeedsOperator(
             "publication_missing",
@@ -114,10 +120,10 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
 
 @source_errors("listing the database's tables")
 def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
-    """Return the tables that a publication could have, by name: permanent ones and partition roots, no partitions.
+    """Return the tables that could be published, ordered by name: permanent tables and partition roots, no partitions.
 
-    System schemas, extensions' tables and Levada's own are left out. A table is a store's if its schema has a ledger of
-    migrations of the same owner, so that no role can hide another role's table.
+    Tables of system schemas, of extensions and of Levada are left out. A schema counts as a store of Levada if it has a
+    table ``store_migrations`` with the same owner as the table. So no role can hide another role's table.
     """
     rows = conn.execute(
         """
@@ -139,7 +145,7 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
 def read_table_ids(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
 ) -> Mapping[QualifiedTable, TableId]:
-    """Return the OIDs of those of the tables that exist."""
+    """Return the OIDs of those tables that exist."""
     rows = conn.execute(
         """
         SELECT n.nspname, c.relname, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -150,7 +156,7 @@ def read_table_ids(
 
 
 def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
-    """Return what the catalog says of the table; raise NeedsOperator ``table_missing``."""
+    """Return the catalog's description of the table. Raise NeedsOperator ``table_missing``."""
     query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")
     with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
         row = conn.execute(query, [int(table_id)]).fetchone()
@@ -170,8 +176,9 @@ def read_table_schema(
 ) -> ReplicatedTableSchema:
     """Return the table's replicated schema as the connection's snapshot sees it.
 
-    ``columns`` are the attnums of the publication's column list (None: all), ``exclude`` names to leave out, and
-    ``snapshot_id`` the version's number (None: 0/0, the copy's). Raise NeedsOperator ``table_missing``.
+    ``columns`` are the attnums of the publication's column list, and None means all. ``exclude`` are names of columns
+    to leave out. ``snapshot_id`` is the schema version, and None means 0/0, the version of a copy. Raise NeedsOperator
+    ``table_missing``.
     """
     description = read_table_description(conn, table_id)
     return description.schema(columns=columns, exclude=exclude, policy=policy, snapshot_id=snapshot_id)
@@ -179,7 +186,10 @@ def read_table_schema(
 
 @source_errors("reading types")
 def read_type_infos(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Mapping[int, TypeInfo]:
-    """Return these types and those below them (a domain's base, an array's element), without plain base types."""
+    """Return these types and the types that they refer to: a domain's base, an array's element.
+
+    Plain base types are left out.
+    """
     row = conn.execute(TYPES_QUERY, [list(oids)]).fetchone()
     assert row is not None
     return type_infos(row[0])
@@ -187,9 +197,9 @@ def read_type_infos(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Mappi
 
 @contextmanager
 def qualified_names(conn: psycopg.Connection[Any]) -> Iterator[None]:
-    """Have expressions and types told with their schemas, so that they read alike in every session.
+    """Make PostgreSQL write expressions and types with schema names, so that they are the same in every session.
 
-    In a transaction that is open already the search path stays so until its end.
+    The setting lasts until the end of the transaction, which may already be open.
     """
     with conn.transaction():
         conn.execute("SET LOCAL search_path = pg_catalog")

@@ -1,4 +1,4 @@
-"""How to reach the source, and connections made from it."""
+"""The source's address and credentials, and the connections made with them."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["PostgresConnection", "QualifiedTable"]
 _log = logging.getLogger(__name__)
 
 _NAME_BYTES: Final = 63
-"""NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off."""
+"""NAMEDATALEN - 1: PostgreSQL truncates a longer application_name."""
 
 _CONNECT_TIMEOUT_S: Final = 15
 
 _OPTIONS: Final = " ".join(
     f"-c {setting}"
     for setting in (
-        # Values read as text must be those that the stream has, whatever the role's or the database's defaults are.
+        # Values read as text must equal the stream's, whatever the defaults of the role or the database are.
         "timezone=UTC",
         "datestyle=ISO",
         "intervalstyle=postgres",
         "extra_float_digits=3",
         "bytea_output=hex",
-        # Limits that somebody set for an application's short statements must not cut a copy or a stream.
+        # Limits that are meant for an application's short statements must not end a copy or a stream.
         "statement_timeout=0",
         "idle_in_transaction_session_timeout=0",
         "idle_session_timeout=0",
-        # Every role may lock its own tables, for as long as it likes.
+        # Every role may lock its own tables for any length of time.
         "lock_timeout=60s",
-        # Nothing that a role may create comes before the names that statements mean.
+        # No object that a role creates may hide one of PostgreSQL's own.
         "search_path=pg_catalog",
-        # A policy that hides rows is an error then, not a copy that silently lacks them.
+        # A policy that hides rows raises an error, and does not make a copy lack them silently.
         "row_security=off",
     )
 )
 
 _CHECK_S: Final = 15.0
-"""Time limit of the second connection, which asks whether a server is at work."""
+"""Time limit in seconds of the second connection, which asks whether the backend of a silent one is active."""
 
 _KEEPALIVE: Final = {
     "keepalives": 1,
@@ -61,17 +61,19 @@ _KEEPALIVE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""A peer that vanished is noticed after a minute instead of the kernel's two hours."""
+"""A peer that vanished is detected after a minute instead of the kernel's two hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresConnection:
-    """Where the source is and as whom to log in. Pickled into Spark tasks: it holds paths, never a secret's value.
+    """The source's address and login.
 
-    ``credentials`` is a folder with the files ``username`` and ``password``, read at each connect so that a rotated
-    password needs no restart; None: libpq's own environment and passfile, and ``user``. ``sslmode`` and
-    ``sslrootcert`` are libpq's. A connection on which nothing is received for ``silence_s`` seconds has failed, see
-    `levada.postgres.silence`.
+    It is pickled into Spark tasks, so it has paths and never a secret's value.
+
+    ``credentials`` is a folder with the files ``username`` and ``password``. They are read at each connect, so a
+    rotated password needs no restart. Without ``credentials``, ``user`` and libpq's environment and password file are
+    used. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is received for ``silence_s``
+    seconds while the server is not at work, as `levada.postgres.silence` describes.
     """
 
     host: str
@@ -90,10 +92,10 @@ class PostgresConnection:
         return f"{self.host}:{self.port}/{self.database}"
 
     def conninfo(self, *, replication: bool = False, application: str = "", addresses: Sequence[str] = ()) -> str:
-        """Return libpq's connection string. It holds the password where ``credentials`` are given: never log it.
+        """Return libpq's connection string. It contains the password if ``credentials`` is set, so never log it.
 
-        ``application`` is appended to the application name. ``addresses`` are those of the host, which libpq then does
-        not resolve. Raise NeedsOperator ``credentials_unreadable``.
+        ``application`` is appended to the application name. ``addresses`` are the host's resolved addresses, which
+        libpq uses instead of resolving the name. Raise NeedsOperator ``credentials_unreadable``.
         """
         parameters: dict[str, Any] = {
             "host": self.host,
@@ -109,7 +111,7 @@ class PostgresConnection:
             **_KEEPALIVE,
         }
         if addresses:
-            # libpq checks certificates by the name, once for each address.
+            # libpq compares certificates with the host name, and needs one name for each address.
             parameters |= {"host": ",".join([self.host] * len(addresses)), "hostaddr": ",".join(addresses)}
         if self.credentials is not None:
             parameters |= {"user": self._secret("username"), "password": self._secret("password")}
@@ -118,28 +120,28 @@ class PostgresConnection:
         return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
 
     def connect(self, *, application: str = "") -> WatchedConnection:
-        """Return an SQL connection in autocommit, with UTC, ISO dates, exact floats and UTF-8."""
+        """Return an SQL connection in autocommit mode, with UTC, ISO dates, exact floats and UTF-8."""
         connection = self._connect(application)
         connection.limit_s, connection.at_work = self.silence_s, self.at_work
         return connection
 
     def at_work(self, pid: int) -> bool:
-        """Return True if the server executes something for the backend with this PID; asks on a connection of its own.
+        """Return True if the server executes a statement for the backend with this PID.
 
-        False as well if the server cannot be asked.
+        The question goes over a second connection. Return False as well if the server is unreachable.
         """
         try:
             with self._connect("watch") as connection, source_errors(f"asking {self.where} for backend {pid}"):
                 connection.limit_s = _CHECK_S
                 row = connection.execute(AT_WORK, [pid]).fetchone()
         except LevadaError as error:
-            _log.info("a connection is silent, and the server cannot be asked: %s", error.message)
-            # A server that refuses a login has been reached.
+            _log.info("a connection is silent, and the server does not answer: %s", error.message)
+            # A server that rejects a login is reachable.
             return error.code == "too_many_connections"
         return row is not None and bool(row[0])
 
     def silence(self) -> Silence:
-        """Begin to measure how long the server is silent."""
+        """Return a new measurement of the server's silence, which starts now."""
         return Silence(self.silence_s, self.at_work)
 
     def _connect(self, application: str) -> WatchedConnection:
@@ -151,7 +153,7 @@ class PostgresConnection:
 
     @contextmanager
     def _named_secret(self) -> Iterator[None]:
-        """Name the Secret in the hint of a refused login."""
+        """Replace the hint of a rejected login by one that names the Secret."""
         try:
             yield
         except NeedsOperator as error:
@@ -160,7 +162,7 @@ class PostgresConnection:
             raise
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
-        """Return a connection to a walsender of this database, non-blocking."""
+        """Return a non-blocking connection to a walsender of this database."""
         with source_errors(f"connecting to {self.where} for replication"):
             conninfo = self.conninfo(replication=True, application=application, addresses=self._addresses())
         pg = pq.PGconn.connect_start(conninfo.encode())
@@ -177,7 +179,7 @@ class PostgresConnection:
         return resolve(self.host, self.port, _CONNECT_TIMEOUT_S)
 
     def _complete(self, pg: pq.abc.PGconn) -> None:
-        # PGconn.connect would hold Python's lock, and with it every thread, for as long as the host does not answer.
+        # PGconn.connect would hold Python's global lock, which blocks every thread, until the host answers.
         doing = f"connecting to {self.where} for replication"
         deadline = time.monotonic() + _CONNECT_TIMEOUT_S
         while pg.status != pq.ConnStatus.BAD:
@@ -193,9 +195,9 @@ class PostgresConnection:
         raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0])
 
     def _walsender_options(self) -> str:
-        # A slot waits for the transactions that run, and no role's setting may limit that. The server's time limit for
-        # a walsender may be shorter than a reader is busy, and may change while the stream is open. A session's own is
-        # neither, and every role may set it.
+        # lock_timeout: creating a slot waits for running transactions, and no role's setting may limit that.
+        # wal_sender_timeout: the server's own may be shorter than a reader is busy, and may change while the stream is
+        # open. A session's own does neither, and every role may set it.
         return f"-c lock_timeout=0 -c wal_sender_timeout={self.silence_s * 1000:.0f}ms"
 
     def _secret(self, name: str) -> str:
@@ -211,7 +213,7 @@ class PostgresConnection:
 
 
 def clamp_application_name(name: str, suffix: str) -> str:
-    """Join with a colon and keep to 63 bytes, cutting ``name`` rather than ``suffix``."""
+    """Join both with a colon, in at most 63 bytes. ``name`` is truncated rather than ``suffix``."""
     tail = f":{suffix}".encode()[:_NAME_BYTES] if suffix else b""
     head = name.encode()[: _NAME_BYTES - len(tail)]
     return head.decode("utf-8", "ignore") + tail.decode("utf-8", "ignore")

@@ -1,7 +1,7 @@
 """An event trigger that writes the new columns of an altered table into the WAL.
 
-The message is transactional, so it lies in the stream between the rows that have the old columns and those that have
-the new ones. Every role may write messages, so the trigger's are authenticated, see `levada.postgres.seal`.
+The message is transactional. So the stream has it between the rows with the old columns and those with the new ones.
+Every role may write messages, so those of the trigger are authenticated, as `levada.postgres.seal` describes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 
 DDL_PREFIX: Final = "levada_ddl"
 SEPARATOR_PREFIX: Final = "levada_ddl_end"
-"""Of messages without meaning, to be skipped."""
+"""Prefix of empty messages that only separate records. Readers skip them."""
 TRIGGER: Final = "levada_ddl"
 _FUNCTION: Final = "emit_table_change"
 _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
-"""Words of a query that may run other statements than those that its text shows, or that hide parts of the text."""
+"""Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
 
-# Published tables among those that were altered, their ancestors as partitions and, since an ALTER of a parent goes
-# through to them, their children. ALTER TYPE concerns every table that has a column of a type that users made.
+# The published tables among the altered ones, their ancestors if they are partitions, and their children, which an
+# ALTER of the parent changes too. ALTER TYPE affects every table that has a column of a user-defined type.
 _ALTERED: Final = sql.SQL("""
 WITH RECURSIVE altered(relid) AS (
     SELECT objid FROM pg_catalog.pg_event_trigger_ddl_commands()
@@ -61,8 +61,8 @@ DECLARE
     description jsonb;
     statements jsonb;
 BEGIN
-    -- A query's text counts only if every statement in it says all that it does. Another statement, such as an INSERT
-    -- with a trigger, could have altered the table by itself.
+    -- A query's text counts only if every statement in it shows all its effects. Another statement, such as an INSERT
+    -- with a trigger, could alter the table itself.
     SELECT pg_catalog.jsonb_agg(s) FILTER (WHERE s ~* {plain}) INTO statements
     FROM (SELECT pg_catalog.btrim(x, E' \t\r\n')
         FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
@@ -76,11 +76,11 @@ BEGIN
     END LOOP;
     IF FOUND THEN
         -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
-        -- as this block is, the two would be of equal rank, and the row might come first: so the next row is put off.
+        -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
         PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
     END IF;
 EXCEPTION WHEN OTHERS THEN
-    -- No ALTER of a user may fail because of Levada. It compares the catalog where a change is announced as unknown.
+    -- No user's ALTER may fail because of Levada. An announced but unknown change makes it compare the catalog.
     RAISE WARNING 'levada could not announce a changed table: %', SQLERRM;
     BEGIN
         PERFORM {emit}('null');
@@ -96,7 +96,7 @@ SET search_path = pg_catalog, pg_temp
 AS {body}
 """)
 
-# The settings make the text of constants the same in whatever session the ALTER is run.
+# The settings make the text of constants independent of the session that runs the ALTER.
 _CREATE_FUNCTION: Final = sql.SQL("""
 CREATE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -108,15 +108,15 @@ AS {body}
 
 @dataclass(frozen=True, slots=True)
 class DdlMessage:
-    """A table as it is from the message on."""
+    """A table's definition from the message's position on."""
 
     description: TableDescription
     statements: tuple[str, ...] = ()
-    """Statements of the client's query that retype columns by PostgreSQL's own casts, and do nothing else."""
+    """Statements of the client's query that only retype columns by PostgreSQL's own casts."""
 
     @property
     def plainly_retyped(self) -> frozenset[int]:
-        """The attnums of columns that those statements retype in this table."""
+        """The attnums of the columns that these statements retype in this table."""
         names = frozenset[str]().union(*(plainly_retyped(s, self.name) for s in self.statements))
         return frozenset(c.attnum for c in self.columns if c.name in names)
 
@@ -127,33 +127,34 @@ class DdlMessage:
 
     @property
     def name(self) -> QualifiedTable:
-        """The table's name, new if it was renamed."""
+        """The table's name. It is the new name after a rename."""
         return self.description.name
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Every column but generated ones, in attnum order, published or not."""
+        """All columns except generated ones in attnum order, published or not."""
         return self.description.columns
 
 
 def parse_ddl_message(content: bytes) -> DdlMessage:
-    """Read the content of an authenticated message; raise DecodeError ``bad_ddl_message``."""
+    """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
         return DdlMessage(TableDescription.from_json(data), tuple(map(str, data["statements"] or ())))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(
             "bad_ddl_message",
-            f"a message with prefix {DDL_PREFIX} is not what Levada's trigger writes: {type(error).__name__}",
-            hint=f"something else writes messages with this prefix; the trigger is {TRIGGER}",
+            f"a message with prefix {DDL_PREFIX} does not have the form that Levada's trigger writes:"
+            f" {type(error).__name__}",
+            hint=f"another program writes messages with the prefix of trigger {TRIGGER}: stop it",
         ) from error
 
 
 def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
-    """Install the trigger in schema ``levada_ddl``, or renew it; return whether it is there now.
+    """Install or update the trigger in schema ``levada_ddl``. Return True if it is installed afterwards.
 
-    False, with a note in the log, where the role may not (PostgreSQL asks for a superuser), the server is a standby, or
-    the schema belongs to a role that could replace the trigger's functions.
+    Return False, with a log line, in three cases: the role is not permitted (PostgreSQL requires a superuser), the
+    server is a standby, or the schema belongs to a role that could replace the trigger's functions.
     """
     statements = _statements()
     mark = f"levada {hashlib.sha256(''.join(s.as_string(None) for s in statements).encode()).hexdigest()[:16]}"
@@ -161,13 +162,13 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
         return True
     try:
         with source_errors("installing the DDL trigger"), conn.transaction():
-            # Two drivers that start at the same time install one after the other.
+            # Two drivers that start simultaneously install one after the other.
             courtesy_lock(conn, TRIGGER)
             if _installed(conn, mark):
                 return True
             if (owner := _foreign_owner(conn)) is not None:
                 _log.warning(
-                    "no DDL trigger, so changes of schema are found by comparing the catalog:"
+                    "no DDL trigger, so schema changes are detected by comparing the catalog:"
                     " schema %s belongs to role %s, which could replace the trigger",
                     SEAL_SCHEMA,
                     owner,
@@ -184,18 +185,18 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     except NeedsOperator as error:
         if error.code not in ("insufficient_privilege", "source_read_only"):
             raise
-        _log.info("no DDL trigger, so changes of schema are found by comparing the catalog: %s", error.message)
+        _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)
         return False
     return True
 
 
 def read_ddl_seal(conn: psycopg.Connection[Any]) -> DdlSeal | None:
-    """Return the key of the trigger's messages; None where the trigger cannot be relied on."""
+    """Return the key of the trigger's messages, or None if the trigger may have missed a change."""
     return read_seal(conn, TRIGGER)
 
 
 def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
-    """Remove the trigger and its schema, unless something else is in it; return False if there is no trigger."""
+    """Remove the trigger, and its schema if nothing else is in it. Return False if there is no trigger."""
     with source_errors("removing the DDL trigger"):
         if not conn.execute("SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchall():
             return False
@@ -213,7 +214,10 @@ def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
 
 
 def _statements() -> tuple[sql.Composed, ...]:
-    """Return what makes the trigger. It fires in every replication role: a change that it passes over is a loss."""
+    """Return the statements that create the trigger.
+
+    The trigger fires in every replication role, because a change that it misses is a lost change.
+    """
     function, trigger = sql.Identifier(SEAL_SCHEMA, _FUNCTION), sql.Identifier(TRIGGER)
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX)).as_string(None)
     body = _BODY.format(
@@ -258,7 +262,9 @@ def _foreign_owner(conn: psycopg.Connection[Any]) -> str | None:
 
 @source_errors("looking for the DDL trigger")
 def _installed(conn: psycopg.Connection[Any], mark: str) -> bool:
-    """Return whether the trigger is of this version, and in place since it was installed as far as can be read."""
+    """Return True if the trigger has this version and, as far as the role can read, is in place since its
+    installation.
+    """
     row = conn.execute(
         "SELECT evtenabled = 'A' AND pg_catalog.obj_description(oid, 'pg_event_trigger') = %s,"
         " pg_catalog.pg_has_role(evtowner, 'USAGE') FROM pg_catalog.pg_event_trigger WHERE evtname = %s",

@@ -1,4 +1,4 @@
-"""What the catalog says of one table, read by one query: here at a copy, and inside the source's DDL trigger."""
+"""One table's catalog entry, read by one query. The query runs for a copy and inside the source's DDL trigger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATERAL (VALUES (t.typbasetype), (t.typelem)) AS x(oid) WHERE x.oid <> 0
 """
 
 TYPES_QUERY: Final = sql.SQL("WITH RECURSIVE used(oid) AS (SELECT unnest(%s::oid[]) UNION " + _BELOW + ")" + _TYPES)
-"""The types of a list of OIDs and those below them, as one JSON array."""
+"""The types of a list of OIDs, and the types that they refer to, as one JSON array."""
 
 _INDEX_KEY: Final[LiteralString] = """
 SELECT jsonb_agg(k.attnum ORDER BY k.place)
@@ -52,11 +52,11 @@ WITH RECURSIVE used(oid) AS (
 )
 """
 
-# A partition that CREATE TABLE ... PARTITION OF made is inherited by the very next command ID or the one after it, in
-# the transaction that made its columns. Between a CREATE TABLE and an ATTACH PARTITION there are more, so rows may have
-# been inserted that were not streamed as the root's. The row of tableoid (attnum -6) is never updated. Each level up to
-# the root must be made in this way: a partition of a table that was attached later had a life before that.
-# pg_relation_size waits for a relation that another session has locked, so it is asked where it matters alone.
+# CREATE TABLE ... PARTITION OF adds a partition's pg_inherits row one or two command IDs after its columns, in the same
+# transaction. More commands lie between a CREATE TABLE and an ATTACH PARTITION. In between, rows may have been inserted
+# that were not streamed as the root's. The row of tableoid (attnum -6) is never updated, so it dates the columns. Each
+# level up to the root must be created in this way, because a table that was attached later may already have had rows.
+# pg_relation_size waits for a relation that another session has locked, so it is called only where it matters.
 _NO_BLOCK: Final[LiteralString] = "coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true)"
 
 _STORAGE: Final[LiteralString] = (
@@ -138,7 +138,7 @@ SELECT jsonb_build_object(
         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         LEFT JOIN LATERAL (
-            -- A partitioned table has no rows, so its partitions alone know what their older ones lack.
+            -- A partitioned table has no rows. Only its partitions have values for rows older than the column.
             SELECT pg_catalog.array_to_string(l.attmissingval, '') AS value
             FROM pg_catalog.pg_attribute l
             WHERE l.attname = a.attname AND l.atthasmissing AND NOT l.attisdropped
@@ -158,21 +158,21 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 )
 
 STORAGE_QUERY: Final = sql.SQL(_STORAGE)
-"""The storage of relation ``c`` as one JSON object, see `levada.schema.storage`."""
+"""The storage of relation ``c`` as one JSON object, as `levada.schema.storage` reads it."""
 
 STORAGE_WITHOUT_SIZES: Final = sql.SQL(_STORAGE.replace(_NO_BLOCK, "false"))
-"""The same without waiting for a lock. No attached partition counts as empty."""
+"""The same query without `pg_relation_size`, which may wait for a lock. No attached partition counts as empty."""
 
 DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
-"""The description of ``c``, as one JSON object; the caller adds the WHERE clause."""
+"""The description of relation ``c`` as one JSON object. The caller adds the WHERE clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table as its catalog had it: every column but generated ones, in attnum order, and what identifies a row.
+    """A table's definition from the catalog: all columns except generated ones in attnum order, and its keys.
 
-    ``primary_key`` and ``identity_key`` have attnums in key order; a deferrable key does not identify a row, so it is
-    neither. ``types`` describe the types of the columns that are not built in. ``storage`` identifies its stored rows.
+    ``primary_key`` and ``identity_key`` have attnums in key order. A deferrable key does not identify a row and is left
+    out. ``types`` describes the columns' types that are not built in. ``storage`` identifies the stored rows.
     """
 
     id: TableId
@@ -186,7 +186,7 @@ class TableDescription:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
-        """Read what the query returned; raise KeyError, TypeError or ValueError for anything else."""
+        """Parse the query's result. Raise KeyError, TypeError or ValueError for anything else."""
         types = type_infos(data["types"])
         primary_key = tuple(data["primaryKey"] or ())
         index = tuple(data["identityIndex"] or ())
@@ -210,7 +210,10 @@ class TableDescription:
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         snapshot_id: SnapshotId | None = None,
     ) -> ReplicatedTableSchema:
-        """Return the version that is replicated: of ``columns`` (attnums; None: all) those not named in ``exclude``."""
+        """Return the replicated schema version: the columns with these attnums, except those named in ``exclude``.
+
+        ``columns`` None means all columns.
+        """
         replicated = tuple(
             _typed(c, self.types, policy)
             for c in self.columns
@@ -231,7 +234,7 @@ class TableDescription:
 
 
 def type_infos(rows: Collection[Mapping[str, Any]]) -> Mapping[int, TypeInfo]:
-    """Read the JSON array of types."""
+    """Parse the JSON array of types."""
     return {
         r["oid"]: TypeInfo(r["oid"], r["name"], r["typtype"], r["baseOid"], r["baseTypmod"], r["elementOid"])
         for r in rows
@@ -249,8 +252,8 @@ def _column(data: Mapping[str, Any], types: Mapping[int, TypeInfo]) -> Column:
         nullable=data["nullable"],
         default=data["default"],
         missing_value=data["missingValue"],
-        # The catalog does not tell how older rows got their value: a default without a constant kept for them was
-        # computed row by row, or came (or the table was rewritten) after the column. Either way they are unknown.
+        # The catalog has no record of how older rows got their value. A default without a stored constant was computed
+        # for each row, or was set after the column was added, or the table was rewritten. The values are unknown then.
         rewritten=data["filled"] and data["missingValue"] is None,
     )
 

@@ -1,4 +1,4 @@
-"""What went wrong at the source, as one of Levada's errors: the one table of SQLSTATEs and libpq's own messages."""
+"""The mapping of PostgreSQL's errors to Levada's, by SQLSTATE and by the text of messages."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from psycopg import pq
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 
 LOGIN_FAILURES: Final = frozenset({"source_auth_failed", "credentials_unreadable"})
-"""What a login meets while its password is being changed."""
+"""Codes that a login can raise while its password is being changed."""
 
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
-"""The command that copies every table again; a lost slot is made again at the next start."""
+"""The command that copies every table again. The next start then creates a lost slot again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One row of the table: which failures these are, and what becomes of them.
+    """One kind of failure: how to recognise it, and the error to raise.
 
-    ``pattern`` is searched for in English messages, for failures that have no SQLSTATE of their own: libpq does not
-    tell the one of a refused login.
+    ``pattern`` is searched in English messages, for failures without an SQLSTATE of their own. libpq, for example,
+    returns none for a rejected login.
     """
 
     code: str
@@ -37,16 +37,16 @@ class Failure:
 
 
 FAILURES: Final = (
-    # Told by text first: their SQLSTATE is shared with other failures, or there is none.
+    # Recognised by text first: they share their SQLSTATE with other failures, or have none.
     Failure(
         "slot_lost",
         SlotLost,
-        # Until 15 and at START_REPLICATION on 16 and 17: the first. Later versions, and SQL functions: the second.
+        # The first pattern: until version 15, and at START_REPLICATION on 16 and 17. The second: all other cases.
         pattern=r"cannot read from logical replication slot|can no longer (get changes from|access) replication slot",
         hint=RESYNC_ALL,
     ),
     Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist', hint=RESYNC_ALL),
-    # A temporary one of a process that has just ended, or another driver's that starts at the same moment.
+    # A temporary slot of a process that has just ended, or of another driver that starts at the same moment.
     Failure("slot_exists", Transient, pattern=r'replication slot ".*" already exists'),
     Failure(
         "wal_level_not_logical",
@@ -56,7 +56,7 @@ FAILURES: Final = (
     ),
     Failure(
         "publication_missing",
-        # Until version 17 the slot cannot be read any more, even if the publication is created again.
+        # Until version 17 the slot cannot be read any more, even after the publication is created again.
         SlotLost,
         pattern=r'\bpublication ".*" does not exist',
         hint="levada resync MANIFEST --all",
@@ -70,7 +70,7 @@ FAILURES: Final = (
         "row_security",
         NeedsOperator,
         pattern="affected by row-level security",
-        hint="ALTER ROLE <role> BYPASSRLS; a copy that silently lacks rows is refused",
+        hint="ALTER ROLE <role> BYPASSRLS. A copy that silently lacks rows is refused",
     ),
     Failure(
         "source_starting",
@@ -116,7 +116,7 @@ FAILURES: Final = (
         NeedsOperator,
         sqlstates=("28P01", "28000"),
         pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
-        hint="check the username and password that the source's credentials hold",
+        hint="check the username and password in the source's credentials",
     ),
     Failure(
         "source_database_missing",
@@ -129,7 +129,7 @@ FAILURES: Final = (
         "source_tls_failed",
         NeedsOperator,
         pattern="certificate|SSL error|SSL negotiation|does not support SSL|sslmode",
-        hint="check spec.source.tls: its mode, and that the CA is the one that signed the server's certificate",
+        hint="check spec.source.tls: its mode, and that its CA signed the server's certificate",
     ),
     Failure(
         "source_silent",
@@ -143,14 +143,14 @@ FAILURES: Final = (
         pattern=r"no answer for host name|cannot resolve host name",
         hint="check spec.source.host, and the resolver of this machine: getent hosts HOST",
     ),
-    # A statement met an object that another session dropped at the same moment.
+    # A statement used an object that another session dropped at the same moment.
     Failure("catalog_changed", Transient, pattern=r"^cache lookup failed for|^could not open relation with OID"),
-    # Told by SQLSTATE.
+    # Recognised by SQLSTATE.
     Failure(
         "slot_active",
         Transient,
         sqlstates=("55006",),
-        hint="another process streams from the slot; it is free when that one ends",
+        hint="another process streams from the slot. The slot is free when that process ends",
     ),
     Failure("source_unreachable", Transient, sqlstates=("08000", "08001", "08003", "08004", "08006")),
     Failure("statement_timeout", Transient, sqlstates=("57014",)),
@@ -176,9 +176,9 @@ _UNKNOWN: Final = Failure("source_error", NeedsOperator)
 
 
 def find_failure(sqlstate: str | None, message: str) -> Failure:
-    """Return the table's row: the first whose pattern is in the message, else the one that has the SQLSTATE.
+    """Return the first failure whose pattern matches the message, or else the one that has the SQLSTATE.
 
-    Without an SQLSTATE the connection itself broke or never came to be.
+    No SQLSTATE means that the connection broke or was never established.
     """
     for failure in FAILURES:
         if failure.pattern and re.search(failure.pattern, message):
@@ -189,9 +189,9 @@ def find_failure(sqlstate: str | None, message: str) -> Failure:
 
 
 def source_error(doing: str, sqlstate: str | None, message: str) -> LevadaError:
-    """Return the error for a failure while ``doing`` something; only the server's primary message is told.
+    """Return the error for a failure while ``doing`` something.
 
-    DETAIL and CONTEXT may quote a row's values, so they are left out.
+    ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values.
     """
     failure = find_failure(sqlstate, message)
     tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
@@ -199,7 +199,7 @@ def source_error(doing: str, sqlstate: str | None, message: str) -> LevadaError:
 
 
 def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
-    """Return the error that a failed result tells."""
+    """Return the error for a failed result."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
     return source_error(doing, state.decode() if state else None, text.decode("utf-8", "replace").strip())
@@ -207,7 +207,7 @@ def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
 
 @contextmanager
 def source_errors(doing: str) -> Iterator[None]:
-    """Turn psycopg's errors within into Levada's; also a decorator."""
+    """Raise psycopg's errors from the block as Levada's. Also usable as a decorator."""
     try:
         yield
     except psycopg.Error as error:

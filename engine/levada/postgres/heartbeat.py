@@ -1,4 +1,4 @@
-"""A sign of life in the WAL of a quiet database, so that its slot can advance."""
+"""A logical message on a timer, so that the slot of a quiet database can advance."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ HEARTBEAT_PREFIX: Final = "levada_heartbeat"
 
 @source_errors("writing a heartbeat")
 def emit_heartbeat(conn: psycopg.Connection[Any]) -> Lsn | None:
-    """Write a logical message outside any transaction and return its position; on a standby do nothing."""
-    # CASE keeps a standby from even trying: the message is WAL, which a standby cannot write.
+    """Write a non-transactional logical message and return its LSN.
+
+    Return None on a standby, which cannot write WAL.
+    """
+    # Without CASE a standby would call the function, which fails there.
     row = conn.execute(
         "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(false, %s, '') END",
         [HEARTBEAT_PREFIX],

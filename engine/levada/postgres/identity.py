@@ -1,4 +1,4 @@
-"""The identity of the source: which database of which server a table is of, and whether it is still there."""
+"""The identity of the source: its server and database, and whether a table still exists in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FROM pg_database WHERE datname = current_database()
 
 @dataclass(slots=True)
 class SourceIdentity:
-    """Reads the identity when it is first needed. Usable from any thread."""
+    """The source's identity, read when it is first needed. Thread-safe."""
 
     connection: PostgresConnection
     _former: frozenset[str] = frozenset()
@@ -26,7 +26,10 @@ class SourceIdentity:
     _reading: Lock = field(default_factory=Lock)
 
     def __str__(self) -> str:
-        """Return the server's system identifier and the database's OID; raise what keeps the source from answering."""
+        """Return the server's system identifier and the database's OID.
+
+        The first call connects, and raises an error if that fails.
+        """
         with self._reading:
             if not self._read:
                 with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
@@ -36,12 +39,15 @@ class SourceIdentity:
             return self._read
 
     def renew(self, former: Collection[str]) -> None:
-        """Read the identity again when it is next needed. ``former`` are the identities of earlier sources."""
+        """Forget the identity, so that its next use reads it again.
+
+        ``former`` are the identities of earlier sources.
+        """
         with self._reading:
             self._read, self._former = "", frozenset(former)
 
     def is_former(self, identity: str) -> bool:
-        """Return True if the pipeline had the source with this identity before the present one."""
+        """Return True if this is the identity of an earlier source of the pipeline."""
         return identity in self._former
 
     def has_table(self, table: TableId) -> bool:

@@ -1,4 +1,4 @@
-"""Where the server's WAL ends, and how far a slot trails it, measured out of band."""
+"""The end of the server's WAL, and a slot's distance to it, measured out of band."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from levada.values import Lsn
 _PROBE_TIMEOUT_MS: Final = 10_000
 
 _FLUSH_WAIT_S: Final = 2.0
-"""The WAL writer flushes an asynchronous commit after three times ``wal_writer_delay`` (200 ms) at the latest."""
+"""Seconds to wait for a flush. The WAL writer flushes an asynchronous commit within three times ``wal_writer_delay``
+(200 ms).
+"""
 _PAGE_HEADER: Final = 40
-"""At the end of a page the insert position is past the next page's header already."""
+"""Bytes by which the insert position may be ahead at the end of a page: it is already past the next page's header."""
 
 _HEAD: Final[LiteralString] = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
@@ -27,20 +29,20 @@ _HEAD: Final[LiteralString] = (
 
 @dataclass(frozen=True, slots=True)
 class LagSample:
-    """Distances to the end of the server's WAL (on a standby: of what it has replayed), in bytes, never negative.
+    """Distances in bytes to the end of the server's WAL, never negative. On a standby, to the replayed position.
 
-    None where the slot has no such position, as a lost one may have none.
+    A distance is None if the slot has no such position, as a lost slot may not.
     """
 
     lag_bytes: int | None
-    """Not yet confirmed by the slot."""
+    """WAL that the slot has not confirmed."""
     retained_bytes: int | None
-    """Kept on the server's disk for the slot."""
+    """WAL that the server retains on disk for the slot."""
     status: SlotStatus
 
 
 def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
-    """Return the slot's lag; None if there is no such slot. Raise Transient after 10 s at most."""
+    """Return the slot's lag, or None if the slot does not exist. Raise Transient after at most 10 seconds."""
     with connection.connect(application="lag") as conn, source_errors(f"measuring the lag of slot {slot}"):
         conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
@@ -52,9 +54,9 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
 
 @source_errors("reading the end of the WAL")
 def current_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
-    """Return a position that everything committed so far lies below, and that a stream can reach.
+    """Return an LSN that is above everything committed so far, and that a stream can reach.
 
-    Waits until the server has flushed asynchronous commits. On a standby: what it has replayed.
+    Wait until the server has flushed asynchronous commits. On a standby, return the replayed position.
     """
     deadline = time.monotonic() + _FLUSH_WAIT_S
     insert = _position(conn, "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END")

@@ -1,12 +1,12 @@
-"""How a publication has its tables, and whether a table was published without a gap since it was copied.
+"""The membership of tables in a publication, and the check that a table was published without a gap since its copy.
 
 PostgreSQL gives a member of a publication a new OID when it is added, and when its row filter or column list is set.
 ``ALTER PUBLICATION ... SET TABLE`` keeps the OIDs of members that it does not change. ALTER PUBLICATION rewrites the
-row of the publication itself when its options, name or owner change, which shows in the row's ``xmin``. So a gap in the
-past is visible afterwards. VACUUM, VACUUM FULL and freezing keep both values. A restored dump and pg_upgrade do not.
+publication's own row when its options, name or owner change, which changes the row's ``xmin``. So a past gap is visible
+afterwards. VACUUM, VACUUM FULL and freezing keep both values. A restored dump and pg_upgrade do not.
 
-The catalog does not distinguish some harmless changes from ones that lose rows. They count as gaps: another owner of
-the publication, and a rename or another owner of a table that is published by its schema alone.
+The catalog does not distinguish some harmless changes from ones that lose rows. They count as gaps: a new owner of the
+publication, and a rename or a new owner of a table that is published only by its schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from levada.values import QualifiedTable, TableId, resync_command
 
 @dataclass(frozen=True, slots=True)
 class PublicationIdentity:
-    """One publication in one state of its options. ``version`` changes with every ALTER of the publication itself."""
+    """A publication and its options. ``version`` changes with every ALTER of the publication itself."""
 
     oid: int
     version: str
@@ -38,11 +38,11 @@ class PublicationIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How a publication has one table.
+    """The membership of one table in a publication.
 
-    ``members`` are the catalog rows that publish the table: of the table, of its schema, of a partition's ancestors,
-    or of the publication itself where it is FOR ALL TABLES. ``limit`` is the one with a row filter or a column list, if
-    that limits the table. ``row_filter`` and ``columns`` describe the limit.
+    ``members`` are the catalog entries that publish the table: the table's own, its schema's, those of a partition's
+    ancestors, or the publication itself if it is FOR ALL TABLES. ``limit`` is the member with a row filter or a column
+    list, if it limits the table. ``row_filter`` and ``columns`` describe that limit.
     """
 
     publication: PublicationIdentity
@@ -57,7 +57,7 @@ class Membership:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read the text that `to_text` returned."""
+        """Parse the text that `to_text` returned."""
         data = json.loads(text)
         publication = data["publication"] | {"operations": tuple(data["publication"]["operations"])}
         columns = data["columns"]
@@ -70,17 +70,17 @@ class Membership:
         )
 
     def continues(self, earlier: Membership) -> bool:
-        """Return True if the table was published in one way all the time from ``earlier`` on."""
+        """Return True if the table was published in the same way, without a gap, since ``earlier``."""
         return self.limit == earlier.limit and not self.members.isdisjoint(earlier.members)
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """A publication as it is now. ``identity`` is None if it does not exist.
+    """The current state of a publication. ``identity`` is None if the publication does not exist.
 
-    ``names`` are the tables that exist at the source, ``members`` those of them that are published. Changes of the
-    tables in ``unlogged`` are not in the WAL. ``unidentified`` are the tables that are not published and whose UPDATEs
-    and DELETEs PostgreSQL would refuse if they were, because they have no replica identity.
+    ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
+    ``unlogged`` are not in the WAL. ``unidentified`` are unpublished tables without a replica identity, whose UPDATEs
+    and DELETEs PostgreSQL would reject once they are published.
     """
 
     name: str
@@ -102,7 +102,7 @@ SELECT p.oid::bigint, p.xmin::text, array_remove(ARRAY[
 FROM pg_publication p WHERE pubname = %s
 """)
 
-# The catalog's tables alone: functions such as pg_get_publication_tables do not read the snapshot of a transaction.
+# Only catalog tables: functions such as pg_get_publication_tables do not use the transaction's snapshot.
 _MEMBERS: Final = sql.SQL("""
 WITH RECURSIVE chain(id, relation, path) AS (
     SELECT c.oid, c.oid, '' FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[]) AND c.relpersistence = 'p'
@@ -127,10 +127,10 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m
 WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relpersistence
 """)
 
-# Row filters, column lists and schemas came with version 15.
+# Row filters, column lists and schemas of publications exist since version 15.
 _LIMITS: Final = {"row_filter": sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), "columns": sql.SQL("r.prattrs::int2[]")}
 _NO_LIMITS: Final = {"row_filter": sql.SQL("NULL::text"), "columns": sql.SQL("NULL::int2[]")}
-# The row of a table's type is rewritten when the table moves to another schema, and again when it moves back.
+# Moving a table to another schema rewrites the row of its type, and so does moving it back.
 _SCHEMAS: Final = sql.SQL("""
     UNION ALL
     SELECT chain.id, 'schema:' || s.oid::text || '@' || y.xmin::text || chain.path, NULL, NULL, false
@@ -139,7 +139,7 @@ _SCHEMAS: Final = sql.SQL("""
 """)
 
 
-@source_errors("reading how the publication has its tables")
+@source_errors("reading the tables of the publication")
 def read_publication_state(
     conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId]
 ) -> PublicationState:
@@ -169,9 +169,9 @@ def read_publication_state(
 
 
 def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
-    """Return why changes of a table may be missing since its copy, None if they are not.
+    """Return an error if changes of the table may be missing since its copy, else None.
 
-    ``kept`` is how the table was published when it was copied. A table that no longer exists has no gap.
+    ``kept`` is the table's membership at the time of its copy. A table that no longer exists has no gap.
     """
     name = state.names.get(table)
     if name is None:
@@ -180,11 +180,11 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
     if state.left(table):
         return _left(table, state, resync)
     if kept is None:
-        reason = f"it is not known how publication {state.name} had table {name} when it was copied"
+        reason = f"there is no record of the membership of table {name} in publication {state.name} at its copy"
         return NeedsOperator("publication_changed", reason, hint=resync)
     now = state.members[table]
     if now.publication.oid != kept.publication.oid:
-        reason = f"table {name} was copied under another publication than the {state.name} that exists now"
+        reason = f"table {name} was copied with another publication than the current {state.name}"
         return NeedsOperator("publication_changed", reason, hint=resync)
     if now.publication != kept.publication:
         reason = f"publication {state.name} was altered since table {name} was copied{_options(kept, now)}"
@@ -210,7 +210,7 @@ def _membership(
     if limit is None:
         return Membership(identity, frozenset(members))
     if any(m.startswith(("all:", "schema:")) and "/" not in m for m in members):
-        # The table's schema is published without a limit, which lifts the table's own. That one proves nothing then.
+        # The table's schema is published without a limit, which overrides the table's own limit.
         return Membership(identity, frozenset(members) - {limit})
     return Membership(identity, frozenset(members), limit, row_filter, None if columns is None else tuple(columns))
 
@@ -232,13 +232,13 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
 
 def _options(kept: Membership, now: Membership) -> str:
     before, after = ", ".join(kept.publication.operations), ", ".join(now.publication.operations)
-    return f": it published {before or 'nothing'}, and publishes {after or 'nothing'} now" if before != after else ""
+    return f": it published {before or 'nothing'}, and now publishes {after or 'nothing'}" if before != after else ""
 
 
 def _limits(kept: Membership, now: Membership) -> str:
     changes = []
     if kept.row_filter != now.row_filter:
-        changes.append(f"its row filter was {kept.row_filter or 'none'}, and is {now.row_filter or 'none'} now")
+        changes.append(f"its row filter was {kept.row_filter or 'none'}, and is now {now.row_filter or 'none'}")
     if kept.columns != now.columns:
-        changes.append("its column list is another one")
+        changes.append("its column list has changed")
     return f": {', '.join(changes)}" if changes else ""

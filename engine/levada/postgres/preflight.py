@@ -1,4 +1,4 @@
-"""Everything that would keep a pipeline from running at its source, found at once and without changing anything."""
+"""Checks of the source before a start: everything that would keep a pipeline from running. They change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SMALL_RETENTION_MB: Final = 1024
 
 
 class Severity(StrEnum):
-    """Whether the pipeline can run in spite of it."""
+    """The effect of a problem. A pipeline can run with warnings only."""
 
     ERROR = "Error"
     WARNING = "Warning"
@@ -43,7 +43,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, or will be; ``hint`` is the SQL that mends it, where there is one."""
+    """A problem of the source. ``hint`` is the SQL that resolves it, if there is any."""
 
     severity: Severity
     code: str
@@ -53,20 +53,20 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PreflightRequest:
-    """What the pipeline means to do: ``managed`` tells whether it may change the publication."""
+    """The pipeline's requirements. ``managed`` is True if the pipeline may change the publication."""
 
     slot: str
     publication: str
     managed: bool
     selects: Callable[[QualifiedTable], bool]
     copy_tables: int
-    """How many tables are copied at a time, each through a slot of its own."""
+    """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The settings and rights that are checked; sizes as ``pg_settings`` has them."""
+    """The server's settings and the role's rights that are checked. Sizes have the units of ``pg_settings``."""
 
     version: int
     wal_level: str
@@ -84,7 +84,7 @@ class _Server:
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
     pg_is_in_recovery(), current_user::text, current_database()::text,
-    -- Amazon RDS gives the right through a role.
+    -- Amazon RDS grants the right through a role.
     r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_roles m
         WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'USAGE')),
     current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)::int,
@@ -97,7 +97,7 @@ FROM pg_roles r WHERE r.rolname = current_user
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What matters of one selected table."""
+    """The properties of one selected table that are checked."""
 
     name: QualifiedTable
     may_select: bool
@@ -107,7 +107,7 @@ class _Table:
     reserved: tuple[str, ...]
 
 
-# A partitioned table is read, and its old rows are told, partition by partition.
+# Partitions are read one by one, and each streams old rows by its own replica identity.
 _TABLES: Final = """
 SELECT n.nspname, c.relname,
     bool_and(has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT')),
@@ -145,7 +145,7 @@ WHERE p.pubname = %s GROUP BY 1, 2 ORDER BY 1, 2
 
 
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
-    """Return every problem at once, errors first; a source that cannot be reached is the only one told then."""
+    """Return every problem, errors first. An unreachable source is returned as the only problem."""
     try:
         with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
@@ -155,12 +155,12 @@ def preflight(connection: PostgresConnection, request: PreflightRequest) -> tupl
 
 @source_errors("checking the source")
 def find_problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> tuple[Problem, ...]:
-    """Return every problem, errors first. Raise what keeps the source from answering."""
+    """Return every problem, errors first. Raise an error if the source cannot be read."""
     return tuple(sorted(_problems(conn, request), key=lambda p: p.severity is Severity.WARNING))
 
 
 def refuse(problems: Iterable[Problem]) -> None:
-    """Raise one error that names all the problems, if any of them is an error."""
+    """Raise one error that lists all errors among the problems, if there are any."""
     errors = [p for p in problems if p.severity is Severity.ERROR]
     if len(errors) == 1:
         raise NeedsOperator(errors[0].code, errors[0].message, hint=errors[0].hint)
@@ -208,25 +208,25 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
         yield Problem(
             Severity.ERROR,
             "wal_level_not_logical",
-            f"wal_level is {server.wal_level}: changes cannot be decoded",
+            f"wal_level is {server.wal_level}, so changes cannot be decoded",
             "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
         )
     if not server.may_replicate:
         yield Problem(
             Severity.ERROR,
             "replication_privilege_missing",
-            f"role {server.role} may not replicate",
+            f"role {server.role} has no REPLICATION privilege",
             _sql("ALTER ROLE {} REPLICATION", server.role),
         )
     if server.standby and server.version < _OLDEST_STANDBY:
         yield Problem(
-            Severity.ERROR, "standby_unsupported", "a standby can be a source from PostgreSQL 16 on", "use the primary"
+            Severity.ERROR, "standby_unsupported", "a standby can be a source since PostgreSQL 16", "use the primary"
         )
     if server.encoding == "SQL_ASCII":
         yield Problem(
             Severity.ERROR,
             "encoding_sql_ascii",
-            f"database {server.database} has encoding SQL_ASCII: its text may be in any encoding, so it has no meaning",
+            f"database {server.database} has encoding SQL_ASCII, so the encoding of its text is unknown",
             "move the data to a database with encoding UTF8",
         )
     if 0 <= server.max_slot_wal_keep_mb < _SMALL_RETENTION_MB:
@@ -267,15 +267,18 @@ def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightR
 
 
 def _room(code: str, setting: str, free: int, main: int, copies: int) -> Iterator[Problem]:
-    """One for the stream and one for a copy there must be; fewer than wanted makes the copies wait."""
+    """Yield a problem unless there is room for the stream and all copies.
+
+    It is an error if there is no room for the stream and one copy. Otherwise copies wait for each other.
+    """
     wanted = main + copies
     if free >= wanted:
         return
     yield Problem(
         Severity.WARNING if free > main else Severity.ERROR,
         code,
-        f"{free} of {setting} are free, {wanted} are wanted: {main} for the stream and {copies} for copies at a time",
-        f"drop unused slots, or ALTER SYSTEM SET {setting} to {wanted - free} more, then restart PostgreSQL;"
+        f"{free} of {setting} are free, {wanted} are needed: {main} for the stream and {copies} for concurrent copies",
+        f"drop unused slots, or ALTER SYSTEM SET {setting} to {wanted - free} more and restart PostgreSQL,"
         " or lower spec.copy.maxConcurrentTables",
     )
 
@@ -285,27 +288,30 @@ def _operation_problems(publication: Publication) -> Iterator[Problem]:
     rows = {"insert": publication.insert, "update": publication.update, "delete": publication.delete}
     lacking = ", ".join(name for name, published in rows.items() if not published)
     if lacking:
-        message = f"publication {publication.name} does not publish {lacking}: such changes would be missing"
+        message = f"publication {publication.name} does not publish {lacking}, so such changes would be lost"
         yield Problem(Severity.ERROR, "publication_operations", message, hint)
     if not publication.truncate:
-        message = f"publication {publication.name} does not publish truncate: rows stay after a TRUNCATE"
+        message = f"publication {publication.name} does not publish truncate, so rows stay after a TRUNCATE"
         yield Problem(Severity.WARNING, "publication_operations", message, hint)
 
 
 def _generated_problems(
     conn: psycopg.Connection[Any], publication: Publication, request: PreflightRequest
 ) -> Iterator[Problem]:
-    """Tell of columns that the stream would have and a copy has not (PostgreSQL 18, ``publish_generated_columns``)."""
+    """Yield a problem for each table whose generated columns are streamed, because a copy does not have them.
+
+    PostgreSQL 18 streams them with ``publish_generated_columns``.
+    """
     for schema, name, columns in conn.execute(_GENERATED, [publication.name]).fetchall():
         table = QualifiedTable(schema, name)
         if request.selects(table):
             yield Problem(
                 Severity.ERROR,
                 "generated_columns_published",
-                f"publication {publication.name} streams generated columns of table {table}: {', '.join(columns)};"
-                " Levada replicates what is stored by a user",
+                f"publication {publication.name} streams generated columns of table {table}: {', '.join(columns)}."
+                " Levada does not replicate generated columns",
                 _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication.name)
-                + "; a column list must not name them either",
+                + ", and remove them from column lists",
             )
 
 
@@ -314,9 +320,9 @@ def _identity_problems(unidentified: Iterable[QualifiedTable], request: Prefligh
         yield Problem(
             Severity.WARNING,
             "identity_missing",
-            f"table {table} has no replica identity, so it is left out: PostgreSQL would refuse its UPDATEs and DELETEs"
+            f"table {table} has no replica identity, so it is left out: PostgreSQL would reject its UPDATEs and DELETEs"
             " once it is published",
-            f"{_identify(table)}; or exclude it in spec.tables",
+            f"{_identify(table)}, or exclude it in spec.tables",
         )
 
 
@@ -340,7 +346,7 @@ def _table_problems(table: _Table, role: str, publication: Publication | None, s
         yield Problem(
             Severity.ERROR,
             "select_privilege_missing",
-            f"role {role} may not read table {table.name}",
+            f"role {role} has no SELECT privilege on table {table.name}",
             _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
             + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
         )
@@ -356,14 +362,14 @@ def _table_problems(table: _Table, role: str, publication: Publication | None, s
             Severity.WARNING,
             "identity_missing",
             f"table {table.name} has no replica identity: PostgreSQL rejects its UPDATEs and DELETEs while it is"
-            " published; its INSERTs go to a changelog",
+            " published. Its INSERTs are written to a changelog",
             _identify(table.name),
         )
     elif table.has_identity and not table.has_key:
         yield Problem(
             Severity.WARNING,
             "key_missing",
-            f"table {table.name} has no primary key, so its rows cannot be upserted: it goes to a changelog",
+            f"table {table.name} has no primary key, so its rows cannot be upserted. It is written to a changelog",
             f"ALTER TABLE {name} ADD PRIMARY KEY (…)",
         )
 
@@ -375,8 +381,8 @@ def _column_problems(table: _Table, excluded: AbstractSet[str]) -> Iterator[Prob
             yield Problem(
                 Severity.ERROR,
                 "reserved_column_name",
-                f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which is Levada's own",
-                f"{rename}; or exclude it in the table's TableSync",
+                f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which Levada reserves",
+                f"{rename}, or exclude it in the table's TableSync",
             )
 
 
@@ -391,7 +397,7 @@ def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTab
 
 
 def _identify(table: QualifiedTable) -> str:
-    return f"{identify_statement(table)}; or give it a primary key"
+    return f"{identify_statement(table)}, or add a primary key"
 
 
 def _sql(template: str, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""Publications: which required tables they stream, what limits that, and how to close the gap."""
+"""Publications: their coverage of the required tables, their limitations, and the SQL that extends them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT: Final = "10s"
 _OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
-"""The comment of a publication that a Pipeline owns."""
+"""The form of the comment of a publication that a Pipeline owns."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoverageReport:
-    """How far a publication covers the required tables.
+    """A publication's coverage of the required tables.
 
-    ``present`` and ``missing`` are sorted, and together all that were required. ``unidentified`` are those of the
-    missing whose UPDATEs and DELETEs PostgreSQL would refuse once they are published: they have no replica identity.
-    ``refusing`` are those of the present whose UPDATEs or DELETEs it refuses now for the same reason.
-    ``manageable`` tells whether this role can close the gap (True without one), ``blockers`` every reason why not,
-    ``remediation`` the SQL that closes it but for the unidentified, ``notes`` what limits the stream of tables that are
-    covered.
+    ``present`` and ``missing`` are sorted, and together are all required tables. ``unidentified`` are those missing
+    tables that have no replica identity: PostgreSQL would reject their UPDATEs and DELETEs once they are published.
+    ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now, for the same reason. ``manageable``
+    is True if the publication covers the required tables, or this role can extend it. ``blockers`` are the reasons why
+    it cannot. ``remediation`` is the SQL that adds every missing table except the unidentified ones. ``notes`` describe
+    limitations of the stream of present tables.
     """
 
     satisfied: bool
@@ -49,7 +49,7 @@ class CoverageReport:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A row of ``pg_publication``; ``owned`` tells whether this role may change it."""
+    """A row of ``pg_publication``. ``owned`` is True if this role may change the publication."""
 
     name: str
     all_tables: bool
@@ -62,7 +62,10 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What matters of one required table; ``covered_by`` is the published ancestor or itself, None: not streamed."""
+    """The properties of one required table.
+
+    ``covered_by`` is the published ancestor or the table itself, and None if it is not streamed.
+    """
 
     name: QualifiedTable
     kind: str | None
@@ -76,7 +79,7 @@ class _Table:
 
     @property
     def streamed(self) -> bool:
-        """Its changes are in the publication's stream, under whatever name."""
+        """Return True if the table's changes are in the publication's stream, under any name."""
         return self.covered_by is not None or self.as_partitions
 
 
@@ -102,7 +105,7 @@ WITH required AS (
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
-    -- Old rows are identified partition by partition.
+    -- Each partition identifies old rows by its own replica identity.
     r.oid IS NOT NULL AND NOT EXISTS (
         SELECT FROM pg_class l
         WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid) WHERE isleaf)
@@ -110,7 +113,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
             SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
             AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
     by.nspname, by.relname,
-    -- A root that is not published as one is streamed if it is a member, or if every partition is.
+    -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
         EXISTS (SELECT FROM publication p JOIN pg_publication_rel m ON m.prpubid = p.oid
             JOIN (SELECT relid FROM pg_partition_ancestors(r.oid)) a ON a.relid = m.prrelid)
@@ -130,7 +133,7 @@ ORDER BY r.schema, r.name
 
 @source_errors("reading the publication")
 def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | None:
-    """Return the publication; None if there is none."""
+    """Return the publication, or None if it does not exist."""
     row = conn.execute(_PUBLICATION, [name]).fetchone()
     return None if row is None else Publication(*row)
 
@@ -138,7 +141,7 @@ def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | 
 def inspect_coverage(
     conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
 ) -> CoverageReport:
-    """Compare the publication with the required tables; changes nothing."""
+    """Compare the publication with the required tables. Change nothing."""
     found = read_publication(conn, publication)
     with source_errors("comparing the publication with the tables"):
         tables = _read_tables(conn, publication, required)
@@ -169,19 +172,19 @@ def ensure_coverage(
     manage: bool,
     check: Callable[[], None] = lambda: None,
 ) -> CoverageReport:
-    """Create the publication or add the missing tables where ``manage`` and the role's rights allow it.
+    """Create the publication or add the missing tables, if ``manage`` is True and the role's rights allow it.
 
-    Return the report as it was before anything was done; not being allowed is a warning in the log. Somebody else
-    doing the same at the same time is no error. ``check`` is called before each change, and raises to prevent it.
+    Return the report from before the change. Missing rights are logged as a warning. A concurrent change by another
+    session is not an error. ``check`` is called before each change, and raises an error to prevent the change.
     """
     report = first = inspect_coverage(conn, publication, required)
     for attempt in range(1, _ATTEMPTS + 1):
         if report.satisfied:
             break
         if not (manage and report.manageable):
-            reason = "; ".join(report.blockers) if manage else "its management is External"
+            reason = ", ".join(report.blockers) if manage else "its management is External"
             _log.warning(
-                "publication %s lacks %s: %s. To close the gap: %s",
+                "publication %s lacks %s: %s. To add them: %s",
                 publication, ", ".join(map(str, report.missing)) or "itself", reason, "; ".join(report.remediation),
             )  # fmt: skip
             break
@@ -189,7 +192,7 @@ def ensure_coverage(
         try:
             _apply(conn, publication, report.missing)
         except NeedsOperator as error:
-            # Somebody made the publication, or added one of the tables, since the report.
+            # Another session created the publication, or added one of the tables, since the report.
             if error.code != "object_exists" or attempt == _ATTEMPTS:
                 raise
         except Transient:
@@ -202,13 +205,13 @@ def ensure_coverage(
 def leave_out_unidentified(
     conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
 ) -> tuple[set[QualifiedTable], tuple[QualifiedTable, ...]]:
-    """Return the required tables that may be published, and the others, whose UPDATEs and DELETEs would fail."""
+    """Return the required tables that can be published, and those whose UPDATEs and DELETEs would fail then."""
     unidentified = inspect_coverage(conn, publication, required).unidentified
     return set(required).difference(unidentified), unidentified
 
 
 def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
-    """Drop the publication; return False if there is none."""
+    """Drop the publication. Return False if it does not exist."""
     with source_errors(f"dropping publication {name}"):
         found = read_publication(conn, name) is not None
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
@@ -217,7 +220,7 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
 
 @source_errors("reading the owner of the publication")
 def read_publication_owner(conn: psycopg.Connection[Any], name: str) -> PipelineOwner | None:
-    """Return the Pipeline that the publication's comment names. None if there is no such comment, or no publication."""
+    """Return the Pipeline in the publication's comment, or None if there is no such comment or no publication."""
     match = _OWNED.fullmatch(_read_comment(conn, name) or "")
     return None if match is None else PipelineOwner(match["uid"], match["name"])
 
@@ -229,10 +232,10 @@ def mark_publication(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write the owner into the publication's comment. None: remove the comment.
+    """Write the owner into the publication's comment, or remove the comment if ``owner`` is None.
 
-    A comment of other content stays, and so does that of a publication that this role does not own, and that of a
-    standby. ``check`` is called before the comment is changed, and raises to prevent it.
+    A comment of another form is kept. Nothing changes on a standby, or if this role does not own the publication.
+    ``check`` is called before the change, and raises an error to prevent it.
     """
     found = read_publication(conn, name)
     if found is None or not found.owned:
@@ -265,7 +268,7 @@ def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
 def create_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
     """Return the SQL that creates the publication with the tables."""
     for_tables = sql.SQL(" FOR TABLE {}").format(_list(tables)) if tables else sql.SQL("")
-    # A partitioned table is one table at the destination.
+    # A partitioned table is one table at the destination, so it is published through its root.
     statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)")
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
 
@@ -283,7 +286,7 @@ def publish_hint(
 
 
 def identify_statement(table: QualifiedTable) -> str:
-    """Return the SQL that lets a table without a key be published."""
+    """Return the SQL that gives a table without a key a replica identity."""
     return sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(_list([table])).as_string(None)
 
 
@@ -364,14 +367,14 @@ def _table_blockers(table: _Table, found: Publication | None) -> list[str]:
     if not table.owned:
         blockers.append(f"table {table.name} is owned by another role")
     if found is not None and found.all_tables:
-        blockers.append(f"publication {found.name} is FOR ALL TABLES, yet does not stream {table.name}")
+        blockers.append(f"publication {found.name} is FOR ALL TABLES, but does not stream {table.name}")
     if _would_break(table, found):
-        blockers.append(f"table {table.name} has no replica identity: give it a primary key, or REPLICA IDENTITY FULL")
+        blockers.append(f"table {table.name} has no replica identity: add a primary key, or set REPLICA IDENTITY FULL")
     return blockers
 
 
 def _would_break(table: _Table, found: Publication | None) -> bool:
-    """Return True if PostgreSQL refuses UPDATEs and DELETEs of the table as soon as it is in the publication."""
+    """Return True if PostgreSQL rejects UPDATEs and DELETEs of the table once it is in the publication."""
     if table.kind is None or table.kind not in "rp" or table.persistence != "p" or table.identified:
         return False
     return found is None or found.update or found.delete
@@ -397,5 +400,5 @@ def _notes(publication: Publication, tables: Iterable[_Table]) -> list[str]:
         if t.row_filter is not None:
             notes.append(f"{t.name} is streamed where {t.row_filter}")
         if t.column_list:
-            notes.append(f"{t.name} is streamed with a list of columns")
+            notes.append(f"{t.name} is streamed with a column list")
     return notes

@@ -1,4 +1,4 @@
-"""Commands of the streaming replication protocol that answer with rows."""
+"""Commands of the streaming replication protocol that return rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from levada.postgres.silence import Silence, next_result
 def execute_replication(pg: pq.abc.PGconn, command: str, doing: str, silence: Silence) -> pq.abc.PGresult:
     """Run one command on a non-blocking replication connection and return its result.
 
-    Other threads run while the server works. Raise what the table of failures says, Transient ``source_silent`` as
-    `levada.postgres.silence` says.
+    Other threads run while the server works. Raise the error that `levada.postgres.failures` lists for a failure, and
+    Transient ``source_silent`` as `levada.postgres.silence` describes.
     """
     with source_errors(doing):
         pg.send_query(command.encode())
@@ -22,7 +22,7 @@ def execute_replication(pg: pq.abc.PGconn, command: str, doing: str, silence: Si
         if result.status == pq.ExecStatus.COPY_BOTH:
             return result
         while next_result(pg, doing, silence) is not None:
-            # The protocol wants to be read to its end before the next command.
+            # The protocol requires reading to the end before the next command.
             pass
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         raise result_error(doing, result)
@@ -30,5 +30,5 @@ def execute_replication(pg: pq.abc.PGconn, command: str, doing: str, silence: Si
 
 
 def quote_literal(text: str) -> str:
-    """Quote for the replication protocol's grammar, which knows no escape strings."""
+    """Quote a string for the replication protocol's grammar, which has no escape strings."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,14 +1,14 @@
 """Authentication of the DDL trigger's messages.
 
-Every role may call ``pg_logical_emit_message``, so a prefix proves nothing about who wrote a message. The trigger's
-functions run as the role that installed them. They read a random key from a table that only this role can read, and put
-a digest of the key, the transaction's ID and the content before each message. A message without the right digest is
-passed over. A digest does not hold in another transaction, so a copy of a message is passed over as well.
+Every role may call ``pg_logical_emit_message``, so a prefix is no evidence of a message's author. The trigger's
+functions run as the role that installed them. They read a random key from a table that only this role can read. They
+write a digest of the key, the transaction's ID and the content in front of each message. A message with a wrong digest
+is ignored. A digest is not valid in another transaction, so a copied message is ignored as well.
 
-The trigger's *silence* is evidence too: a RELATION that looks as before is as before, because an ALTER would have been
-announced. That holds only for transactions that committed after the trigger was installed, and only while the trigger
-was never disabled or replaced. So the key is kept with the position of the WAL at the installation and with the version
-(``oid`` and ``xmin``) of the trigger's row in the catalog, and `read_seal` returns a seal only if that is unchanged.
+The *absence* of a message is evidence too: it shows that a table was not altered. That is true only for transactions
+that committed after the trigger was installed, and only if the trigger was never disabled or replaced since. So the key
+is stored with the WAL position of the installation and with the version (``oid`` and ``xmin``) of the trigger's row in
+the catalog. `read_seal` returns a seal only if both are unchanged.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from levada.postgres.failures import source_errors
 from levada.values import Lsn
 
 SEAL_SCHEMA: Final = "levada_ddl"
-"""Schema of the trigger's functions and of the key. Not the store's schema: its owner could replace the key."""
+"""Schema of the trigger's functions and of the key. It is not the store's schema, whose owner could replace the key."""
 
 _DIGEST_BYTES: Final = 32
 
 EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
 KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
 
-# Twice, as in HMAC: the digest of a message says nothing about the digest of a longer one.
+# Hashed twice, as in HMAC, so that nobody can extend a message and its digest.
 EMIT_BODY: Final = sql.SQL("""
 DECLARE
     secret bytea;
@@ -53,7 +53,7 @@ SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_sen
 FROM pg_catalog.pg_event_trigger t WHERE t.evtname = {trigger}
 """)
 
-# A key table of another owner is not the one that the trigger reads.
+# The trigger does not read a key table of another owner.
 _FIND: Final = sql.SQL("""
 SELECT t.oid, t.xmin::text FROM pg_catalog.pg_event_trigger t, pg_catalog.pg_class k, pg_catalog.pg_namespace n
 WHERE t.evtname = {trigger} AND t.evtenabled = 'A'
@@ -74,13 +74,13 @@ SELECT DISTINCT a.grantee::pg_catalog.regrole::text FROM (
 
 @dataclass(frozen=True, slots=True)
 class DdlSeal:
-    """The key of the messages of a trigger that is in place without a gap since ``since``."""
+    """The key of the messages of a trigger that is in place without a gap since the LSN ``since``."""
 
     key: bytes = field(repr=False)
     since: Lsn
 
     def open(self, message: bytes, xid: int) -> bytes | None:
-        """Return the content of a message of transaction ``xid``; None if the trigger did not write it there."""
+        """Return the content of a message of transaction ``xid``, or None if the trigger did not write it there."""
         digest, content = message[:_DIGEST_BYTES], message[_DIGEST_BYTES:]
         inner = hashlib.sha256(self.key + b"%d " % xid + content).digest()
         genuine = hmac.compare_digest(digest, hashlib.sha256(self.key + inner).digest())
@@ -89,7 +89,7 @@ class DdlSeal:
 
 @source_errors("reading the key of the DDL trigger")
 def read_seal(conn: psycopg.Connection[Any], trigger: str) -> DdlSeal | None:
-    """Return the seal of the trigger; None if it is missing, disabled, changed, or this role may not read its key."""
+    """Return the trigger's seal. Return None if it is missing, disabled or changed, or if its key is not readable."""
     found = conn.execute(_FIND.format(trigger=sql.Literal(trigger), schema=sql.Literal(SEAL_SCHEMA))).fetchone()
     if found is None:
         return None
@@ -101,7 +101,7 @@ def read_seal(conn: psycopg.Connection[Any], trigger: str) -> DdlSeal | None:
 
 
 def create_key(conn: psycopg.Connection[Any], trigger: str) -> None:
-    """Make a new key for a trigger that is complete, and take every right on it from other roles.
+    """Create a new key for an installed trigger, and revoke all rights on it from other roles.
 
     Default privileges may have granted some.
     """
@@ -110,5 +110,5 @@ def create_key(conn: psycopg.Connection[Any], trigger: str) -> None:
     granted = conn.execute(_GRANTED.format(table=table, schema=sql.Literal(SEAL_SCHEMA))).fetchall()
     for role in ("PUBLIC", *(row[0] for row in granted)):
         for what in ("ALL TABLES IN SCHEMA", "ALL FUNCTIONS IN SCHEMA", "SCHEMA"):
-            # The server has quoted the roles' names.
+            # The server returns the roles' names quoted.
             conn.execute(f"REVOKE ALL ON {what} {SEAL_SCHEMA} FROM {role}")

@@ -1,4 +1,4 @@
-"""The server behind an address: its identity, the end of its WAL, and the slot's row, read over one connection."""
+"""The server at an address: its identity, the end of its WAL, and the slot's row, read over one connection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from levada.postgres.slots import SlotStatus, slot_status
 from levada.values import Lsn
 
 _SWITCH: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
-"""A line of a timeline's history file (manual, chapter "Continuous Archiving and Point-in-Time Recovery")."""
+"""A line of a timeline's history file (PostgreSQL manual, chapter "Continuous Archiving and Point-in-Time
+Recovery").
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """The properties of a server that do not change while its data has one history.
+    """The properties of a server that identify the history of its data.
 
-    ``started_at`` is the start of its postmaster: as long as it is the same, nobody has replaced the data.
+    ``started_at`` is the start of its postmaster. The data was not replaced while it is unchanged.
     """
 
     system_id: str
@@ -36,7 +38,7 @@ class ServerIdentity:
 
     @property
     def source(self) -> str:
-        """The part that tables at a destination are marked with, see `levada.postgres.identity`."""
+        """The part that marks tables at a destination, as `levada.postgres.identity` defines it."""
         return f"{self.system_id}/{self.database_oid}"
 
     def to_json(self) -> list[Any]:
@@ -45,15 +47,15 @@ class ServerIdentity:
 
     @classmethod
     def from_json(cls, raw: list[Any] | None) -> Self | None:
-        """Read what `to_json` returned; None for none."""
+        """Parse the result of `to_json`. Return None for None."""
         return None if raw is None else cls(str(raw[0]), int(raw[1]), int(raw[2]), str(raw[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server at one moment. ``slot`` is None if there is no slot of that name.
+    """The state of a server at one moment. ``slot`` is None if the slot does not exist.
 
-    ``switches`` has the end of each earlier timeline: the WAL of the server's history has nothing of it beyond.
+    ``switches`` has the end of each earlier timeline. The server's history contains no WAL of that timeline beyond it.
     """
 
     identity: ServerIdentity
@@ -94,14 +96,14 @@ def read_server(connection: PostgresConnection, slot: str) -> ServerState:
 
 @source_errors("reading the server's start time")
 def read_start_time(connection: psycopg.Connection[Any]) -> str:
-    """Return the start of the server's postmaster, as `ServerIdentity` has it."""
+    """Return the start time of the server's postmaster, in the form of `ServerIdentity.started_at`."""
     row = connection.execute("SELECT pg_postmaster_start_time()::text").fetchone()
     assert row is not None
     return str(row[0])
 
 
 def parse_switches(history: bytes) -> Mapping[int, Lsn]:
-    """Return the end of each timeline that a timeline's history file names."""
+    """Return the end of each timeline that a timeline's history file lists."""
     return {int(m[1]): Lsn.parse(m[2].decode()) for m in _SWITCH.finditer(history)}
 
 

@@ -1,14 +1,13 @@
-"""Time limits for a server that says nothing.
+"""Time limits for servers that do not answer.
 
-A connection can go silent without an end: a NAT forgets it, a pooler or a proxy hangs. TCP does not notice where the
-peer's kernel still acknowledges. So a client that waits measures how long nothing has been received.
+A connection can go silent without being closed: a NAT forgets it, or a pooler or proxy hangs. TCP does not detect that
+if the peer's kernel still acknowledges. So a client that waits measures the time since it last received something.
 
-Silence alone is no fault: a server may compute for minutes before a statement's first row, wait for running
-transactions before it makes a slot, or decode a large transaction of which nothing is published. So at the limit the
-server is asked over a second connection. If `pg_stat_activity` shows that the backend is at work, and waits neither for
-its client nor for something to do, the wait goes on for another limit. Otherwise the connection has failed: the answer
-was lost, or the server cannot be reached at all. A backend that works is never interrupted, as each new attempt would
-begin its work again.
+Silence alone is not an error. A server may compute for minutes before a statement's first row, wait for running
+transactions before it creates a slot, or decode a large transaction of which nothing is published. So at the limit, a
+second connection reads `pg_stat_activity`. If the backend is at work, and waits neither for its client nor for
+something to do, the wait continues for another limit. Otherwise the connection has failed: the answer was lost, or the
+server is unreachable. A backend at work is never interrupted, because each new attempt would repeat its work.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from psycopg.abc import PQGen
 _log = logging.getLogger(__name__)
 
 SILENCE_S: Final = 60.0
-"""Seconds without a byte from the server before it is asked over a second connection."""
+"""Seconds without a byte from the server before a second connection checks whether the backend is at work."""
 
-# While it makes a slot, a walsender waits for WAL that others write, as one that streams does when it is idle.
+# While it creates a slot, a walsender waits for WAL from other sessions, like an idle one that streams.
 AT_WORK: Final = """
 SELECT state IN ('active', 'disabled')
     AND (coalesce(wait_event_type, '') NOT IN ('Client', 'Activity') OR query LIKE 'CREATE_REPLICATION_SLOT %%')
@@ -36,21 +35,23 @@ FROM pg_catalog.pg_stat_activity WHERE pid = %s
 """
 
 _POLL_MS: Final = 1000
-"""The longest time that a wait for the server keeps Python's signals waiting, or is late to notice silence."""
+"""Milliseconds of one wait for the server. Python's signals and the detection of silence are delayed by at most
+this.
+"""
 
 _RV = TypeVar("_RV")
 AtWork = Callable[[int], bool]
-"""Returns True if the backend with this PID is at work."""
+"""Return True if the backend with this PID is at work."""
 
 
 class Silence:
-    """Measures how long one wait has received nothing. ``at_work`` None: the limit holds without a look."""
+    """The time for which one wait has received nothing. Without ``at_work``, the limit is final."""
 
     def __init__(self, limit_s: float, at_work: AtWork | None = None) -> None:
         self.limit_s = limit_s
         self._at_work = at_work
         self._since = time.monotonic()
-        self._look_at_s = limit_s
+        self._check_at_s = limit_s
         self._logged = False
 
     @property
@@ -58,31 +59,32 @@ class Silence:
         """Seconds since something was received, or since the server was last seen at work."""
         return time.monotonic() - self._since
 
-    def heard(self) -> None:
-        """Begin to count again: something was received."""
+    def reset(self) -> None:
+        """Restart the measurement, because something was received."""
         self._since = time.monotonic()
-        self._look_at_s = self.limit_s
+        self._check_at_s = self.limit_s
 
     def check(self, pid: int, doing: str) -> None:
-        """Raise OperationalError if the limit is over and the backend is not at work.
+        """Raise OperationalError if the limit has passed and the backend is not at work.
 
-        A backend that has just ended its work has sent an answer, which may not have arrived. So it is looked at twice.
+        A backend that has just finished its work has sent an answer, which may not have arrived. So the error needs two
+        checks.
         """
-        if self.seconds < self._look_at_s:
+        if self.seconds < self._check_at_s:
             return
         if self._at_work is not None and self._at_work(pid):
             if not self._logged:
                 _log.info("%s: the server is still at work, or waits for running transactions or a lock", doing)
                 self._logged = True
-            self.heard()
-        elif self._at_work is None or self._look_at_s > self.limit_s:
+            self.reset()
+        elif self._at_work is None or self._check_at_s > self.limit_s:
             raise psycopg.OperationalError(f"nothing received for {self.limit_s:g} s, and the server is not at work")
         else:
-            self._look_at_s = self.seconds + _POLL_MS / 1000
+            self._check_at_s = self.seconds + _POLL_MS / 1000
 
 
 def next_result(pg: pq.abc.PGconn, doing: str, silence: Silence) -> pq.abc.PGresult | None:
-    """Return the next result of what was sent, None after the last; raise OperationalError on silence.
+    """Return the next result of the sent commands, or None after the last. Raise OperationalError on silence.
 
     libpq's own wait for a result has no time limit.
     """
@@ -92,31 +94,31 @@ def next_result(pg: pq.abc.PGconn, doing: str, silence: Silence) -> pq.abc.PGres
 
 
 def await_input(pg: pq.abc.PGconn, doing: str, silence: Silence, *, unsent: bool = False) -> None:
-    """Wait for something to read, or, if there is something ``unsent``, for room to send it; for a second at most."""
+    """Wait for at most a second for input or, if something is ``unsent``, for room in the send buffer."""
     poll = select.poll()
     poll.register(pg.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
     ready = poll.poll(min(_POLL_MS, silence.limit_s * 1000))
     if ready:
         pg.consume_input()
     if any(event & ~select.POLLOUT for _, event in ready):
-        silence.heard()
+        silence.reset()
     else:
         silence.check(pg.backend_pid, doing)
 
 
 class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose waits have an end. One that went silent is closed, so that nothing waits for it again."""
+    """A connection whose waits have a time limit. A connection that went silent is closed."""
 
     limit_s: float = SILENCE_S
     at_work: AtWork | None = None
     doing: str = "waiting for an answer"
 
     def silence(self) -> Silence:
-        """Begin to measure how long the server is silent."""
+        """Return a new measurement of the server's silence, which starts now."""
         return Silence(self.limit_s, self.at_work)
 
     def wait(self, gen: PQGen[_RV], interval: float = 0.1, timeout: float | None = None) -> _RV:
-        """Consume a generator that operates on the connection."""
+        """Run a generator that operates on the connection, with the time limit."""
         return super().wait(self._watched(gen), interval, timeout)
 
     def _watched(self, gen: PQGen[_RV]) -> PQGen[_RV]:
@@ -126,7 +128,7 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
             while True:
                 ready = yield state
                 if ready:
-                    silence.heard()
+                    silence.reset()
                 else:
                     self._check(silence)
                 state = gen.send(ready)

@@ -1,4 +1,4 @@
-"""Replication slots: their names, what the server says of them, and their life from creation to drop."""
+"""Replication slots: their names, their status, their creation and removal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLUGIN: Final = "pgoutput"
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _OID_DIGITS: Final = 7
-"""Digits of base 36 that hold every OID. The first one is 0 or 1."""
+"""Digits of base 36 for an OID. The first digit is 0 or 1."""
 _ATTEMPT_DIGITS: Final = 3
 _PIPELINE: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_([01][0-9a-z]{6})[0-9a-z]{3})?")
@@ -37,13 +37,13 @@ _DROP_RETRY_S: Final = 0.1
 
 
 def copy_slot_name(pipeline: str, table_id: TableId) -> str:
-    """Return a name for the temporary slot that one attempt to copy a table takes its snapshot from.
+    """Return a new name for the temporary slot of one attempt to copy a table.
 
-    The table's OID is in base 36, followed by random digits. The slot of an attempt that was cancelled a moment ago may
-    still exist, so a name is never used twice.
+    The name has the table's OID in base 36, followed by random digits. The slot of an attempt that was just cancelled
+    may still exist, so each attempt has a different name.
 
-    Raise NeedsOperator ``invalid_pipeline_name`` if the name could not be read back. The pipeline's name may have
-    lower-case letters, digits and ``-``, at most 40 of them, and must not end like a copy slot's name.
+    Raise NeedsOperator ``invalid_pipeline_name`` if the pipeline could not be derived from the slot's name. A
+    pipeline's name has at most 40 lower-case letters, digits and ``-``, and must not end like a copy slot's name.
     """
     name = source_object_name(pipeline)
     if (
@@ -54,14 +54,14 @@ def copy_slot_name(pipeline: str, table_id: TableId) -> str:
         raise NeedsOperator(
             "invalid_pipeline_name",
             f"the pipeline's name {pipeline!r} cannot be part of a slot's name",
-            hint=f"use at most {MAX_PIPELINE_NAME} of a-z, 0-9 and '-', and no end like '-copy-00000a1b2c'",
+            hint=f"use at most {MAX_PIPELINE_NAME} of a-z, 0-9 and '-', and no ending such as '-copy-00000a1b2c'",
         )
     attempt = secrets.randbelow(len(_DIGITS) ** _ATTEMPT_DIGITS)
     return f"{name}_copy_{_base36(table_id, _OID_DIGITS)}{_base36(attempt, _ATTEMPT_DIGITS)}"
 
 
 def parse_slot_name(name: str) -> tuple[str, TableId | None] | None:
-    """Return the pipeline, and the table for a copy slot; None for a name that is not one of Levada's."""
+    """Return the pipeline of a slot's name, and the table of a copy slot. Return None for names of other programs."""
     match = _SLOT.fullmatch(name)
     if match is None:
         return None
@@ -74,7 +74,7 @@ def _base36(number: int, digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """A row of ``pg_replication_slots``; None where the server's version has no such column or no value."""
+    """A row of ``pg_replication_slots``. A field is None if the server's version has no such column, or no value."""
 
     name: str
     plugin: str | None
@@ -87,21 +87,21 @@ class SlotStatus:
     wal_status: str | None
     """``reserved``, ``extended``, ``unreserved`` or ``lost``."""
     safe_wal_size: int | None
-    """Bytes of WAL that may be written before the slot is in danger; None: no limit is set."""
+    """Bytes of WAL that can be written before the slot may be lost. None: the server sets no limit."""
     invalidation_reason: str | None
-    """From PostgreSQL 17 on; on 16 ``conflicting`` is told as ``recovery_conflict``."""
+    """Since PostgreSQL 17. On 16, ``conflicting`` is reported as ``recovery_conflict``."""
     failover: bool | None
-    """From PostgreSQL 17 on."""
+    """Since PostgreSQL 17."""
 
     @property
     def lost(self) -> bool:
-        """The slot has been invalidated: changes are gone."""
+        """Return True if the slot is invalidated, so that changes are lost."""
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
 
 @source_errors("reading the replication slot")
 def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
-    """Return what the server knows of the slot; None if there is none."""
+    """Return the slot's status, or None if it does not exist."""
     row = conn.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", [name]).fetchone()
     if row is None:
         return None
@@ -109,7 +109,7 @@ def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
 
 
 def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
-    """Return a row of ``pg_replication_slots`` that was read as JSON."""
+    """Return the status of a ``pg_replication_slots`` row that was read as JSON."""
     return SlotStatus(
         name=slot["slot_name"],
         plugin=slot["plugin"],
@@ -129,10 +129,10 @@ def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
 
 @source_errors("creating the replication slot")
 def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False) -> Lsn:
-    """Create a permanent pgoutput slot and return its consistent point; changes that commit after it are in its stream.
+    """Create a permanent pgoutput slot and return its consistent point. Its stream has the changes committed after it.
 
-    Waits for the transactions that are running. Its publication must exist already. Raise NeedsOperator
-    ``failover_unsupported`` if ``failover`` is asked of a server below 17.
+    Wait for running transactions. The publication must exist already. Raise NeedsOperator ``failover_unsupported`` if
+    ``failover`` is True and the server is older than version 17.
     """
     if not failover:
         query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s)"
@@ -140,7 +140,7 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
         query = "SELECT lsn FROM pg_create_logical_replication_slot(%s, %s, failover => true)"
     else:
         raise _failover_unsupported(name)
-    # Running transactions are waited for like locks, and each attempt would begin to wait for all of them again.
+        # Waiting for running transactions takes locks, and each attempt would wait for all of them again.
     conn.execute("SET lock_timeout = 0")
     row = conn.execute(query, [name, PLUGIN]).fetchone()
     conn.execute("RESET lock_timeout")
@@ -151,8 +151,8 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
 def enable_failover(connection: PostgresConnection, name: str) -> None:
     """Let PostgreSQL synchronise an existing slot to its standbys.
 
-    Raise NeedsOperator ``failover_unsupported`` on a server below 17, and Transient ``slot_active`` while another
-    process has the slot.
+    Raise NeedsOperator ``failover_unsupported`` if the server is older than version 17, and Transient ``slot_active``
+    while another process uses the slot.
     """
     pg = connection.connect_replication(application="failover")
     try:
@@ -162,21 +162,21 @@ def enable_failover(connection: PostgresConnection, name: str) -> None:
         execute_replication(pg, command, f"making slot {name} a failover slot", connection.silence())
     finally:
         pg.finish()
-    _log.info("slot %s is a failover slot now", name)
+    _log.info("slot %s is now a failover slot", name)
 
 
 def _failover_unsupported(name: str) -> NeedsOperator:
     return NeedsOperator(
         "failover_unsupported",
-        f"slot {name} cannot be a failover slot: PostgreSQL has them from version 17 on",
+        f"slot {name} cannot be a failover slot: PostgreSQL has them since version 17",
         hint="set spec.source.slot.failover to false",
     )
 
 
 def validate_slot(status: SlotStatus, database: str) -> None:
-    """Raise unless the slot can serve a pipeline of this database; it is left as it is.
+    """Raise an error unless the slot can serve a pipeline of this database. The slot is not changed.
 
-    NeedsOperator ``slot_foreign``: another plugin, database or kind. SlotLost ``slot_lost``: invalidated.
+    NeedsOperator ``slot_foreign`` means another plugin, database or kind. SlotLost ``slot_lost`` means invalidated.
     """
     if status.plugin != PLUGIN or status.database != database or status.temporary:
         kind = "temporary" if status.temporary else "logical" if status.plugin else "physical"
@@ -190,8 +190,8 @@ def validate_slot(status: SlotStatus, database: str) -> None:
         reason = status.invalidation_reason or "wal_removed"
         raise SlotLost(
             "slot_lost",
-            f"slot {status.name} has been invalidated ({reason}): changes since {status.confirmed_flush_lsn} are gone",
-            hint=f"SELECT pg_drop_replication_slot('{status.name}'); and copy the tables again",
+            f"slot {status.name} has been invalidated ({reason}): changes since {status.confirmed_flush_lsn} are lost",
+            hint=f"SELECT pg_drop_replication_slot('{status.name}'), then levada resync MANIFEST --all",
         )
 
 
@@ -203,10 +203,11 @@ def drop_slot(
     terminate: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Drop the slot; return False if there is none.
+    """Drop the slot. Return False if it does not exist.
 
-    An active slot is waited for, for ``wait_s`` seconds at most, then Transient ``slot_active``. With ``terminate`` the
-    backend that holds it is ended first. ``check`` is called before either, and raises to prevent it.
+    Wait for an active slot for at most ``wait_s`` seconds, then raise Transient ``slot_active``. With ``terminate``,
+    the backend that uses the slot is terminated first. ``check`` is called before each step, and raises an error to
+    prevent it.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -271,7 +272,7 @@ def database_slots(conn: psycopg.Connection[Any]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """A snapshot that other sessions can take on: it holds exactly the commits whose final LSN is below ``lsn``."""
+    """A snapshot that other sessions can import. It contains exactly the commits with an LSN below ``lsn``."""
 
     name: str
     lsn: Lsn
@@ -279,9 +280,9 @@ class ExportedSnapshot:
 
 @contextmanager
 def export_snapshot(connection: PostgresConnection, slot_name: str) -> Iterator[ExportedSnapshot]:
-    """Hold a snapshot open for as long as the context lasts, through a temporary slot that goes with it.
+    """Export a snapshot for the duration of the block, through a temporary slot.
 
-    Waits for the transactions that are running. `levada.postgres.slots.create_slot` of the main slot must come first.
+    Wait for running transactions. The main slot must be created before.
     """
     pg = connection.connect_replication(application=slot_name)
     try:

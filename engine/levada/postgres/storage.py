@@ -1,4 +1,4 @@
-"""The storage of many tables, read in one look at the catalog."""
+"""The storage of many tables, read by one query of the catalog."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _POSITION: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class StorageLook:
-    """The storage of tables at one moment. Every commit that it shows lies below ``end`` in the WAL.
+class StorageSnapshot:
+    """The storage of tables at one moment.
 
-    ``start`` is the position of the WAL before the look. ``next_xid`` and ``running`` are the look's snapshot.
+    ``start`` is the WAL position before the query. Every commit that the query sees lies below ``end``. ``next_xid``
+    and ``running`` are the query's snapshot.
     """
 
     start: Lsn
@@ -33,16 +34,16 @@ class StorageLook:
     tables: Mapping[TableId, TableStorage]
 
     def shows(self, xid: int) -> bool:
-        """Return True if the look shows what a committed transaction did.
+        """Return True if the effects of a committed transaction are in this snapshot.
 
-        A transaction is in the WAL, and may be streamed, before it is visible to others.
+        A transaction is in the WAL, and may be streamed, before other sessions see it.
         """
         return xid not in self.running and (self.next_xid - xid) % 2**32 < 2**31 and xid != self.next_xid
 
 
 @source_errors("looking for rewritten tables")
-def look_at_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> StorageLook:
-    """Return the storage of those of the tables that exist. Wait a second at most for relations that are locked."""
+def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> StorageSnapshot:
+    """Return the storage of those tables that exist. Wait at most a second for locked relations."""
     start = _position(conn)
     try:
         with conn.transaction():
@@ -52,7 +53,7 @@ def look_at_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) 
         rows = _read(conn, STORAGE_WITHOUT_SIZES, tables)
     end = _position(conn)
     _, next_xid, running = (rows[0][2] if rows else "0:0:").split(":")
-    return StorageLook(
+    return StorageSnapshot(
         start,
         end,
         int(next_xid) % 2**32,

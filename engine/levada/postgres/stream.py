@@ -1,4 +1,4 @@
-"""The replication stream: raw messages out, acknowledgements in. What the messages mean is `levada.pgoutput`'s work."""
+"""The replication stream: it receives raw messages and sends acknowledgements. `levada.pgoutput` decodes messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from levada.values import Lsn, quote_identifier
 _log = logging.getLogger(__name__)
 
 _KEEPALIVE_BYTES: Final = 18
-"""``k``, WAL end, clock, reply requested (docs, "Streaming Replication Protocol"); XLogData has more than 25."""
+"""Size of a keepalive: ``k``, WAL end, clock, reply requested. XLogData messages have more than 25 bytes. See the
+PostgreSQL manual, section "Streaming Replication Protocol".
+"""
 
 _NAP_S: Final = 0.005
-"""A walsender that is read once in a while in bulk is faster than one whose every message wakes its reader."""
+"""Seconds between two reads. Reading in bulk is faster than waking up for every message."""
 _IDLE_POLL_S: Final = 0.25
 _ACK_DELAY_S: Final = 0.1
 _MAX_STATUS_INTERVAL_S: Final = 10.0
@@ -36,30 +38,31 @@ _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
 class ReplicationStream:
-    """Messages of one slot. The stream holds the slot until `close`.
+    """The messages of one slot. The stream occupies the slot until `close`.
 
-    `receive` and `close` belong to one thread; `acknowledge` and `keepalive` may be called from any. A thread of the
-    stream's own reports to the server while the reader is busy, as the server drops a reader that does not report.
+    `receive` and `close` belong to one thread. `acknowledge` and `keepalive` are thread-safe. A background thread of
+    the stream reports to the server while the reader is busy, because the server disconnects a reader that does not
+    report.
 
-    Where nothing is received for half of the connection's ``silence_s``, the server is asked for a reply. It answers
-    promptly, unless it decodes a transaction of which nothing is sent. Without an answer for the other half the stream
-    has failed, unless the server is at work, see `levada.postgres.silence`.
+    If nothing is received for half of the connection's ``silence_s``, the stream requests a reply. A server replies
+    promptly unless it decodes a transaction of which nothing is sent. Without a reply for the other half, the stream
+    fails, unless the server is at work, as `levada.postgres.silence` describes.
     """
 
     def __init__(
         self, connection: PostgresConnection, *, slot: str, publication: str, start_lsn: Lsn | None = None
     ) -> None:
-        """Connect and start to stream at ``start_lsn``, or at the slot's confirmed position if that is later.
+        """Connect, and start streaming at ``start_lsn``, or at the slot's confirmed position if that is later.
 
         Raise Transient ``slot_active``, SlotLost ``slot_missing`` or ``slot_lost``, NeedsOperator
-        ``publication_missing``, or what a refused login says.
+        ``publication_missing``, or the error of a rejected login.
         """
         self._doing = f"streaming from slot {slot} of {connection.where}"
         self._lock = threading.Lock()
         self._acknowledging = threading.Lock()
         self._acknowledged = Lsn(0)
-        self._told = Lsn(0)
-        self._told_at = time.monotonic()
+        self._reported = Lsn(0)
+        self._reported_at = time.monotonic()
         self._server_wal_end = start_lsn or Lsn(0)
         self._idle_wal_end: Lsn | None = None
         self._keepalive_at = 0
@@ -83,40 +86,40 @@ class ReplicationStream:
             raise
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
-        self._silence.heard()
+        self._silence.reset()
         args = (weakref.ref(self), self._closed, self._status_interval_s / 2)
         threading.Thread(target=_keep_alive, args=args, name="levada-keepalive", daemon=True).start()
 
     @property
     def acknowledged(self) -> Lsn:
-        """The highest position that `acknowledge` was given, whether the server knows it already or not."""
+        """The highest position passed to `acknowledge`. It may not have been sent to the server yet."""
         return self._acknowledged
 
     @property
     def answers(self) -> bool:
-        """Return False once the server has been asked for a reply and has not replied within a few seconds."""
+        """Return False if the server has not answered a request for a reply within a few seconds."""
         asked = self._asked_at
         return asked is None or time.monotonic() - asked < min(_REPLY_S, self._silence.limit_s / 4)
 
     @property
     def server_wal_end(self) -> Lsn:
-        """How far the server's walsender has read, as its last keepalive or message told."""
+        """The position up to which the walsender has read, according to its last message or keepalive."""
         return self._server_wal_end
 
     @property
     def idle_wal_end(self) -> Lsn | None:
-        """The last keepalive's WAL end if no message came after it; None otherwise.
+        """The last keepalive's WAL end, or None if a message followed it.
 
-        Once all that `receive` returned is dealt with, and if it ended outside a transaction, nothing below it is
-        missing: it may be acknowledged.
+        Once all messages from `receive` are handled, and if they ended outside a transaction, no change below this
+        position is missing. The position can then be acknowledged.
         """
         return self._idle_wal_end
 
     def receive(self, max_messages: int, max_bytes: int, timeout_s: float) -> list[bytes]:
-        """Return XLogData payloads (beginning with ``w``), in order; an empty list after ``timeout_s`` without one.
+        """Return XLogData payloads (which begin with ``w``) in order, or an empty list after ``timeout_s`` without any.
 
-        Returns as soon as ``max_messages`` or at least ``max_bytes`` are there, else once the stream falls quiet for
-        a few milliseconds, or after ``timeout_s``. Raise Transient when the connection or the server ends.
+        Return as soon as there are ``max_messages``, or at least ``max_bytes``. Otherwise return once the stream is
+        quiet for a few milliseconds, or after ``timeout_s``. Raise Transient when the connection or the server ends.
         """
         with self._lock, source_errors(self._doing):
             messages = self._receive(max_messages, max_bytes, time.monotonic() + timeout_s)
@@ -125,15 +128,15 @@ class ReplicationStream:
         return messages
 
     def acknowledge(self, lsn: Lsn) -> None:
-        """Let the slot go on to ``lsn``, exclusive of what commits at or after it; a lower one than before is ignored.
+        """Let the slot advance to ``lsn``. Commits at or after ``lsn`` are not included. Lower positions are ignored.
 
-        The server is told by the next `receive` or `keepalive`.
+        The next `receive` or `keepalive` sends it to the server.
         """
         with self._acknowledging:
             self._acknowledged = max(self._acknowledged, lsn)
 
     def keepalive(self) -> None:
-        """Report to the server if a report is due, and the stream is not in use by its reader."""
+        """Report to the server if a report is due, unless another thread is using the stream."""
         if self._lock.acquire(blocking=False):
             try:
                 with source_errors(self._doing):
@@ -143,15 +146,15 @@ class ReplicationStream:
                 self._lock.release()
 
     def close(self) -> None:
-        """Tell the last acknowledgement, end the stream and free the slot; not an error if closed already."""
+        """Send the last acknowledgement, end the stream and free the slot. Do nothing if the stream is closed."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
             try:
-                self._end_politely()
+                self._close_gracefully()
             except OperationalError:
-                _log.debug("%s: the connection was gone before it was closed", self._doing)
+                _log.debug("%s: the connection was lost before it was closed", self._doing)
             finally:
                 self._pg.finish()
 
@@ -181,7 +184,10 @@ class ReplicationStream:
         return messages
 
     def _drain(self, messages: list[bytes], max_messages: int, max_bytes: int) -> bool:
-        """Take what libpq and the socket hold; return False once both are dry, True if a limit is met first."""
+        """Read what libpq and the socket hold.
+
+        Return False once both are empty, and True if a limit is reached first.
+        """
         get = self._pg.get_copy_data
         append = messages.append
         left = max_messages - len(messages)
@@ -190,7 +196,7 @@ class ReplicationStream:
         while left > 0 and budget > 0:
             length, data = get(1)
             if length > 0:
-                self._silence.heard()
+                self._silence.reset()
                 self._asked_at = None
             if length > _KEEPALIVE_BYTES:
                 append(data.tobytes())
@@ -217,19 +223,20 @@ class ReplicationStream:
         if reply_requested:
             self._send_status(self._acknowledged)
             if self._acknowledged < wal_end:
-                # A server that shuts down waits until this reply's flush position is its last, or, if none is told,
-                # its write position is: so nothing is confirmed here, and the shutdown ends.
+                # A server that shuts down waits for this reply's flush position or, if that is 0, for its write
+                # position. So this reply confirms nothing, and lets the shutdown end.
                 self._send_status(Lsn(0))
 
     def _report(self, now: float) -> None:
-        since = now - self._told_at
-        if since >= self._status_interval_s or (self._acknowledged > self._told and since >= _ACK_DELAY_S):
+        since = now - self._reported_at
+        if since >= self._status_interval_s or (self._acknowledged > self._reported and since >= _ACK_DELAY_S):
             self._send_status(self._acknowledged)
 
     def _check_silence(self) -> None:
-        """Ask for a reply at half of the limit; raise OperationalError at the limit, unless the server is at work.
+        """Request a reply at half of the limit. Raise OperationalError at the limit, unless the server is at work.
 
-        A reader that was busy for longer than that has not asked yet, and an idle server says nothing unasked.
+        The request is needed because an idle server sends nothing on its own, and because a busy reader may not have
+        requested a reply for longer than the limit.
         """
         now = time.monotonic()
         if self._asked_at is None:
@@ -244,8 +251,8 @@ class ReplicationStream:
         write = max(self._server_wal_end, flush)
         self._pg.put_copy_data(struct.pack("!cQQQqB", b"r", write, flush, flush, clock_us, ask))
         self._pg.flush()
-        self._told = max(self._told, flush)
-        self._told_at = time.monotonic()
+        self._reported = max(self._reported, flush)
+        self._reported_at = time.monotonic()
 
     def _ended(self) -> LevadaError:
         result = next_result(self._pg, self._doing, self._silence)
@@ -253,14 +260,14 @@ class ReplicationStream:
             return result_error(self._doing, result)
         return Transient("source_stopping", f"{self._doing}: the server ended the stream")
 
-    def _end_politely(self) -> None:
-        """Let the walsender end by itself: its slot is free before it answers."""
+    def _close_gracefully(self) -> None:
+        """Let the walsender end by itself. It frees the slot before it answers."""
         self._send_status(self._acknowledged)
         self._pg.put_copy_end()
         deadline = time.monotonic() + _CLOSE_S
         over = False
         while time.monotonic() < deadline:
-            # Neither of the two waits: a peer that is silent must not keep the slot's reader.
+            # Neither call blocks: a silent peer must not keep the reader of the slot.
             self._pg.flush()
             if not over:
                 length, _ = self._pg.get_copy_data(1)
@@ -272,7 +279,7 @@ class ReplicationStream:
                 self._pg.consume_input()
 
     def _require_publication(self, publication: str) -> None:
-        # From version 18 on the server streams nothing, without an error, for a publication that is not there.
+        # Since version 18 the server streams nothing, without an error, for a publication that does not exist.
         query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
         if not execute_replication(self._pg, query, self._doing, self._silence).ntuples:
             raise source_error(self._doing, None, f'publication "{publication}" does not exist')
@@ -285,14 +292,14 @@ class ReplicationStream:
 
 
 def _keep_alive(stream: weakref.ref[ReplicationStream], closed: threading.Event, every_s: float) -> None:
-    """Report for a stream until it is closed. The thread does not keep a stream that nothing else refers to."""
+    """Report for a stream until it is closed. The thread ends when no other reference to the stream exists."""
     while not closed.wait(every_s):
         if (open_stream := stream()) is None:
             return
         try:
             open_stream.keepalive()
         except LevadaError as error:
-            # The reader meets the same error.
+            # The reader gets the same error.
             _log.debug("no report: %s", error)
             return
         del open_stream

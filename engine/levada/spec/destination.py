@@ -106,8 +106,8 @@ class Maintenance(Model):
     compact_every_seconds: StrictInt = setting(Change.RESTART, 600, ge=0, le=604800)
     """Seconds between two searches of a table for small files and deletes to compact. 0: no maintenance at all."""
     expire_snapshots_after_hours: StrictInt = setting(Change.RESTART, 120, ge=0, le=87600)
-    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files. 0:
-    snapshots never expire.
+    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files.
+    0: snapshots never expire.
     """
 
 

@@ -54,8 +54,10 @@ class VolumeClaim(Model):
 
 
 class Staging(Model):
-    """The storage of changes between the WAL and the destination. Without a uri or a volumeClaim, changes are staged on
-    scratch space, and the slot is acknowledged only after they are applied.
+    """The storage of changes between the WAL and the destination.
+
+    Without a uri or a volumeClaim, changes are staged on scratch space, and the slot is acknowledged only after they
+    are applied.
     """
 
     rules = (

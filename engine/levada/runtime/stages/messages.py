@@ -19,7 +19,7 @@ from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import CopyUnderWay
-    from levada.postgres.storage import StorageLook
+    from levada.postgres.storage import StorageSnapshot
     from levada.runtime.source.preparation import SourceTables
 
 
@@ -91,7 +91,7 @@ class TableFailed:
 class StorageSeen:
     """A look at the storage of the tables has ended. None: the source could not be asked."""
 
-    look: StorageLook | None
+    look: StorageSnapshot | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from levada.postgres.storage import look_at_storage
+from levada.postgres.storage import read_storage
 from levada.runtime.config_ref import LiveConfig
 from levada.runtime.stages.messages import Report, StorageSeen
 from levada.values import SnapshotId, TableId
@@ -58,7 +58,7 @@ class StorageLooks:
     def _run(self, tables: list[TableId]) -> None:  # in a pool
         try:
             with self._live.now.source.connect(application="rewrites") as connection:
-                self._inbox.put(StorageSeen(look_at_storage(connection, tables)))
+                self._inbox.put(StorageSeen(read_storage(connection, tables)))
         except Exception as error:
             _log.warning("looking for rewritten tables failed: %s", error)
             self._inbox.put(StorageSeen(None))

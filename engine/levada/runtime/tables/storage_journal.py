@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError, NeedsOperator
-from levada.postgres.storage import StorageLook
+from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import is_void
 from levada.schema.rewrites import RowsChanged, Witness, find_change
@@ -86,7 +86,7 @@ class StorageJournal:
         self._void = void
         self._held: dict[TableId, list[TableAltered]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
-        self._looks: list[StorageLook] = []
+        self._looks: list[StorageSnapshot] = []
         """The oldest one that was not judged yet, and the newest."""
         self.verified_lsn = Lsn(0)
         """Where the WAL was before the last look that was judged."""
@@ -125,7 +125,7 @@ class StorageJournal:
         elif not isinstance(record.phase, Init):
             self._judge_announcement(record, report)
 
-    def seen(self, look: StorageLook) -> None:
+    def seen(self, look: StorageSnapshot) -> None:
         """Take a look, to be judged by `judge`. One that waits stays, as what is staged may always trail the newest."""
         self._looks = [*self._looks[:1], look]
 
@@ -134,7 +134,7 @@ class StorageJournal:
         while self._looks and staged >= self._looks[0].end:
             self._judge_look(self._looks.pop(0), tables)
 
-    def _judge_look(self, look: StorageLook, tables: Iterable[TableRecord]) -> None:
+    def _judge_look(self, look: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
         self.verified_lsn = max(self.verified_lsn, look.start)
         for record in tables:
             storage, known = look.tables.get(record.id), self._baseline(record.id)

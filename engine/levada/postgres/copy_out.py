@@ -1,4 +1,4 @@
-"""COPY out of the server: payloads as they come, gathered in one buffer; what they mean is `levada.pgoutput`'s work."""
+"""COPY TO STDOUT: its payloads, collected in one buffer. `levada.pgoutput` decodes them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.silence import WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
-"""Larger ones cost more: they leave the processor's caches before they are decoded."""
+"""Size in bytes at which a slice ends. Larger slices leave the processor's caches before they are decoded."""
 
 
 def copy_out(conn: WatchedConnection, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
-    """Run a COPY TO STDOUT; yield slices: CopyData payloads one after another, and the size of each in bytes.
+    """Run a COPY TO STDOUT, and yield slices: concatenated CopyData payloads, and each payload's size in bytes.
 
-    A slice ends with the payload that brings it to 2 MiB; the last may have less. ``doing`` is for messages of errors.
-    One left before its end leaves the connection in the middle of the COPY. Raise Transient ``source_silent`` as
-    `levada.postgres.silence` says.
+    A slice ends with the payload that brings it to 2 MiB. The last slice may be smaller. ``doing`` describes the
+    operation in error messages. If the iterator is abandoned, the connection stays in the middle of the COPY. Raise
+    Transient ``source_silent`` as `levada.postgres.silence` describes.
     """
     pg, silence = conn.pgconn, conn.silence()
     with source_errors(doing):
@@ -40,7 +40,7 @@ def copy_out(conn: WatchedConnection, statement: bytes, doing: str) -> Iterator[
                 continue
             if size < 0:
                 break
-            # Into one buffer at once: objects of their own would cost more than all else here.
+            # Appended to one buffer immediately: an object for each payload would be the largest cost here.
             data += payload
             sizes.append(size)
             if len(data) >= _SLICE_BYTES:
