@@ -17,6 +17,7 @@ CLEAN = (
     "engine/levada/postgres",
     "engine/levada/runtime/report",
     "engine/levada/spec",
+    "engine/levada/stores",
 )
 """Folders and files whose English was revised. A new one is added here."""
 

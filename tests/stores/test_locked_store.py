@@ -29,19 +29,19 @@ def test_a_locked_table_of_the_store_is_named(
     store = PostgresStore(db.connection, "shop")
     store.next_epoch()
     store.update_table_replication_states({ORDERS: Init()})
-    assert store.trouble is None
+    assert store.last_error is None
     with db.connect() as other, other.transaction():
         other.execute("LOCK TABLE levada.table_phases")
         with caplog.at_level(logging.WARNING), pytest.raises(Transient) as raised:
             store.update_table_replication_states({ORDERS: Ready()})
         assert raised.value.code == "store_locked"
-        assert "keeping state of pipeline shop in schema levada at" in raised.value.message
+        assert "writing state of pipeline shop to schema levada at" in raised.value.message
         query = raised.value.hint.partition("find it: ")[2]
         with db.connect() as admin:
             assert other.info.backend_pid in {row[0] for row in admin.execute(query)}
-        assert isinstance(store.trouble, Transient)
+        assert isinstance(store.last_error, Transient)
         assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4), "another table is not locked"
-        assert store.trouble is None
+        assert store.last_error is None
     store.update_table_replication_states({ORDERS: Ready()})
     store.close()
 
@@ -55,7 +55,7 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
         with db.connect() as other, other.transaction():
             other.execute("LOCK TABLE levada.table_phases")
             write = pool.submit(store.update_table_replication_states, {ORDERS: Ready()})
-            while store.trouble is None:
+            while store.last_error is None:
                 assert not write.done()
         write.result()
     store.close()

@@ -228,7 +228,7 @@ class Pipeline:
         The tables are as of ``at``, when the supervisor told of them: it waits where its store does not answer. The
         stream and the slot are as of now, because what keeps the store from answering is often what ails them.
         """
-        told, capture = replace(self._progress, store_error=fatal_progress(self._store.trouble)), self._capture
+        told, capture = replace(self._progress, store_error=fatal_progress(self._store.last_error)), self._capture
         if capture is None:
             return told
         return replace(

@@ -1,7 +1,8 @@
-"""Where a pipeline's decisions live: phases, schema versions, epochs, progress.
+"""The stores of a pipeline's state: phases, schema versions, epochs, progress.
 
-What is *applied* is not decided here but by the destination's own commits. Implementations: memory, PostgreSQL,
-ConfigMaps. Each is a `Storage` (what is kept, and who may write) beneath one cache, `CachedStore`.
+The destination's own commits, not the store, determine what is *applied*. There are three implementations: memory,
+PostgreSQL and ConfigMaps. Each is a `Storage`, which persists the state and fences its writers, below one cache,
+`CachedStore`.
 """
 
 from levada.stores.cached import CachedStore

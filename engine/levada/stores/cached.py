@@ -1,5 +1,5 @@
-"""The one cache over every kind of storage."""
-# ruff: noqa: D102 - what each method promises is told by the interface
+"""The cache that all kinds of storage share."""
+# ruff: noqa: D102 - the interface documents each method
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Versions = Mapping[SnapshotId, ReplicatedTableSchema]
 
 
 class CachedStore(PipelineStore):
-    """A store that answers from memory and writes to a `Storage` first.
+    """A store that reads from memory, and writes to a `Storage` before it changes its cache.
 
-    Until `next_epoch` it has epoch 0, so that it may write only where no driver has ever taken the pipeline over.
+    Before `next_epoch` its epoch is 0, so it can write only if no driver has ever started an epoch.
     """
 
-    # A cached mapping is replaced by a write and never changed, so that readers need no lock and do not wait for
-    # storage; writers take turns, which keeps the cache in storage's order.
+    # A write replaces a cached mapping and never changes it. So readers need no lock and do not wait for storage.
+    # Writers take turns, which keeps the cache in storage's order.
 
     def __init__(self, pipeline: str, storage: Storage) -> None:
         self.pipeline = pipeline
@@ -42,8 +42,8 @@ class CachedStore(PipelineStore):
         self._progress: Mapping[str, Lsn] | None = None
 
     @property
-    def trouble(self) -> LevadaError | None:
-        return self._storage.trouble
+    def last_error(self) -> LevadaError | None:
+        return self._storage.last_error
 
     def next_epoch(self) -> int:
         with self._turn:
@@ -109,8 +109,8 @@ class CachedStore(PipelineStore):
             if phase is None:
                 raise NeedsOperator(
                     "no_previous_phase",
-                    f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one to step back to",
-                    hint="copy it again instead: change spec.resyncNonce of its TableSync",
+                    f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one",
+                    hint="copy the table again instead: change spec.resyncNonce of its TableSync",
                 )
             self._phases = {**self._phases, table: phase}
             return phase
@@ -248,7 +248,7 @@ class CachedStore(PipelineStore):
 
 
 def retained(versions: _Versions, retention: SnapshotId) -> _Versions:
-    """Return the newest version not above ``retention`` and all that are newer; all, if every one is above it."""
+    """Return the newest version not above ``retention`` and all newer ones. Return all if every version is above it."""
     oldest = max((v for v in versions if v <= retention), default=SnapshotId(0))
     return {version: schema for version, schema in versions.items() if version >= oldest}
 

@@ -1,20 +1,20 @@
-"""State in ConfigMaps beside the Pipeline: for sources that cannot be written to, and few tables.
+"""State in ConfigMaps in the Pipeline's namespace, for sources that cannot be written to, and for few tables.
 
-A *head* holds the epoch, the requests and the progress of workers that are no table's; eight *parts* hold the tables,
-each table whole in one of them by its OID. A change is a compare-and-set on resourceVersion of one ConfigMap, of the
-keys that changed alone.
+The *head* ConfigMap holds the epoch, the requests, and the progress of workers that do not belong to a table. Eight
+*part* ConfigMaps hold the tables. A table's OID determines its part. A write is a compare-and-set on the
+resourceVersion of one ConfigMap, and sends only changed keys.
 
-**The fence.** Every ConfigMap carries an epoch. `next_epoch` raises the head's, then every part's, and returns only
-when all have it. A write with an older epoch to a part therefore either comes before that part was raised, and then
-before the new driver has read anything: it is of the state that is taken over; or it comes after, and then its
-resourceVersion is no longer the one that it saw, so it reads again, sees the higher epoch, and is refused. A driver
-that dies between two parts has read nothing and written nothing; the next one raises all of them again.
+**Fencing.** Every ConfigMap has an epoch. `next_epoch` raises the head's epoch, then every part's, and returns when all
+are raised. A write with an older epoch to a part may come before the part's epoch is raised. The new driver has not
+read anything then, so the write belongs to the state that it takes over. If the write comes later, the resourceVersion
+does not match. The writer then reads again, finds the higher epoch, and is refused. A driver that dies between two
+parts has read and written nothing. The next one raises all of them again.
 
-**What spans ConfigMaps** (phases of several tables in one call, a table with its request, the whole pipeline) is not
-one step: a takeover in the middle leaves the first part of it done, as the end of the process there would. Each of
-these is a set of independent changes that may be done again.
+**Writes to several ConfigMaps** are not atomic: phases of several tables in one call, a table with its request, the
+whole pipeline. A takeover in between leaves the first part written, like the end of the process. Each such write is a
+set of independent changes that can be repeated.
 """
-# ruff: noqa: D102 - what each method promises is told by the interface
+# ruff: noqa: D102 - the interface documents each method
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 if TYPE_CHECKING:
-    from levada.stores.cluster import ConfigMaps, Version
+    from levada.stores.config_map_client import ConfigMaps, Version
 
 _log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 1_000_000
-"""What one ConfigMap is filled with at most; the API server refuses more than 1 MiB."""
+"""The largest size of a ConfigMap's content in bytes. The API server rejects more than 1 MiB."""
 ROOM_BYTES: Final = 100_000
-"""What of it is left to phases, so that a table that finds no more room can be parked."""
+"""The part of it in bytes that only phases may use, so that a table without room can still be parked."""
 
 _EPOCH: Final = "epoch"
 _OWNER: Final = "owner"
@@ -63,7 +63,7 @@ _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
 _FIRST_PATIENCE_S: Final = 3.0
 _PATIENCE_S: Final = 120.0
-"""How long an API server that has answered before is waited for: the time that its upgrade takes."""
+"""Seconds to wait for an API server that has answered before. This is about the duration of its upgrade."""
 
 _T = TypeVar("_T")
 _Data = dict[str, str]
@@ -71,13 +71,13 @@ _Table = dict[str, Any]
 
 
 class ConfigMapStorage(Storage):
-    """One pipeline's ConfigMaps. Raise NeedsOperator ``store_full`` before one has no more room."""
+    """One pipeline's ConfigMaps. Raise NeedsOperator ``store_full`` if a ConfigMap would become too large."""
 
     def __init__(self, maps: ConfigMaps, pipeline: str) -> None:
         self._maps = maps
         self._pipeline = pipeline
         self._head, *self._parts = state_names(pipeline)
-        # What a ConfigMap was when it was last seen: a change of just that is tried before reading anew.
+        # The content when last read. A write is first tried on it, without another read.
         self._seen: dict[str, Version] = {}
         self._reached = False
         self._closed = False
@@ -85,7 +85,7 @@ class ConfigMapStorage(Storage):
     # Requests
 
     def _ask(self, request: Callable[[], _T]) -> _T:
-        """Do a request, again while the API server is away."""
+        """Run a request, and repeat it while the API server is unavailable."""
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
         retrying = Retrying(
@@ -114,18 +114,19 @@ class ConfigMapStorage(Storage):
                     yield TableId(key.removeprefix(_TABLE)), json.loads(text)
 
     def _change(self, name: str, epoch: int | None, work: Callable[[_Data], _T], *, room: int = 0) -> _T:
-        """Do the work on what the ConfigMap holds and keep that, as one step; ``epoch`` None: whoever owns it.
+        """Apply ``work`` to a ConfigMap's content and write the result, as one step.
 
-        ``room`` is how many bytes are to be left. The work may be done several times, the last counts.
+        ``epoch`` None skips the check of the epoch. ``room`` is the number of bytes that must stay free. ``work`` may
+        run several times, and its last result counts.
         """
-        from levada.stores.cluster import Conflict
+        from levada.stores.config_map_client import Conflict
 
         sent: tuple[str, _T] | None = None
         for _ in range(_CONFLICTS):
             known = self._seen.pop(name, None)
             seen = known or self._read(name)
             if sent is not None and seen.data.get(_WRITE) == sent[0]:
-                return sent[1]  # The answer to the change was lost, not the change.
+                return sent[1]  # The write succeeded, but its response was lost.
             current = int(seen.data.get(_EPOCH, 0))
             if epoch is not None and current > epoch:
                 raise StaleEpoch(epoch, current)
@@ -134,7 +135,7 @@ class ConfigMapStorage(Storage):
             if data == seen.data:
                 if known is None:
                     return answer
-                continue  # Nothing would be compared: read, and see the epoch.
+                continue  # Without a write nothing would be compared, so read the current epoch.
             if epoch is not None:
                 data[_EPOCH] = str(epoch)
             data[_WRITE] = uuid.uuid4().hex
@@ -147,13 +148,13 @@ class ConfigMapStorage(Storage):
                 time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
         raise Transient(
             "store_contended",
-            f"ConfigMap {self._maps.namespace}/{name} was changed by others {_CONFLICTS} times in a row",
+            f"ConfigMap {self._maps.namespace}/{name} was changed by other writers {_CONFLICTS} times in a row",
         )
 
     def _send(self, name: str, seen: Version, data: _Data) -> Version:
         if seen.number:
             return self._maps.patch(name, seen, data)
-        # In a cluster the operator has made it; a driver there may not.
+        # In a cluster the operator has created it. The driver may not create ConfigMaps there.
         return self._maps.create(name, data, {"levada.dev/pipeline": self._pipeline, "levada.dev/role": "state"})
 
     def _refuse_overflow(self, name: str, before: Mapping[str, str], after: Mapping[str, str], room: int) -> None:
@@ -161,9 +162,9 @@ class ConfigMapStorage(Storage):
         if size > MAX_BYTES - room and size > _size(before):
             raise NeedsOperator(
                 "store_full",
-                f"pipeline {self._pipeline}: its state outgrows ConfigMap {self._maps.namespace}/{name}: {size} bytes,"
-                f" and there is room for {MAX_BYTES - room}",
-                hint="replicate fewer tables (spec.tables), or make a new Pipeline with spec.store.postgres",
+                f"pipeline {self._pipeline}: its state does not fit into ConfigMap {self._maps.namespace}/{name}:"
+                f" {size} bytes, with room for {MAX_BYTES - room}",
+                hint="replicate fewer tables (spec.tables), or create a new Pipeline with spec.store.postgres",
             )
 
     def _part(self, table: TableId) -> str:
@@ -172,7 +173,7 @@ class ConfigMapStorage(Storage):
     def _change_tables(
         self, epoch: int, tables: Iterable[TableId], work: Callable[[TableId, _Table], _T], *, room: int = 0
     ) -> list[_T]:
-        """Do the work on each table's state, all that are in one ConfigMap in one step."""
+        """Apply ``work`` to each table's state. All tables of one ConfigMap are written in one step."""
         answers: list[_T] = []
         for name, group in itertools.groupby(sorted(tables, key=self._part), self._part):
             answers += self._change(name, epoch, partial(_each, list(group), work), room=room)
@@ -218,14 +219,14 @@ class ConfigMapStorage(Storage):
         self._change(self._head, None, lambda data: _edit(data, _ACTIONS, lambda actions: actions.update(asked)))
 
     def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
-        # Kept over the attempts: the first may have been done before its answer was lost.
+        # Kept across attempts: the first write may have succeeded although its response was lost.
         taken: dict[str, str] = {}
 
         def take(actions: dict[str, Any]) -> None:
             taken.update(actions)
             actions.clear()
 
-        self._seen.pop(self._head, None)  # A request of another process does not show in what was seen.
+        self._seen.pop(self._head, None)  # The last read may not have a request of another process.
         self._change(self._head, epoch, lambda data: _edit(data, _ACTIONS, take))
         return {TableId(table): TableAction(action) for table, action in taken.items()}
 
@@ -305,8 +306,8 @@ class ConfigMapStorage(Storage):
         return {t: TableControls(*state["controls"]) for t, state in self._read_tables() if "controls" in state}
 
     def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
-        told = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
-        self._change_tables(epoch, [table], lambda _, state: state.update(controls=told), room=ROOM_BYTES)
+        stored = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
+        self._change_tables(epoch, [table], lambda _, state: state.update(controls=stored), room=ROOM_BYTES)
 
     # Fingerprints
 
@@ -336,7 +337,7 @@ class ConfigMapStorage(Storage):
         def put(_: TableId, state: _Table) -> None:
             state.pop("order", None)
             if order is not None:
-                state["order"] = _told(order)
+                state["order"] = _order_json(order)
 
         self._change_tables(epoch, [table], put, room=ROOM_BYTES)
 
@@ -344,7 +345,7 @@ class ConfigMapStorage(Storage):
         def change(_: TableId, state: _Table) -> bool:
             if _order(state) not in (expected, now):
                 return False
-            state["order"] = _told(now)
+            state["order"] = _order_json(now)
             return True
 
         return self._change_tables(epoch, [table], change)[0]
@@ -376,16 +377,16 @@ class ConfigMapStorage(Storage):
 
 
 class ConfigMapStore(CachedStore):
-    """A store in ConfigMaps of the cluster of this pod, else of $KUBECONFIG.
+    """A store in ConfigMaps in the cluster of this pod, or else of $KUBECONFIG.
 
-    In a pod they are in its own namespace, else in ``namespace``, else in the kubeconfig's. Raise NeedsOperator
-    ``no_cluster`` if there is none, ``kubernetes_missing`` without the package's extra ``kubernetes``.
+    In a pod the namespace is the pod's. Elsewhere it is ``namespace``, or else the kubeconfig's. Raise NeedsOperator
+    ``no_cluster`` if there is no cluster, and ``kubernetes_missing`` without the package's extra ``kubernetes``.
     """
 
     def __init__(self, pipeline: str, namespace: str = "") -> None:
         try:
-            # Imported here: it takes a second, and other stores do not need it.
-            from levada.stores.cluster import ConfigMaps
+            # Imported here because the import takes a second, and other stores do not need it.
+            from levada.stores.config_map_client import ConfigMaps
         except ModuleNotFoundError as error:
             raise NeedsOperator(
                 "kubernetes_missing",
@@ -400,7 +401,7 @@ def _each(tables: list[TableId], work: Callable[[TableId, _Table], _T], data: _D
 
 
 def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
-    """Do the work on the JSON object under a key; one that is left empty goes."""
+    """Apply ``work`` to the JSON object under a key. An empty object is removed."""
     content: dict[str, Any] = json.loads(data.get(key, "{}"))
     answer = work(content)
     if content:
@@ -425,7 +426,7 @@ def _order(state: _Table) -> CopyOrder | None:
     return CopyOrder(*state["order"]) if "order" in state else None
 
 
-def _told(order: CopyOrder) -> list[Any]:
+def _order_json(order: CopyOrder) -> list[Any]:
     return [order.token, order.epoch, order.worker, order.answer]
 
 

@@ -1,8 +1,8 @@
-"""What a store promises.
+"""The interface of a store.
 
-Every method may be called from several threads at once. Reads are answered from a cache that ``load_*`` fills once at
-start; writes go to storage first, then to the cache. From ``next_epoch`` on, every write carries that epoch: if storage
-holds a higher one the write is refused with `StaleEpoch` and changes nothing.
+Every method is thread-safe. Reads are answered from a cache that the ``load_*`` methods fill at the start. Writes go to
+storage first, then to the cache. After ``next_epoch`` every write carries that epoch. If storage has a higher epoch,
+the write raises `StaleEpoch` and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 @dataclass(frozen=True, slots=True)
 class TableControls:
-    """What was acted on of what a user says of a table: the nonces, and ``made_as``, the settings of its newest copy.
+    """The handled requests of one table: the nonces, and the settings of its newest copy in ``made_as``.
 
-    ``made_as`` is the engine's own text; empty before the first copy.
+    ``made_as`` is text in the engine's own format, empty before the first copy.
     """
 
     retry_nonce: int = 0
@@ -32,10 +32,10 @@ class TableControls:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """A copy of a table that the driver of ``epoch`` leaves to a process of its own.
+    """A copy of a table that the driver of ``epoch`` delegates to another process.
 
-    ``token`` tells one attempt from another, ``worker`` the process that has taken it, empty for none yet; ``answer``
-    is that process's word, the engine's own text.
+    ``token`` identifies the attempt. ``worker`` is the process that has accepted the order, empty before that.
+    ``answer`` is that process's result, as text in the engine's own format.
     """
 
     token: str
@@ -46,9 +46,10 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """The Pipeline that owns the stored state, None if it was released, and the slot and publication it goes with.
+    """The owner of the stored state, None if it was released, and the state's slot and publication.
 
-    ``former`` has the full names of former owners, each once. Their tables in a lake are the present owner's.
+    ``former`` has the full names of former owners, without duplicates. Their tables in a lake belong to the present
+    owner.
     """
 
     owner: PipelineOwner | None
@@ -57,11 +58,11 @@ class OwnerRecord:
     former: tuple[str, ...] = ()
 
     def handed_over(self, owner: PipelineOwner, slot: str, publication: str) -> OwnerRecord:
-        """Return the record of the next owner, which may be the present one."""
+        """Return the record with another owner. ``owner`` may be the present one."""
         return OwnerRecord(owner, slot, publication, tuple(name for name in self._names() if name != owner.name))
 
     def released(self) -> OwnerRecord:
-        """Return the record without an owner. Its name is a former one's then."""
+        """Return the record without an owner. The present owner becomes a former one."""
         return OwnerRecord(None, self.slot, self.publication, self._names())
 
     def _names(self) -> tuple[str, ...]:
@@ -74,23 +75,23 @@ class SchemaStore(ABC):
 
     @abstractmethod
     def get_table_schema(self, table: TableId, snapshot_id: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the newest version not above ``snapshot_id``."""
+        """Return the newest version not above ``snapshot_id``, or None."""
 
     @abstractmethod
     def get_table_schemas(self) -> tuple[ReplicatedTableSchema, ...]:
-        """Return every version of every table, by table and version."""
+        """Return every version of every table, ordered by table and version."""
 
     @abstractmethod
     def load_table_schemas(self) -> int:
-        """Fill the cache from storage; return how many versions there are."""
+        """Fill the cache from storage. Return the number of versions."""
 
     @abstractmethod
     def store_table_schema(self, schema: ReplicatedTableSchema) -> None:
-        """Keep a version; the same table and snapshot id again replaces it."""
+        """Store a version. It replaces a version with the same table and snapshot id."""
 
     @abstractmethod
     def prune_table_schemas(self, retentions: Mapping[TableId, SnapshotId]) -> int:
-        """Remove versions older than the newest one not above each table's retention; return how many."""
+        """Remove each table's versions older than the newest one not above its retention. Return the number removed."""
 
 
 class StateStore(ABC):
@@ -106,142 +107,149 @@ class StateStore(ABC):
 
     @abstractmethod
     def load_table_replication_states(self) -> int:
-        """Fill the cache from storage; return how many tables there are."""
+        """Fill the cache from storage. Return the number of tables."""
 
     @abstractmethod
     def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
-        """Make these the current phases, in one write; the former ones become history.
+        """Set the current phases in one write. The former ones become history.
 
-        Phases that are not persisted (SyncWait, Catchup) change the cache alone.
+        Phases that are not persisted (SyncWait, Catchup) change only the cache.
         """
 
     @abstractmethod
     def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
-        """Step one phase back through the stored history and return it.
+        """Return to the previous phase of the stored history.
 
-        Raise NeedsOperator ``no_previous_phase`` at its beginning.
+        Raise NeedsOperator ``no_previous_phase`` if there is none.
         """
 
     @abstractmethod
     def get_replication_progress(self, worker: str) -> Lsn | None:
-        """Return how far the worker has come."""
+        """Return the worker's progress, or None."""
 
     @abstractmethod
     def upsert_replication_progress(self, worker: str, lsn: Lsn) -> Lsn:
-        """Move the worker's progress forwards, never backwards; return what it is now."""
+        """Raise the worker's progress to ``lsn``, and return the result. A lower ``lsn`` changes nothing."""
 
     @abstractmethod
     def delete_replication_progress(self, worker: str) -> None:
-        """Forget the worker; not an error if there is none."""
+        """Delete the worker's progress, if there is any."""
 
     @abstractmethod
     def get_table_controls(self, table: TableId) -> TableControls | None:
-        """Return what was acted on for the table; None if it was never seen."""
+        """Return the table's handled requests, or None for a new table."""
 
     @abstractmethod
     def store_table_controls(self, table: TableId, controls: TableControls) -> None:
-        """Keep what was acted on for the table."""
+        """Store the table's handled requests."""
 
     @abstractmethod
     def load_table_controls(self) -> int:
-        """Fill the cache from storage; return how many tables there are."""
+        """Fill the cache from storage. Return the number of tables."""
 
     @abstractmethod
     def get_fingerprint(self, subject: str) -> str | None:
-        """Return the fingerprint of the subject, None if there is none.
+        """Return the fingerprint of the subject, or None.
 
-        A fingerprint is the engine's own text about something outside that it depends on, as it was when it was last
-        verified. The subject of a table is its worker (`table_worker`).
+        A fingerprint is text in the engine's own format. It describes the last verified state of something external
+        that the subject depends on. The subject of a table is its worker (`table_worker`).
         """
 
     @abstractmethod
     def store_fingerprint(self, subject: str, fingerprint: str) -> None:
-        """Keep the fingerprint in place of an earlier one."""
+        """Store the fingerprint. It replaces an earlier one."""
 
     @abstractmethod
     def delete_fingerprint(self, subject: str) -> None:
-        """Forget the fingerprint; not an error if there is none."""
+        """Delete the fingerprint, if there is any."""
 
     @abstractmethod
     def load_fingerprints(self) -> int:
-        """Fill the cache from storage; return how many subjects there are."""
+        """Fill the cache from storage. Return the number of subjects."""
 
 
 class TableLifecycleStore(ABC):
-    """What is forgotten when."""
+    """The removal of state at the transitions of a table."""
 
     @abstractmethod
     def clear_table_copy_state(self, table: TableId) -> None:
-        """Forget the table's schema versions, progress and fingerprint, before a copy.
+        """Delete the table's schema versions, progress and fingerprint, before a copy.
 
         Its phases, controls and order are kept.
         """
 
     @abstractmethod
     def delete_table_pipeline_state(self, table: TableId) -> None:
-        """After the table left the publication: forget all of it."""
+        """Delete the whole state of a table that left the publication."""
 
 
 class TableAction(StrEnum):
-    """What a person may ask of a table, whether a driver is running or not."""
+    """A user's request for a table, with or without a running driver."""
 
     RETRY = "Retry"
-    """Bring an errored table back to the phase before the error; keep its data."""
+    """Return an errored table to the phase before the error. Its data is kept."""
     RESYNC = "Resync"
     """Copy the table again."""
 
 
 class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
-    """All that one pipeline keeps."""
+    """The whole state of one pipeline."""
 
     @property
-    def trouble(self) -> LevadaError | None:
-        """The error of the last attempt, while a call is tried again. From any thread, without waiting."""
+    def last_error(self) -> LevadaError | None:
+        """The error of the last attempt while a call is being retried, else None. Thread-safe, without waiting."""
         return None
 
     @abstractmethod
     def request_table_action(self, table: TableId, action: TableAction) -> None:
-        """Leave a request for the pipeline's driver, from whichever process: carries no epoch, is never refused.
+        """Store a request for the pipeline's driver, from any process. It carries no epoch and is never refused.
 
-        A later request for the same table replaces one that was not taken yet.
+        It replaces an earlier request for the same table that was not taken yet.
         """
 
     @abstractmethod
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
-        """Return the requests and remove them, in one step; reads storage, not the cache."""
+        """Return the requests and remove them, in one step. Read storage, not the cache."""
 
     @abstractmethod
     def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
-        """Keep the order in place of an earlier one; None: take it back."""
+        """Store the order in place of an earlier one. None removes the order."""
 
     @abstractmethod
     def get_copy_order(self, table: TableId) -> CopyOrder | None:
-        """Return the table's order; reads storage, not the cache."""
+        """Return the table's order, or None. Read storage, not the cache."""
 
     @abstractmethod
     def change_copy_order(self, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
-        """Put ``now`` in the place of ``expected``, in one step; False, and no change, if another is there, or none."""
+        """Replace the order ``expected`` by ``now`` in one step.
+
+        Return False, and change nothing, if there is another one.
+        """
 
     @abstractmethod
     def get_owner_record(self) -> OwnerRecord | None:
-        """Return the record of the owner. Read storage, not the cache."""
+        """Return the owner's record, or None. Read storage, not the cache."""
 
     @abstractmethod
     def change_owner_record(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        """Put ``now`` in the place of ``expected``, in one step. Return False, and change nothing, if another is there.
+        """Replace the record ``expected`` by ``now`` in one step.
 
-        The owner in ``now`` is this process's: `next_epoch` is refused from then on if storage has another one.
+        Return False, and change nothing, if there is another one.
+
+        The owner in ``now`` is this process's owner. From then on `next_epoch` is refused if storage has another one.
         """
 
     @abstractmethod
     def join(self, epoch: int) -> None:
-        """Write with the epoch of the driver that this process works for, until another takes the pipeline over."""
+        """Write with the epoch of the driver that this process works for, until another driver takes over."""
 
     @abstractmethod
     def next_epoch(self) -> int:
-        """Raise the pipeline's epoch by one, atomically, and return it. Older ones are refused from then on.
+        """Raise the pipeline's epoch by one, atomically, and return it.
 
-        Raise NeedsOperator ``not_the_owner`` if this process has claimed the pipeline, and storage has another owner.
+        Writes of older epochs are refused from then on.
+
+        Raise NeedsOperator ``not_the_owner`` if this process has claimed the pipeline and storage has another owner.
         """
 
     @abstractmethod
@@ -254,8 +262,8 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
 
     @abstractmethod
     def delete_pipeline_state(self) -> None:
-        """Forget all that is kept of this pipeline but its epoch and owner. Not an error if there is nothing."""
+        """Delete the pipeline's state except for its epoch and owner. Do nothing if there is none."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the store holds; not an error if closed already."""
+        """Release the store's resources. Do nothing if it is closed."""

@@ -1,5 +1,5 @@
-"""State that lives as long as the process: for tests, for trials, and for pipelines that may copy everything again."""
-# ruff: noqa: D102 - what each method promises is told by the interface
+"""State in the memory of the process, for tests and trials. After a restart every table is copied again."""
+# ruff: noqa: D102 - the interface documents each method
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Kept:
 
 
 class MemoryStorage(Storage):
-    """A pipeline's state in this process; stores that are given the same one share it."""
+    """A pipeline's state in this process. Stores with the same instance share the state."""
 
     def __init__(self) -> None:
         self._kept = _Kept()
@@ -178,15 +178,15 @@ class MemoryStorage(Storage):
         with self._write(epoch) as kept:
             for part in (kept.histories, kept.schemas, kept.progress, kept.fingerprints):
                 part.clear()
-            for said in (kept.controls, kept.orders, kept.actions):
-                said.clear()
+            for requests in (kept.controls, kept.orders, kept.actions):
+                requests.clear()
 
     def close(self) -> None:
-        """Keep everything: another store may be opened over this."""
+        """Do nothing: another store may use this storage later."""
 
 
 class MemoryStore(CachedStore):
-    """A store without a disk; ``storage`` is another store's, to begin where it left off."""
+    """A store in memory. With another store's ``storage`` it starts from that store's state."""
 
     def __init__(self, pipeline: str = "", storage: MemoryStorage | None = None) -> None:
         self.storage = storage or MemoryStorage()

@@ -1,7 +1,7 @@
-"""The tables of `PostgresStore`, as versioned steps that are never edited once released.
+"""The tables of `PostgresStore`, as versioned migrations that are never edited after their release.
 
-The ledger is a table beside them. Steps are applied under an advisory lock, so that drivers that start together do not
-meet; a schema that a newer Levada has migrated is refused.
+A table of the same schema records the applied migrations. They are applied under an advisory lock, so that drivers that
+start simultaneously do not conflict. A schema that a newer Levada has migrated is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         created_at timestamptz not null default now()
     );
 
-    -- A chain per table: the current row, the one that was current before it, and so on.
+    -- A chain per table: the current row, the previous current row, and so on.
     create table table_phases (
         id bigint generated always as identity primary key,
         pipeline text not null references pipelines,
         table_id oid not null,
-        -- json, not jsonb: an error's reason may hold characters that jsonb refuses.
+        -- json, not jsonb: an error's reason may contain characters that jsonb rejects.
         phase json not null,
         previous_id bigint references table_phases on delete set null,
         is_current boolean not null default true,
@@ -113,29 +113,29 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         add column former_names text[] not null default '{}';
     """,
     """
-    -- Nothing ever read it: a destination names its tables itself.
+    -- Never read: a destination names its tables itself.
     drop table destination_tables;
     """,
 )
 
 TABLES: Final = ("store_migrations", *re.findall(r"create table (\w+)", "".join(MIGRATIONS)))
-"""The names of all tables that the steps create or drop."""
+"""The names of all tables that the migrations create or drop."""
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def migrate(connection: _Connection, schema: str) -> None:
-    """Create the schema's tables, or bring them to this version, and put the schema on the connection's search path.
+    """Create or migrate the schema's tables, and put the schema on the connection's search path.
 
-    A schema that is up to date is only read. Raise NeedsOperator ``store_newer`` if a newer Levada has migrated it, and
-    ``store_schema_foreign`` if another role may own what is in it.
+    A current schema is only read. Raise NeedsOperator ``store_newer`` if a newer Levada has migrated it, and
+    ``store_schema_foreign`` if another role may own objects in it.
     """
     if store_version(connection, schema) == len(MIGRATIONS):
         _search(connection, schema)
         return
     with connection.transaction():
         courtesy_lock(connection, f"levada store {schema}")
-        # CREATE SCHEMA IF NOT EXISTS asks for a privilege on the database even where the schema exists.
+        # CREATE SCHEMA IF NOT EXISTS requires a privilege on the database even if the schema exists.
         if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         _search(connection, schema)
@@ -151,12 +151,12 @@ def migrate(connection: _Connection, schema: str) -> None:
 
 
 def store_version(connection: _Connection, schema: str) -> int:
-    """Return the number of steps that were applied to the schema, 0 if it has no store.
+    """Return the number of migrations that were applied to the schema, 0 if it has no store.
 
-    Raise NeedsOperator ``store_newer`` if there are more than this release knows, and ``store_schema_foreign`` if
-    another role may own what is in the schema.
+    Raise NeedsOperator ``store_newer`` if that is more than this release has, and ``store_schema_foreign`` if another
+    role may own objects in the schema.
     """
-    # First: to read a view of another role runs its functions.
+    # First, because reading another role's view runs its functions.
     if not require_own_schema(connection, schema, TABLES):
         return 0
     ledger = connection.execute(
@@ -169,7 +169,7 @@ def store_version(connection: _Connection, schema: str) -> int:
     if version > len(MIGRATIONS):
         raise NeedsOperator(
             "store_newer",
-            f"schema {schema!r} was migrated to version {version}, this Levada knows version {len(MIGRATIONS)}",
+            f"schema {schema!r} was migrated to version {version}, but this Levada has version {len(MIGRATIONS)}",
             hint="run the Levada release that migrated it, or a later one",
         )
     return int(version)

@@ -1,4 +1,4 @@
-"""The phases of a table, as values; which may follow which is told in `levada.runtime.tables.phases`."""
+"""The phases of a table, as values. `levada.runtime.tables.phases` defines the transitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.values import Lsn
 
 
 class RetryPolicy(StrEnum):
-    """Who brings an errored table back."""
+    """The way in which an errored table is retried."""
 
     NO_RETRY = "NoRetry"
     MANUAL_RETRY = "ManualRetry"
@@ -20,7 +20,7 @@ class RetryPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Discovered in the publication, waits for a copy slot."""
+    """Discovered in the publication. The table waits for its copy."""
 
     name: ClassVar[str] = "Init"
     persisted: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class DataSync:
-    """Being copied; a restart copies it again."""
+    """Being copied. After a restart the copy starts again."""
 
     name: ClassVar[str] = "DataSync"
     persisted: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class DataSync:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCopy:
-    """The copy at ``lsn`` (S) is committed at the destination; nothing after it is applied yet."""
+    """The copy at ``lsn`` (S) is committed at the destination. No change after it is applied yet."""
 
     lsn: Lsn
     name: ClassVar[str] = "FinishedCopy"
@@ -45,7 +45,7 @@ class FinishedCopy:
 
 @dataclass(frozen=True, slots=True)
 class SyncWait:
-    """Waits until capture has staged past ``lsn`` (S)."""
+    """Waiting until capture has staged past ``lsn`` (S)."""
 
     lsn: Lsn
     name: ClassVar[str] = "SyncWait"
@@ -80,7 +80,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """Parked; its segments are kept and the other tables go on."""
+    """Parked. The table's segments are kept, and other tables continue."""
 
     code: str
     reason: str
@@ -96,7 +96,7 @@ TableReplicationPhase = Init | DataSync | FinishedCopy | SyncWait | Catchup | Sy
 
 
 def phase_to_json(phase: TableReplicationPhase) -> dict[str, Any]:
-    """Return plain values for JSON."""
+    """Return the phase as plain values for JSON."""
     match phase:
         case FinishedCopy(lsn) | SyncWait(lsn) | Catchup(lsn) | SyncDone(lsn):
             return {"phase": phase.name, "lsn": str(lsn)}
@@ -114,7 +114,7 @@ def phase_to_json(phase: TableReplicationPhase) -> dict[str, Any]:
 
 
 def phase_from_json(data: dict[str, Any]) -> TableReplicationPhase:
-    """Read what `phase_to_json` returned; raise ValueError for a phase that is not known."""
+    """Parse the result of `phase_to_json`. Raise ValueError for an unknown phase."""
     name = data["phase"]
     for plain in (Init, DataSync, Ready):
         if plain.name == name:

@@ -1,5 +1,5 @@
-"""State in a PostgreSQL schema of its own, usually in the source's database, where it is backed up with the data."""
-# ruff: noqa: D102 - what each method promises is told by the interface
+"""State in a PostgreSQL schema, usually in the source database, whose backups then include it."""
+# ruff: noqa: D102 - the interface documents each method
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 3.0
 _FIRST_PATIENCE_S: Final = 2.0
 _PATIENCE_S: Final = 120.0
-"""How long a server that has answered before is waited for: the time that its restart, or a new password, takes."""
+"""Seconds to wait for a server that has answered before. It is about the duration of a restart or a password change."""
 
 _LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
@@ -43,11 +43,11 @@ _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class PostgresStorage(Storage):
-    """One pipeline's rows in a schema's tables, over one connection that is made anew when it is lost.
+    """One pipeline's rows in a schema's tables, over one connection that is opened again when it is lost.
 
-    A statement whose connection was lost is run again, so each method has the same effect when done twice. Raise the
-    last Transient after two seconds, or after two minutes if the server has answered before; NeedsOperator for what no
-    attempt mends.
+    A statement whose connection was lost runs again, so each method has the same effect if it runs twice. Raise the
+    last Transient after two seconds, or after two minutes if the server has answered before. Raise NeedsOperator for
+    errors that a retry cannot resolve.
     """
 
     def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
@@ -61,36 +61,36 @@ class PostgresStorage(Storage):
     # Connections
 
     def _run(self, work: Callable[[_Connection], _T]) -> _T:
-        """Run the work in a transaction, again if the connection is lost on the way."""
+        """Run ``work`` in a transaction, again if the connection is lost meanwhile."""
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
         retrying = Retrying(
             stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
-            retry=retry_if_exception(self._may_mend),
+            retry=retry_if_exception(self._is_retryable),
             reraise=True,
         )
         done: _T = retrying(self._attempt, work)
         return done
 
     def _attempt(self, work: Callable[[_Connection], _T]) -> _T:
-        doing = f"keeping state of pipeline {self._pipeline} in schema {self._schema} at {self._source.where}"
+        doing = f"writing state of pipeline {self._pipeline} to schema {self._schema} at {self._source.where}"
         try:
             with _store_errors(doing, self._schema):
                 connection = self._connected()
                 with connection.transaction():
                     done = work(connection)
-            self.trouble = None
+            self.last_error = None
             return done
         except LevadaError as error:
-            if self._may_mend(error):
-                self.trouble = error
+            if self._is_retryable(error):
+                self.last_error = error
                 _log.warning("%s", error.message)
                 self._disconnect()
             raise
 
-    def _may_mend(self, error: BaseException) -> bool:
-        # Each login reads the password anew.
+    def _is_retryable(self, error: BaseException) -> bool:
+        # Each login reads the password again.
         login = self._reached and isinstance(error, NeedsOperator) and error.code in LOGIN_FAILURES
         return not self._closed and (login or isinstance(error, Transient))
 
@@ -128,7 +128,7 @@ class PostgresStorage(Storage):
 
     def _write(self, epoch: int, work: Callable[[_Connection], _T]) -> _T:
         def fenced(connection: _Connection) -> _T:
-            # The row's lock keeps next_epoch of another driver waiting until this write is committed.
+            # The row's lock makes another driver's next_epoch wait until this write is committed.
             current = _one(
                 connection, "SELECT epoch FROM pipelines WHERE name = %s FOR NO KEY UPDATE", [self._pipeline]
             )
@@ -188,7 +188,7 @@ class PostgresStorage(Storage):
         )
 
     def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
-        # Kept over the attempts: the first may have been committed before its connection was lost.
+        # Kept across attempts: the first may have been committed before its connection was lost.
         taken: dict[TableId, TableAction] = {}
 
         def take(c: _Connection) -> None:
@@ -247,7 +247,7 @@ class PostgresStorage(Storage):
                 "SELECT id, previous_id FROM table_phases WHERE pipeline = %s AND table_id = %s AND is_current",
                 of_table,
             ).fetchone()
-            # A second run finds another current row if the first was committed before its connection was lost.
+            # A second run finds another current row if the first run was committed before its connection was lost.
             if chain is not None and popped in (None, chain[0]):
                 current, previous = chain
                 if previous is None:
@@ -386,7 +386,7 @@ class PostgresStorage(Storage):
 
     def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
         def change(c: _Connection) -> bool:
-            # The lock on the pipeline's row keeps others from changing it in between.
+            # The lock on the pipeline's row excludes other writers in between.
             if self._order(c, table) not in (expected, now):
                 return False
             c.execute(
@@ -429,7 +429,7 @@ class PostgresStorage(Storage):
 
 
 class PostgresStore(CachedStore):
-    """A store in a schema of a PostgreSQL database; several pipelines may share the schema."""
+    """A store in a schema of a PostgreSQL database. Several pipelines may share the schema."""
 
     def __init__(self, connection: PostgresConnection, pipeline: str, schema: str = "levada") -> None:
         super().__init__(pipeline, PostgresStorage(connection, pipeline, schema))
@@ -454,7 +454,7 @@ def _phase_text(phase: TableReplicationPhase) -> str:
 
 @contextmanager
 def _store_errors(doing: str, schema: str) -> Iterator[None]:
-    """Turn psycopg's errors within into Levada's, with hints that are about a store."""
+    """Raise psycopg's errors from the block as Levada's, with hints about a store."""
     try:
         with source_errors(doing):
             yield
@@ -466,7 +466,7 @@ def _store_errors(doing: str, schema: str) -> Iterator[None]:
             "SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) JOIN pg_class c ON c.oid = relation"
             f" WHERE granted AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = {name})"
         )
-        hint = f"another session holds a lock on a table of the store; find it: {holders}"
+        hint = f"another session holds a lock on a table of the store, find it: {holders}"
         raise Transient("store_locked", error.message, hint=hint) from error
     except NeedsOperator as error:
         match error.code:

@@ -1,4 +1,4 @@
-"""The check of a PostgreSQL store before a start: it may be used, or created, and what it holds. Changes nothing."""
+"""The check of a PostgreSQL store before a start: its privileges and its content. It changes nothing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
 
 @dataclass(frozen=True, slots=True)
 class FoundStore:
-    """The store as it is. ``current``: it can be opened without a change. ``has_copies``: of tables of the pipeline."""
+    """The state of an existing or missing store.
+
+    ``current`` is True if it can be opened without a migration. ``has_copies`` is True if a table of the pipeline was
+    copied.
+    """
 
     current: bool
     has_copies: bool
 
 
 def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> FoundStore:
-    """Return what the store holds.
+    """Return the state of the store.
 
-    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use the schema nor create it,
-    ``store_schema_foreign`` if another role may own what is in it, and ``store_newer`` if a later release of Levada has
+    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use nor create the schema,
+    ``store_schema_foreign`` if another role may own objects in it, and ``store_newer`` if a newer release of Levada has
     migrated it.
     """
     with connection.connect(application="check") as conn, source_errors(f"checking the store in schema {schema}"):
@@ -46,21 +50,21 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
         role, database, exists, may_create, may_use, may_write = row
         if not exists and not may_create:
             raise _refused(
-                f"role {role} may not create the store's schema {schema} in database {database}",
+                f"role {role} has no privilege to create the store's schema {schema} in database {database}",
                 "GRANT CREATE ON DATABASE {} TO {}",
                 database,
                 role,
             )
         if exists and not may_use:
             raise _refused(
-                f"role {role} may not use the store's schema {schema}",
+                f"role {role} has no privilege to use the store's schema {schema}",
                 "GRANT USAGE, CREATE ON SCHEMA {} TO {}",
                 schema,
                 role,
             )
         if exists and not may_write:
             raise _refused(
-                f"role {role} may not write the tables of the store's schema {schema}",
+                f"role {role} has no privilege to write the tables of the store's schema {schema}",
                 "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {} TO {}",
                 schema,
                 role,
@@ -70,7 +74,7 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
 
 
 def postgres_store_exists(connection: PostgresConnection, schema: str) -> bool:
-    """Return True if the schema has a store. Unlike opening one, this makes none."""
+    """Return True if the schema has a store. Unlike opening a store, this creates none."""
     with connection.connect(application="status") as conn, source_errors(f"looking for the store in schema {schema}"):
         return store_version(conn, schema) > 0
 

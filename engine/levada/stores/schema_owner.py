@@ -1,7 +1,7 @@
-"""The rule on who may own a PostgreSQL store's schema and its tables.
+"""The check that a PostgreSQL store's schema and tables have a trusted owner.
 
-A role without rights may create a schema before Levada does. Triggers on tables of its own would run with Levada's
-rights, and the state would be in another role's hands.
+Any role may create the schema before Levada does. Triggers on that role's tables would run with Levada's privileges,
+and the role would control the state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator
 
-# A superuser and the owner of the database can change everything in it anyway. A member of a role is not taken for that
-# role: until PostgreSQL 15 every role may make others its members.
+# A superuser and the database's owner can change everything in it anyway. Membership in a role does not count: until
+# PostgreSQL 15, every role can grant its own membership to other roles.
 _SCHEMA: Final = """
 SELECT current_user::text, n.nspowner::regrole::text,
     n.nspowner = current_user::regrole OR r.rolsuper OR d.datdba = n.nspowner OR r.rolname = 'pg_database_owner',
@@ -24,7 +24,7 @@ FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner, pg_database d
 WHERE n.nspname = %s AND d.datname = current_database()
 """
 
-# Where not every role may create, the owner of the schema has chosen the roles that may.
+# If not every role may create tables, the schema's owner has chosen the roles that may.
 _TABLES: Final = """
 SELECT c.relname, c.relowner::regrole::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = ANY (%s) AND NOT has_schema_privilege(c.relowner, n.oid, 'CREATE')
@@ -36,7 +36,7 @@ def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables:
     """Return True if the schema exists, and False if it does not.
 
     ``tables`` are the names of the store's tables. Raise NeedsOperator ``store_schema_foreign`` if the schema or one of
-    them belongs to a role without the right to create it, or if every role may create tables in the schema.
+    the tables belongs to a role without the privilege to create it, or if every role may create tables in the schema.
     """
     row = connection.execute(_SCHEMA, [schema]).fetchone()
     if row is None:
@@ -44,7 +44,7 @@ def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables:
     role, owner, trusted, anyone_creates = row
     name = sql.Identifier(schema)
     if not trusted:
-        # The server has quoted the names of roles.
+        # The server returns the roles' names quoted.
         adopt = sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(name, sql.SQL(role)).as_string(None)
         raise _foreign(f"schema {schema} of the store belongs to role {owner}", f"if {owner} is trusted: {adopt}")
     if anyone_creates:
@@ -52,7 +52,7 @@ def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables:
         raise _foreign(f"every role may create tables in schema {schema} of the store", revoke)
     if (table := connection.execute(_TABLES, [schema, list(tables)]).fetchone()) is not None:
         drop = sql.SQL("DROP TABLE {}").format(sql.Identifier(schema, table[0])).as_string(None)
-        message = f"{table[0]} in schema {schema} of the store belongs to role {table[1]}, which may not create there"
+        message = f"{table[0]} in schema {schema} of the store belongs to role {table[1]}, which cannot create it there"
         raise _foreign(message, f"if nothing needs it: {drop}")
     return True
 

@@ -1,4 +1,4 @@
-"""The owners of the slots of a database, as the stores in it have them: PostgreSQL keeps no comment on a slot."""
+"""The owners of a database's slots, according to its stores. PostgreSQL has no comments on slots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.slots import database_slots, parse_slot_name
 from levada.values import PipelineOwner
 
-# Another role's table is not read: its row-level policies would run with the rights of this role.
+# Other roles' tables are not read: their row-level policies would run with this role's privileges.
 _STORES: Final = """
 SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = 'pipelines' AND c.relkind = 'r' AND NOT c.relrowsecurity
@@ -27,13 +27,13 @@ ORDER BY 1
 
 @source_errors("looking for the owner of the slot")
 def slot_owners(conn: psycopg.Connection[Any], slot: str) -> tuple[PipelineOwner, ...]:
-    """Return the Pipelines whose state, in any store of this database that the role may read, goes with the slot."""
+    """Return the Pipelines whose state belongs to the slot, in any store of this database that the role may read."""
     return tuple(owner for name, owner in _claims(conn) if name == slot)
 
 
 @source_errors("looking for other pipelines of the database")
 def slots_of_others(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
-    """Return the other slots of this database that belong to pipelines, by their names or as a store has it."""
+    """Return the other slots of this database that belong to pipelines, according to their names or to a store."""
     claimed = {name for name, _ in _claims(conn)}
     others = database_slots(conn) - {slot}
     return frozenset(n for n in others if n in claimed or ((p := parse_slot_name(n)) is not None and p[1] is None))

@@ -1,4 +1,4 @@
-"""What a store needs of the place where it keeps things: few verbs, each fenced by an epoch."""
+"""The interface of a store's persistence: few operations, each fenced by an epoch."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 HISTORY: Final = 16
-"""How many phases of a table are kept, the current one included; older ones are forgotten."""
+"""The number of stored phases of a table, including the current one. Older ones are deleted."""
 
 
 def table_worker(table: TableId) -> str:
-    """Name the worker whose progress belongs to one table, and is forgotten with it."""
+    """Return the name of the worker whose progress belongs to a table, and is deleted with the table."""
     return f"table_{int(table)}"
 
 
 def resync_worker(table: TableId) -> str:
-    """Name the worker whose progress tells that a table is being copied again beside itself, since which LSN."""
+    """Return the name of the worker whose progress is the LSN at which the table's shadow copy was started."""
     return f"resync_{int(table)}"
 
 
 def require_owner(record: OwnerRecord | None, mine: PipelineOwner | None) -> None:
-    """Raise NeedsOperator ``not_the_owner`` if the record has an owner that is not this process's, if it has one."""
+    """Raise NeedsOperator ``not_the_owner`` if the record has another owner than this process."""
     theirs = None if record is None else record.owner
     if mine is not None and theirs is not None and theirs.uid != mine.uid:
         raise not_the_owner("the state in the store", theirs, mine)
 
 
 class Storage(ABC):
-    """One pipeline's part of a place that keeps state.
+    """One pipeline's part of a place that stores state.
 
-    Every write but a request takes the writer's epoch. If a higher one is kept, it raises `StaleEpoch` and has changed
-    nothing; the check and the change are one. A store calls one method at a time; several stores, in several processes,
-    may share the place.
+    Every write except a request takes the writer's epoch. If a higher one is stored, the write raises `StaleEpoch` and
+    changes nothing. The check and the change are atomic. A store calls one method at a time. Several stores in several
+    processes may share the place.
     """
 
-    trouble: LevadaError | None = None
-    """The error of the last attempt, while a call is tried again."""
+    last_error: LevadaError | None = None
+    """The error of the last attempt while a call is being retried, else None."""
 
     @abstractmethod
     def next_epoch(self, owner: PipelineOwner | None = None) -> int:
-        """Raise the kept epoch by one, atomically, and return it.
+        """Raise the stored epoch by one, atomically, and return it.
 
         Call `require_owner` in the same step.
         """
@@ -58,15 +58,15 @@ class Storage(ABC):
 
     @abstractmethod
     def load_owner(self) -> OwnerRecord | None:
-        """Return the record of the owner."""
+        """Return the owner's record, or None."""
 
     @abstractmethod
     def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        """Do what `PipelineStore.change_owner_record` says. Return True if it was done already."""
+        """Implement `PipelineStore.change_owner_record`. Return True if the change was made before."""
 
     @abstractmethod
     def put_action(self, table: TableId, action: TableAction) -> None:
-        """Leave a request, in place of an earlier one for the table; carries no epoch."""
+        """Store a request in place of an earlier one for the table. It carries no epoch."""
 
     @abstractmethod
     def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
@@ -78,11 +78,11 @@ class Storage(ABC):
 
     @abstractmethod
     def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
-        """Make these the current phases and the former ones history; a phase that is current already adds none."""
+        """Set the current phases, and make the former ones history. A phase that is current already adds no history."""
 
     @abstractmethod
     def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
-        """Drop the current phase and return the one before it; None, and no change, if there is none."""
+        """Remove the current phase and return the previous one. Return None, and change nothing, if there is none."""
 
     @abstractmethod
     def load_schemas(self) -> list[ReplicatedTableSchema]:
@@ -90,11 +90,11 @@ class Storage(ABC):
 
     @abstractmethod
     def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
-        """Keep a version, in place of the one with the same table and snapshot id if there is one."""
+        """Store a version, in place of one with the same table and snapshot id."""
 
     @abstractmethod
     def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
-        """Do what `SchemaStore.prune_table_schemas` says."""
+        """Implement `SchemaStore.prune_table_schemas`."""
 
     @abstractmethod
     def load_progress(self) -> dict[str, Lsn]:
@@ -102,19 +102,19 @@ class Storage(ABC):
 
     @abstractmethod
     def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
-        """Keep the higher of this and what is kept, and return it."""
+        """Store the higher of ``lsn`` and the stored progress, and return it."""
 
     @abstractmethod
     def delete_progress(self, epoch: int, worker: str) -> None:
-        """Forget the worker."""
+        """Delete the worker's progress."""
 
     @abstractmethod
     def load_controls(self) -> dict[TableId, TableControls]:
-        """Return what was acted on for every table."""
+        """Return every table's handled requests."""
 
     @abstractmethod
     def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
-        """Keep what was acted on for a table."""
+        """Store a table's handled requests."""
 
     @abstractmethod
     def load_fingerprints(self) -> dict[str, str]:
@@ -122,32 +122,32 @@ class Storage(ABC):
 
     @abstractmethod
     def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
-        """Keep a subject's fingerprint."""
+        """Store a subject's fingerprint."""
 
     @abstractmethod
     def delete_fingerprint(self, epoch: int, subject: str) -> None:
-        """Forget a subject's fingerprint."""
+        """Delete a subject's fingerprint."""
 
     @abstractmethod
     def load_order(self, table: TableId) -> CopyOrder | None:
-        """Return the table's order for a copy."""
+        """Return the table's copy order, or None."""
 
     @abstractmethod
     def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
-        """Keep a table's order in place of an earlier one; None: forget it."""
+        """Store a table's order in place of an earlier one. None removes the order."""
 
     @abstractmethod
     def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
-        """Do what `PipelineStore.change_copy_order` says; true if it was done already."""
+        """Implement `PipelineStore.change_copy_order`. Return True if the change was made before."""
 
     @abstractmethod
     def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        """Forget a table: unless they are to be kept, its phases, requests, controls and order as well."""
+        """Delete a table's state. With ``keep_phases``, keep its phases, requests, controls and order."""
 
     @abstractmethod
     def delete_all(self, epoch: int) -> None:
-        """Forget everything but the epoch and the owner."""
+        """Delete everything except the epoch and the owner."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; not an error if closed already."""
+        """Release the resources. Do nothing if it is closed."""

@@ -17,8 +17,8 @@ from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec import state_names
 from levada.stores import PipelineStore
-from levada.stores.cluster import Version
 from levada.stores.config_map import MAX_BYTES, ConfigMapStore
+from levada.stores.config_map_client import Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
 from levada.values import Lsn, TableId
 

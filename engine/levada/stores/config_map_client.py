@@ -1,4 +1,4 @@
-"""The ConfigMaps of one namespace, through the API server: read whole, changed by compare-and-set."""
+"""The ConfigMaps of one namespace, accessed through the API server: consistent reads and compare-and-set writes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ _T = TypeVar("_T")
 
 
 class Version(NamedTuple):
-    """What a ConfigMap held when it was last seen. ``number`` empty: there was none."""
+    """The content of a ConfigMap when it was last read.
+
+    ``number`` is its resourceVersion, empty if it did not exist.
+    """
 
     number: str
     data: Mapping[str, str]
 
 
-class Conflict(Exception):  # noqa: N818 - no error: the compare-and-set is tried again
-    """The ConfigMap is no longer what it was when it was last seen."""
+class Conflict(Exception):  # noqa: N818 - not an error: the compare-and-set is repeated
+    """The ConfigMap has changed since it was last read."""
 
 
 class ConfigMaps:
     """The ConfigMaps of a namespace, in the cluster of this pod or of $KUBECONFIG.
 
-    Each method raises Transient ``store_unreachable`` where the API server does not answer, NeedsOperator where it
-    refuses.
+    Each method raises Transient ``store_unreachable`` if the API server does not answer, and NeedsOperator if it
+    rejects the request.
     """
 
     def __init__(self, namespace: str = "") -> None:
         try:
-            # As the client has them.
+            # The client's functions have no annotations.
             config.load_incluster_config()  # type: ignore[no-untyped-call]
             namespace = _OWN_NAMESPACE.read_text().strip()
         except config.ConfigException:
@@ -50,7 +53,7 @@ class ConfigMaps:
         self._api = client.CoreV1Api()
 
     def read(self, name: str) -> Version:
-        """Return what the ConfigMap holds now, by a consistent read."""
+        """Return the ConfigMap's current content by a consistent read."""
         try:
             read = self._api.read_namespaced_config_map
             return _version(self._ask(name, lambda: read(name, self.namespace, **_asked)))
@@ -58,7 +61,10 @@ class ConfigMaps:
             return Version("", {})
 
     def patch(self, name: str, seen: Version, data: Mapping[str, str]) -> Version:
-        """Make it hold ``data`` if it is as it was seen; what did not change is not sent. Raise Conflict otherwise."""
+        """Replace the ConfigMap's content by ``data``, sending only the difference.
+
+        Raise Conflict if it is not as ``seen``.
+        """
         changes = {key: data.get(key) for key in seen.data.keys() | data.keys() if data.get(key) != seen.data.get(key)}
         body: Any = {"metadata": {"resourceVersion": seen.number}, "data": changes}
         try:
@@ -68,7 +74,7 @@ class ConfigMaps:
             raise Conflict from None
 
     def create(self, name: str, data: Mapping[str, str], labels: Mapping[str, str]) -> Version:
-        """Make it; raise Conflict if it is there."""
+        """Create the ConfigMap. Raise Conflict if it exists."""
         body: Any = {"metadata": {"name": name, "labels": dict(labels)}, "data": dict(data)}
         try:
             create = self._api.create_namespaced_config_map
@@ -76,7 +82,7 @@ class ConfigMaps:
         except _Missing:
             raise NeedsOperator(
                 "store_refused",
-                f"there is no namespace {self.namespace} to keep ConfigMap {name} in",
+                f"namespace {self.namespace} for ConfigMap {name} does not exist",
                 hint=f"kubectl create namespace {self.namespace}",
             ) from None
 
@@ -89,8 +95,8 @@ class ConfigMaps:
         try:
             return request()
         except ApiException as error:
-            said = str(error.body or error.reason or "")
-            raise _failure(int(error.status or 0), said, self.namespace, name) from None
+            text = str(error.body or error.reason or "")
+            raise _failure(int(error.status or 0), text, self.namespace, name) from None
         except urllib3.exceptions.HTTPError as error:
             raise Transient(
                 "store_unreachable", f"{where}: no answer from the API server: {type(error).__name__}"
@@ -111,7 +117,7 @@ def _load_kubeconfig(namespace: str) -> str:
     except config.ConfigException as error:
         raise NeedsOperator(
             "no_cluster",
-            f"spec.store.configMap needs a cluster, and neither this pod nor a kubeconfig names one: {error}",
+            f"spec.store.configMap needs a cluster, but there is none in this pod or a kubeconfig: {error}",
             hint="set KUBECONFIG, or use spec.store.postgres",
         ) from None
     return namespace or context["context"].get("namespace") or "default"
@@ -131,15 +137,15 @@ def _failure(status: int, text: str, namespace: str, name: str) -> Exception:
     if status in (401, 403):
         return NeedsOperator(
             "store_privilege_missing",
-            f"{where}: the API server refused it ({status}): {_said(text)}",
+            f"{where}: the API server refused the request ({status}): {_message(text)}",
             hint=f"kubectl -n {namespace} auth can-i patch configmaps/{name}",
         )
     if status in _BUSY or not 400 <= status < 500:
-        return Transient("store_unreachable", f"{where}: the API server answered {status}: {_said(text)}")
-    return NeedsOperator("store_refused", f"{where}: the API server refused it ({status}): {_said(text)}")
+        return Transient("store_unreachable", f"{where}: the API server answered {status}: {_message(text)}")
+    return NeedsOperator("store_refused", f"{where}: the API server refused the request ({status}): {_message(text)}")
 
 
-def _said(text: str) -> str:
+def _message(text: str) -> str:
     try:
         return str(json.loads(text)["message"])[:500]
     except (ValueError, KeyError, TypeError):
