@@ -1,7 +1,7 @@
 """Levada: Postgres tables, kept up to date in a lakehouse.
 
-The names below are the library's interface; each is imported when it is first used, so that a Spark task that needs a
-decoder does not import a supervisor.
+The names below are the library's interface. Each is imported when it is first used, so that a Spark task that only
+decodes rows does not import the rest of the engine.
 """
 
 from __future__ import annotations

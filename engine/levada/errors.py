@@ -1,28 +1,28 @@
-"""Errors, sorted by who can mend them; the type *is* the retry policy.
+"""Errors, grouped by who can resolve them. An error's type is its retry policy.
 
 ::
 
     LevadaError
     ├── Transient           retried with back-off: connections, timeouts, restarts, a slot still in use
-    ├── NeedsOperator       retried when somebody says so: bad data, a missing privilege, an unsupported change
-    │   ├── InvalidManifest the manifest cannot be read
-    │   ├── DecodeError     bytes that are not what PostgreSQL's protocol says
+    ├── NeedsOperator       parked until a manual retry: bad data, a missing privilege, an unsupported change
+    │   ├── InvalidManifest the manifest is invalid
+    │   ├── DecodeError     bytes that violate PostgreSQL's protocol
     │   ├── SlotLost        the slot no longer has the changes that the tables need
-    │   ├── DestinationChanged  the destination's table is not as Levada left it
-    │   └── Unrepresentable a value without a place in the destination's type
-    └── Permanent           never retried: the process must end
+    │   ├── DestinationChanged  the destination's table was changed by another writer
+    │   └── Unrepresentable a value that the destination's type cannot hold
+    └── Permanent           never retried: the process exits
         └── StaleEpoch      a newer driver owns this pipeline
 
-Every error has a stable ``code`` (lower_snake_case, listed in docs/errors.md), says what is wrong and where, and has a
-``hint``: the exact SQL, kubectl or levada line that mends it, where there is one. No error text holds a secret or a
-row's values.
+Every error has a stable ``code`` (lower_snake_case, listed in docs/errors.md) and a message that describes the problem
+and its place. Its ``hint`` is the complete SQL, kubectl or levada command that resolves it, if there is one. No error
+contains a secret or a row's values.
 """
 
 from __future__ import annotations
 
 
 class LevadaError(Exception):
-    """The root of every error that Levada raises on purpose."""
+    """The base class of every error that Levada raises deliberately."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class LevadaError(Exception):
         return f"{self.message} [{self.code}]" + (f"\n  hint: {self.hint}" if self.hint else "")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark tasks raise these in worker processes; the keyword-only hint needs help to be pickled.
+        # Spark tasks raise these errors in worker processes. Pickle alone cannot pass the keyword-only hint.
         return (_rebuild, (type(self), self.code, self.message, self.hint))
 
 
@@ -44,45 +44,45 @@ def _rebuild(kind: type[LevadaError], code: str, message: str, hint: str) -> Lev
     return error
 
 
-class Transient(LevadaError):  # noqa: N818 - named for the policy that it is
-    """Mends itself: retried after a growing delay."""
+class Transient(LevadaError):  # noqa: N818 - named after its retry policy
+    """An error that another attempt may resolve. It is retried with back-off."""
 
 
-class NeedsOperator(LevadaError):  # noqa: N818 - named for the policy that it is
-    """Mended by a person: parked until a retry is asked for."""
+class NeedsOperator(LevadaError):  # noqa: N818 - named after its retry policy
+    """An error that a person must resolve. The table or pipeline is parked until a manual retry."""
 
 
-class Permanent(LevadaError):  # noqa: N818 - named for the policy that it is
-    """Mended by nothing in this process: it ends."""
+class Permanent(LevadaError):  # noqa: N818 - named after its retry policy
+    """An error that nothing in this process can resolve. The process exits."""
 
 
 class InvalidManifest(NeedsOperator):
-    """A manifest that cannot be read; the message names each field by its path."""
+    """A manifest that is invalid. The message names each invalid field by its path."""
 
 
 class DecodeError(NeedsOperator):
-    """Input that breaks PostgreSQL's protocol; the message names the LSN where it is known."""
+    """Input that violates PostgreSQL's protocol. The message names the LSN if it is known."""
 
 
 class SlotLost(NeedsOperator):
-    """The replication slot is missing or invalidated while tables depend on it."""
+    """A replication slot that is missing or invalidated while tables depend on it."""
 
 
 class DestinationChanged(NeedsOperator):
-    """The destination's table is no longer as Levada left it: another writer changed it, or a part of it is gone."""
+    """A destination's table that another writer changed, or a part of which is missing."""
 
 
 class Unrepresentable(NeedsOperator):
-    """A value without a place in the destination's type, under the policy ``Error``."""
+    """A value that the destination's type cannot hold, under the policy ``Error``."""
 
 
 class StaleEpoch(Permanent):
-    """A driver with a higher epoch has taken the pipeline over."""
+    """A driver with a higher epoch has taken over the pipeline."""
 
     def __init__(self, mine: int, current: int) -> None:
         super().__init__(
             "stale_epoch",
             f"this process has epoch {mine}, but epoch {current} owns the pipeline",
-            hint="another driver was started for this pipeline; stop one of the two",
+            hint="another driver was started for this pipeline: stop one of the two",
         )
         self.current = current

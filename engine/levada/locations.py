@@ -69,7 +69,7 @@ def _encoded(c: str) -> str:
 
 
 def _split(location: str) -> tuple[str, str]:
-    """Return the kind of storage with its authority, and the path there; a plain path is a file's."""
+    """Return the kind of storage with its authority, and the path there. A plain path is a file's."""
     scheme, colon, rest = location.partition(":")
     if not colon or "/" in scheme:
         return "file", location

@@ -1,6 +1,6 @@
-"""Small values that every layer speaks: positions, names, marks.
+"""Small value types that all layers share: positions, names, watermarks.
 
-Nothing here knows of a connection, a file or a configuration.
+Nothing in this module depends on connections, files or configuration.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
-    """A position in the write-ahead log, in bytes since its beginning; prints as ``0/16B3748``."""
+    """A position in the write-ahead log, in bytes since its beginning. It prints as ``0/16B3748``."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read PostgreSQL's ``pg_lsn`` text; raise ValueError for anything else."""
+        """Parse PostgreSQL's ``pg_lsn`` text. Raise ValueError for anything else."""
         match = _LSN.fullmatch(text)
         if match is None:
             raise ValueError(f"not an LSN: {text!r}")
@@ -29,7 +29,7 @@ class Lsn(int):
 
     @property
     def hex(self) -> str:
-        """Sixteen hexadecimal digits, so that names sort as positions do."""
+        """The position as sixteen hexadecimal digits. Such names sort in the order of positions."""
         return f"{int(self):016x}"
 
     def __str__(self) -> str:
@@ -43,17 +43,17 @@ class Lsn(int):
 
 
 class SnapshotId(Lsn):
-    """The version of a table's schema: the LSN from which it holds; 0/0 is the copy's version."""
+    """The version of a table's schema: the LSN from which it is valid. 0/0 is the version of a copy."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A committed transaction of the source, which recognises its history.
+    """A committed transaction of the source, as evidence of the source's history.
 
-    Two histories of one server may have the same LSNs. They do not have the same transaction at the same LSN.
-    ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+    Two histories of one server may share LSNs. They do not share the same transaction at the same LSN. ``commit_ts_us``
+    is in microseconds since 1970-01-01 UTC.
     """
 
     commit_lsn: Lsn
@@ -64,12 +64,12 @@ class Witness:
         return f"transaction {self.xid} at {self.commit_lsn}"
 
     def to_json(self) -> list[Any]:
-        """Return the transaction for a JSON document."""
+        """Return the transaction as plain values for JSON."""
         return [str(self.commit_lsn), self.xid, self.commit_ts_us]
 
     @classmethod
     def from_json(cls, raw: list[Any] | None) -> Self | None:
-        """Read what `to_json` returned; None for none."""
+        """Parse the result of `to_json`. Return None for None."""
         return None if raw is None else cls(Lsn.parse(raw[0]), int(raw[1]), int(raw[2]))
 
 
@@ -88,17 +88,17 @@ _NAME_PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 
 @dataclass(frozen=True, slots=True, order=True)
 class QualifiedTable:
-    """A table's schema and name, unquoted; prints as ``schema.name``."""
+    """A table's schema and name, unquoted. It prints as ``schema.name``."""
 
     schema: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``schema.name``; a name without a dot is in ``public``.
+        """Parse ``schema.name``. A name without a dot is in schema ``public``.
 
-        A part with a dot, a space or a quote in it is written in double quotes, as in SQL. Without quotes, all after
-        the first dot is the name.
+        A part that contains a dot, a space or a quote is written in double quotes, as in SQL. Without quotes,
+        everything after the first dot is the name.
         """
         parts = [m[1].replace('""', '"') if m[1] is not None else m[2] for m in _NAME_PART.finditer(text)]
         if '"' in text and len(parts) <= 2 and _quoted(parts, text):
@@ -108,7 +108,7 @@ class QualifiedTable:
 
     @property
     def argument(self) -> str:
-        """The table as an argument of the command line: what `parse` reads, quoted for a shell."""
+        """The table as an argument of the command line, in the form that `parse` reads, quoted for a shell."""
         return shlex.quote(".".join(_argument_part(part) for part in (self.schema, self.name)))
 
     def __str__(self) -> str:
@@ -116,7 +116,10 @@ class QualifiedTable:
 
 
 def resync_command(table: QualifiedTable) -> str:
-    """Return the command that copies a table again. A command line that shows it puts its manifest for MANIFEST."""
+    """Return the command that resyncs a table.
+
+    The command line replaces MANIFEST by its manifest before it shows the command.
+    """
     return f"levada resync MANIFEST {table.argument}"
 
 
@@ -148,15 +151,15 @@ def _quoted(parts: list[str], text: str) -> bool:
 
 
 LOCAL_OWNER: Final = "local-"
-"""The beginning of an owner's UID that an engine outside of Kubernetes has generated."""
+"""The prefix of an owner's UID that an engine outside of Kubernetes generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOwner:
-    """The identity of one Pipeline, which tells it from another one of the same name.
+    """The identity of one Pipeline, which distinguishes it from another one of the same name.
 
-    ``uid`` is the object's UID in Kubernetes, else a generated one. ``name`` has the namespace in front, if there is
-    one.
+    ``uid`` is the object's UID in Kubernetes, or else a generated one. ``name`` has the namespace as a prefix, if there
+    is one.
     """
 
     uid: str
@@ -173,9 +176,9 @@ class PipelineOwner:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a destination commit carries: every transaction with a commit LSN below ``lsn`` is in it.
+    """The marker in a destination commit: it contains every transaction with a commit LSN below ``lsn``.
 
-    ``epoch`` numbers the incarnation of the pipeline's driver that wrote it.
+    ``epoch`` is the epoch of the driver that wrote it.
     """
 
     pipeline: str
@@ -184,27 +187,27 @@ class Watermark:
 
 
 class Durability(Enum):
-    """How far a destination answers for a write."""
+    """The extent of a destination's guarantee for a write."""
 
     DURABLE = "durable"
     """This write and every earlier one accepted for the table survive a crash."""
     ACCEPTED = "accepted"
-    """The destination owns the write; a later DURABLE covers it."""
+    """The destination has taken the write over. A later DURABLE covers it."""
 
 
 class OnUnrepresentable(StrEnum):
-    """What becomes of a value that has no place in the destination's type (an infinite date, a NaN numeric)."""
+    """The treatment of a value that the destination's type cannot hold, such as an infinite date or a NaN numeric."""
 
     ERROR = "Error"
-    """The table is parked with an error that names the column; nothing is lost."""
+    """The table is parked with an error that names the column. Nothing is lost."""
     NULL = "Null"
-    """The value becomes NULL, and is counted."""
+    """The value becomes NULL and is counted."""
     TEXT = "Text"
-    """Columns whose type has such values are kept as PostgreSQL's text, all of them."""
+    """Columns whose type has such values are stored as PostgreSQL's text, with all their values."""
 
 
 class TableMode(StrEnum):
-    """What a destination's table holds."""
+    """The content of a destination's table."""
 
     UPSERT = "Upsert"
     """The last state of each row."""
@@ -213,10 +216,10 @@ class TableMode(StrEnum):
 
 
 class OnSchemaChange(StrEnum):
-    """What becomes of a change of a source table's columns."""
+    """The reaction to a change of a source table's columns."""
 
     PROPAGATE = "Propagate"
     FAIL = "Fail"
-    """The table is parked with an error that names the change."""
+    """The table is parked with an error that describes the change."""
     IGNORE = "Ignore"
-    """The destination keeps its columns: new ones are left out, dropped ones become NULL."""
+    """The destination's columns stay. New columns are left out, and dropped ones become NULL."""

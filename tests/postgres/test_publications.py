@@ -186,7 +186,7 @@ def test_limits_of_the_stream_are_noted(tables: Database) -> None:
         "does not publish update",
         "does not publish truncate",
         "public.a is streamed where (id > 3)",
-        "public.b is streamed with a list",
+        "public.b is streamed with a column list",
     ):
         assert part in notes
     assert "insert\n" not in notes

@@ -1,4 +1,4 @@
-"""What a machine needs before a pipeline runs on it: a Java, Spark's jars with checksums, an embedded PostgreSQL.
+"""The prerequisites of a pipeline on this machine: Java, Spark's jars with checksums, an embedded PostgreSQL.
 
-Nothing here knows of pipelines.
+This package does not depend on pipelines.
 """

@@ -1,4 +1,4 @@
-"""``python -m levada.local``: prepare this machine for Spark, and print what it has."""
+"""``python -m levada.local``: install Java and Spark's jars into the cache, and print their paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.local.java import ensure_java
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Run the command and return its exit code."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         java = ensure_java()

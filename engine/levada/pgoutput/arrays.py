@@ -1,6 +1,6 @@
-"""Columns of PostgreSQL's array literals to Arrow lists, whole columns at once (PostgreSQL docs, "Arrays").
+"""PostgreSQL's array literals, decoded to Arrow lists by the column (PostgreSQL manual, "Arrays").
 
-One dimension that begins at 1 is a list; any other array has no place in one and is refused.
+One-dimensional arrays with lower bound 1 become lists. A list cannot hold any other array, so it is unrepresentable.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ElementDecoder = Callable[[Values, ColumnType], Decoded]
 
 
 def decode_array(values: Values, column: ColumnType, decode: ElementDecoder) -> Decoded:
-    """Read a column of array literals, their elements by ``decode``; raise `RowError` for what is no array.
+    """Decode a column of array literals, and their elements by ``decode``. Raise `RowError` for an invalid literal.
 
-    A row is refused as a whole, also if only one element has no place in the element's type.
+    A row is unrepresentable as a whole if a single element is.
     """
     assert column.element is not None
     first = values.first_bytes()
@@ -63,7 +63,9 @@ def _marked(size: int, at: Ints) -> Bools:
 
 
 def _elements(values: Values) -> tuple[Values, Ints]:
-    """Find the elements, in a buffer of their own without quotes' escapes; and how many each row has."""
+    """Return the elements as values in their own buffer, without quotes and escapes, and the number of elements per
+    row.
+    """
     rows = np.arange(len(values)) if values.valid is None else np.flatnonzero(values.valid)
     counts = np.zeros(len(values), np.int64)
     if not len(rows):
@@ -76,7 +78,7 @@ def _elements(values: Values) -> tuple[Values, Ints]:
     bounds = (data == _COMMA) & ~inside
     bounds[first] = bounds[last] = True
     at = np.flatnonzero(bounds)
-    # An element lies between two bounds, but not between the end of one literal and the beginning of the next.
+    # An element lies between two bounds, except between the end of one literal and the start of the next.
     of_one = ~_marked(len(data), last)[at[:-1]]
     left, right = at[:-1][of_one] + 1, at[1:][of_one]
     row = np.searchsorted(last, left)
@@ -91,10 +93,10 @@ def _elements(values: Values) -> tuple[Values, Ints]:
 
 
 def _literals(values: Values, rows: Ints) -> tuple[Bytes, Ints, Ints]:
-    """Return the literals one after another, and where each one's first and last byte is."""
+    """Return the concatenated literals, and the positions of each literal's first and last byte."""
     length = values.length[rows]
     if not length.all():
-        raise RowError(int(rows[length.argmin()]), "a value that is no array")
+        raise RowError(int(rows[length.argmin()]), "an invalid array")
     end = np.cumsum(length)
     text = cut(Values(values.buffer, values.start[rows], length), pa.binary())
     data: Bytes = np.frombuffer(text.buffers()[2], np.uint8, count=int(end[-1]))
@@ -102,12 +104,12 @@ def _literals(values: Values, rows: Ints) -> tuple[Bytes, Ints, Ints]:
 
 
 def _escapes(data: Bytes) -> tuple[Bools, Bools]:
-    """Tell which bytes have a backslash before them that escapes them, and which are such a backslash."""
+    """Return masks of the bytes that are escaped by a backslash, and of the backslashes that escape."""
     backslash = data == _BACKSLASH
     if not backslash.any():
         return backslash, backslash
     index = np.arange(len(data))
-    # In a run of backslashes the first, third… escape the one that follows.
+    # In a run of backslashes, the first, third and so on escape the following one.
     run_start = np.maximum.accumulate(np.where(backslash, -1, index)) + 1
     escaping = backslash & ((index - run_start) % 2 == 0)
     escaped = np.zeros_like(escaping)
@@ -118,16 +120,16 @@ def _escapes(data: Bytes) -> tuple[Bools, Bools]:
 def _check_braces(data: Bytes, first: Ints, last: Ints, inside: Bools, rows: Ints) -> None:
     good = (last > first) & (data[first] == _OPEN) & (data[last] == _CLOSE) & ~inside[last]
     if not good.all():
-        raise RowError(int(rows[good.argmin()]), "a value that is no array")
+        raise RowError(int(rows[good.argmin()]), "an invalid array")
 
 
 def _check_elements(data: Bytes, left: Ints, right: Ints, quotes: Bools, quoted: Bools, rows: Ints) -> None:
-    """Refuse an element that is empty but not quoted, or that has a quote elsewhere than at both of its ends."""
+    """Raise `RowError` for an unquoted empty element, and for a quote anywhere except at both ends of an element."""
     size = right - left
     seen = np.concatenate(([0], np.cumsum(quotes)))
     good = (size > quoted) & (seen[right] - seen[left] == 2 * quoted) & (quotes[right - 1] == quoted)
     if not good.all():
-        raise RowError(int(rows[good.argmin()]), "a value that is no array")
+        raise RowError(int(rows[good.argmin()]), "an invalid array")
 
 
 def _without_escapes(buffer: WireBuffer, data: Bytes, escaping: Bools, start: Ints, end: Ints, valid: Bools) -> Values:

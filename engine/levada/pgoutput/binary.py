@@ -1,4 +1,4 @@
-"""Columns of PostgreSQL's binary format to Arrow, exactly (PostgreSQL's ``*_send`` functions)."""
+"""PostgreSQL's binary format, decoded exactly to Arrow columns (PostgreSQL's ``*_send`` functions)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BinaryDecoder = Callable[[Values, ColumnType], Decoded]
 
 
 def require_size(values: Values, size: int) -> None:
-    """Raise `RowError` for a value of another size."""
+    """Raise `RowError` for a value that has another size in bytes."""
     wrong = values.only_valid(values.length != size)
     if wrong.any():
-        raise RowError(int(wrong.argmax()), f"a value of a size that is not {size} bytes")
+        raise RowError(int(wrong.argmax()), f"a value that does not have {size} bytes")
 
 
 def _number(dtype: str) -> BinaryDecoder:
@@ -61,7 +61,10 @@ def _bytea(values: Values, _: ColumnType) -> Decoded:
 
 
 def _json(values: Values, _: ColumnType) -> Decoded:
-    """The binary format of jsonb is its text after a version byte; no text of json begins with that byte."""
+    """Decode json and jsonb.
+
+    The binary format of jsonb is its text after a version byte. No text of json begins with that byte.
+    """
     versioned = (values.first_bytes() == _JSONB_VERSION) & (values.length > 0)
     return Decoded(strings(Values(values.buffer, values.start + versioned, values.length - versioned, values.valid)))
 
@@ -110,14 +113,14 @@ def _time(values: Values, column: ColumnType) -> Decoded:
     us = values.buffer.int8(values.start)
     wrong = values.only_valid((us < 0) | (us > US_PER_DAY))
     if wrong.any():
-        raise RowError(int(wrong.argmax()), "a value that is no time")
+        raise RowError(int(wrong.argmax()), "an invalid time")
     return _unless(values, us, values.only_valid(us == US_PER_DAY), column, lambda rows: ["24:00:00"] * len(rows))
 
 
 def _unless(
     values: Values, numbers: Ints, refused: Bools, column: ColumnType, texts: Callable[[Ints], list[str]]
 ) -> Decoded:
-    """Wrap ``numbers``, NULL where ``refused``; ``texts`` prints the refused rows."""
+    """Return ``numbers`` as an Arrow column that is NULL where ``refused``. ``texts`` formats the refused rows."""
     if not refused.any():
         return Decoded(fixed(numbers, values.valid, column.arrow))
     rows = np.flatnonzero(refused)
@@ -153,4 +156,4 @@ BINARY: Final[Mapping[Kind, BinaryDecoder]] = {
     Kind.UUID: _uuid,
     Kind.JSON: _json,
 }
-"""By kind. Arrays and TEXT, which is any type that has no shape of its own, have no entry: they are sent as text."""
+"""The decoders by kind. Arrays and TEXT (any type without an Arrow type of its own) are sent as text and have none."""

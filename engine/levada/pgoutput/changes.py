@@ -1,4 +1,4 @@
-"""What the decoder hands on: changes as Arrow columns, and between them what is not a row."""
+"""The decoder's output: changes as Arrow columns, and events that are not rows between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.values import Lsn, TableId, Witness
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """Rows of one version of one table, in WAL order, laid out as `levada.schema.changes` says."""
+    """Rows of one version of one table, in WAL order, in the layout of `levada.schema.changes`."""
 
     schema: ReplicatedTableSchema
     rows: pa.RecordBatch
@@ -20,7 +20,7 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """One TRUNCATE statement, of all the replicated tables that it names."""
+    """One TRUNCATE statement, with all replicated tables that it truncates."""
 
     commit_lsn: Lsn
     ordinal: int
@@ -34,7 +34,10 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class RelationChange:
-    """From ``(commit_lsn, ordinal)`` on, rows of the table have this schema (its ``snapshot_id`` is ``commit_lsn``)."""
+    """A change of a table's schema. Rows from ``(commit_lsn, ordinal)`` on have ``schema``.
+
+    The schema's ``snapshot_id`` is ``commit_lsn``.
+    """
 
     commit_lsn: Lsn
     ordinal: int
@@ -43,9 +46,9 @@ class RelationChange:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """A message of ``pg_logical_emit_message`` with a prefix that the decoder was asked to hand on.
+    """A message of ``pg_logical_emit_message`` whose prefix the decoder was configured to return.
 
-    Every role may write such messages. ``xid`` is that of the transaction, 0 outside of one.
+    Every role may write such messages. ``xid`` is the transaction's ID, and 0 outside of a transaction.
     """
 
     lsn: Lsn
@@ -59,10 +62,10 @@ class LogicalMessage:
 class ChangeBatch:
     """A decoded slice of the stream.
 
-    ``items`` keep the order of each table's own changes and of what is not a row; rows of different tables inside a
-    transaction are ordered by ``(commit LSN, ordinal)``. ``end_lsn`` is the end of the last COMMIT in the slice, None
-    if there is none; with ``in_transaction`` the slice ends inside a transaction, so that a segment cannot be cut here.
-    ``last`` is the last transaction whose COMMIT is in the slice.
+    ``items`` are in the order of each table's changes, and in the order of events that are not rows. Rows of different
+    tables in a transaction are ordered by ``(commit LSN, ordinal)``. ``end_lsn`` is the end of the last COMMIT in the
+    slice, or None. With ``in_transaction`` the slice ends inside a transaction, so a segment cannot end here. ``last``
+    is the last transaction whose COMMIT is in the slice.
     """
 
     items: tuple[TableChanges | Truncate | RelationChange | LogicalMessage, ...]

@@ -1,4 +1,4 @@
-"""Binary COPY to Arrow columns (PostgreSQL docs, COPY, "Binary Format"): the hot path of the initial copy."""
+"""Binary COPY, decoded to Arrow columns, for the initial copy (PostgreSQL manual, COPY, "Binary Format")."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FLAGS: Final = len(SIGNATURE)
 _HAS_OIDS: Final = 1 << 16
 _NULL: Final = 0xFFFFFFFF
 _SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
-"""name, text, bpchar and varchar: their binary format is their text, so the server is spared a function call."""
+"""name, text, bpchar and varchar: their binary format is their text, so the server need not call a function."""
 
 
 def select_list(schema: ReplicatedTableSchema) -> str:
-    """Return the SELECT list whose binary COPY `CopyDecoder` decodes: the schema's columns, in order."""
+    """Return the SELECT list of a copy that `CopyDecoder` decodes: the schema's columns in order."""
     return ", ".join(map(_expression, schema.columns))
 
 
@@ -35,13 +35,13 @@ def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
     if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
         return name
-    # concat calls the type's own output function, as the stream does. A cast may print something else: inet::text adds
+    # concat calls the type's own output function, as the stream does. A cast may differ: inet::text adds
     # a netmask, bpchar::text loses the padding. A composite of NULLs "is null", but is not distinct from NULL.
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
 
 
 class CopyDecoder:
-    """Decodes the binary COPY of the schema's `select_list`."""
+    """The decoder of a binary COPY of the schema's `select_list`."""
 
     def __init__(self, schema: ReplicatedTableSchema) -> None:
         self._schema = schema
@@ -50,11 +50,11 @@ class CopyDecoder:
         self._rows = 0
 
     def decode(self, data: bytearray, sizes: Sequence[int]) -> pa.RecordBatch:
-        """Decode one CopyData payload per row, as PostgreSQL sends them; the header and the trailer may be among them.
+        """Decode CopyData payloads, one per row as PostgreSQL sends them, with or without the header and the trailer.
 
-        ``data`` has the payloads one after another, of these ``sizes``; it is taken over. The batch has the schema's
-        columns, and `UNREPRESENTABLE` where some value has no place in its column. Raise DecodeError naming the row,
-        counted from 0 over all calls.
+        ``data`` has the concatenated payloads, and ``sizes`` their lengths. ``data`` must not be used afterwards. The
+        batch has the schema's columns, and `UNREPRESENTABLE` if a column cannot hold a value. Raise DecodeError, which
+        names the row, counted from 0 over all calls.
         """
         size = np.array(sizes, np.int64)
         end = np.cumsum(size)
@@ -71,7 +71,7 @@ class CopyDecoder:
         return batch
 
     def _without_frame(self, data: bytearray, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """Leave out the header, which comes before the first row or alone, and the trailer."""
+        """Return the positions of the rows without the header, which may share the first payload, and the trailer."""
         if len(start) and not self._rows and data.startswith(SIGNATURE):
             start[0] += self._header_size(data, int(end[0]))
             if start[0] == end[0]:
@@ -89,9 +89,9 @@ class CopyDecoder:
 
     def _decode(self, buffer: WireBuffer, start: Ints, end: Ints) -> pa.RecordBatch:
         if (short := end - start < 2).any():
-            raise RowError(int(short.argmax()), "it ends too early")
+            raise RowError(int(short.argmax()), "it is truncated")
         if (strange := buffer.int2(start) != len(self._decoders)).any():
-            raise RowError(int(strange.argmax()), "it has not the table's columns")
+            raise RowError(int(strange.argmax()), "its number of columns is not the table's")
         at = start + 2
         arrays: list[pa.Array] = []
         refused: list[tuple[int, Refused]] = []
@@ -106,7 +106,7 @@ class CopyDecoder:
             if decoded.refused is not None:
                 refused.append((column.attnum, decoded.refused))
         if (trailing := at != end).any():
-            raise RowError(int(trailing.argmax()), "bytes after its last column")
+            raise RowError(int(trailing.argmax()), "excess bytes after its last column")
         layout = self._layout
         if refused:
             arrays.append(unrepresentable_map(len(start), refused))
@@ -122,5 +122,5 @@ def _field(buffer: WireBuffer, at: Ints, end: Ints) -> Values:
     if not valid.all():
         values = Values(buffer, start, np.where(valid, length, 0), valid)
     if (beyond := start + values.length > end).any():
-        raise RowError(int(beyond.argmax()), "a value that reaches beyond it")
+        raise RowError(int(beyond.argmax()), "a value that exceeds it")
     return values

@@ -1,4 +1,4 @@
-"""The stream's messages to changes: rows by the column, everything else one by one."""
+"""The stream's decoder: rows by the column, all other messages one by one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
 class SchemaResolver(Protocol):
-    """Tells which version of a table the stream's rows are; called in the stream's order."""
+    """The source of schema versions for the stream's rows. Its methods are called in the stream's order."""
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the version that rows after this RELATION have; None: the table is not replicated.
+        """Return the schema version of rows after this RELATION, or None if the table is not replicated.
 
-        ``at`` is the final LSN of the transaction. A version that begins here has it as its ``snapshot_id``: so it is
-        announced with a `RelationChange` even if it is the first that this session sees of the table.
+        ``at`` is the commit LSN of the transaction. If a new version begins here, its ``snapshot_id`` is ``at``. Then a
+        `RelationChange` is emitted even if it is the first version of the table in this session.
         """
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the version of a table that begins with this message; None if it announces none.
+        """Return the version of a table that begins with this message, or None if the message announces none.
 
-        ``at`` is as for `relation`; for a message that is not transactional, where it was emitted. PostgreSQL sends
-        a RELATION before the next row of a table that has changed; a row without it is refused.
+        ``at`` is as for `relation`. For a non-transactional message it is the LSN of the message. PostgreSQL sends a
+        RELATION before the next row of a changed table, and a row without it is an error.
         """
 
 
@@ -44,17 +44,17 @@ _RELATION, _TRUNCATE = b"RT"
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A relation as it comes on the wire, and what its rows become; ``schema`` None: they are passed over."""
+    """A relation of the stream, and the schema of its rows. Rows are ignored if ``schema`` is None."""
 
     relation: Relation
     schema: ReplicatedTableSchema | None
 
 
 class Decoder:
-    """Decodes one session's stream; it remembers the relations and the open transaction from slice to slice.
+    """The decoder of one session's stream. It keeps the relations and the open transaction between slices.
 
-    Logical messages whose prefix is not in ``message_prefixes`` are passed over. After a DecodeError the decoder is
-    of no more use: the stream goes on in a new session.
+    Logical messages whose prefix is not in ``message_prefixes`` are ignored. The decoder cannot be used after a
+    DecodeError. The stream then continues in a new session.
     """
 
     def __init__(self, resolver: SchemaResolver, *, message_prefixes: Sequence[str] = ()) -> None:
@@ -65,7 +65,10 @@ class Decoder:
         self._open: OpenTransaction | None = None
 
     def decode(self, messages: Sequence[bytes]) -> ChangeBatch:
-        """Decode a slice of CopyData payloads (XLogData, beginning with ``w``); raise DecodeError naming an LSN."""
+        """Decode a slice of CopyData payloads (XLogData, which begins with ``w``).
+
+        Raise DecodeError, which names an LSN.
+        """
         items: list[Item] = []
         transactions = 0
         end_lsn: Lsn | None = None
@@ -166,20 +169,21 @@ class Decoder:
 
 
 class TransactionScan:
-    """Reads of a session's stream nothing but which transactions it has."""
+    """A scan of a session's stream that decodes only its transactions."""
 
     def __init__(self) -> None:
         self._open: OpenTransaction | None = None
 
     @property
     def in_transaction(self) -> bool:
-        """Return True if the messages that were read end inside a transaction."""
+        """Return True if the scanned messages end inside a transaction."""
         return self._open is not None
 
     def last_below(self, messages: Sequence[bytes], lsn: Lsn) -> tuple[Witness | None, bool]:
-        """Return the last transaction that begins in these messages below ``lsn``, and whether one commits beyond.
+        """Return the last transaction that begins in these messages and commits below ``lsn``.
 
-        Raise DecodeError as `Decoder.decode` does.
+        The second result is True if a transaction commits at or beyond ``lsn``. Raise DecodeError as `Decoder.decode`
+        does.
         """
         last: Witness | None = None
         beyond = False
@@ -192,11 +196,11 @@ class TransactionScan:
 
 
 def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:
-    return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which no RELATION described")
+    return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which has no RELATION message")
 
 
 def _parts(messages: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], Ints]]:
-    """Cut a slice so that no part has more than `MAX_BUFFER` bytes, or one message; with the messages' sizes."""
+    """Yield parts of a slice of at most `MAX_BUFFER` bytes, or of one message, with the messages' sizes."""
     sizes = sizes_of(messages)
     while len(messages):
         count = len(messages)

@@ -1,7 +1,7 @@
-"""Changes as Python objects, for those who want rows: a lazy view over the Arrow columns.
+"""Changes as Python objects, for callers that need rows: a lazy view over the Arrow columns.
 
-Names are supabase/etl's. The order is that of ``(commit_lsn, tx_ordinal)``, and each transaction's events stand between
-a `Begin` and a `Commit`. The engine's own path never makes one of these.
+The names are supabase/etl's. The order is that of ``(commit_lsn, tx_ordinal)``, and each transaction's events are
+between a `Begin` and a `Commit`. The engine itself never creates these objects.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from levada.schema.changes import (
 from levada.values import Lsn, TableId
 
 Row: TypeAlias = Mapping[str, Any]
-"""Values by column name, as `pyarrow` hands them to Python; dates beyond Python's years are PostgreSQL's text."""
+"""Values by column name, as Python objects of `pyarrow`. Dates beyond Python's years are PostgreSQL's text."""
 
 _CHUNK: Final = 1024
-"""Rows that are made into Python objects at a time."""
+"""The number of rows that are converted to Python objects at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A whole row; ``unrepresentable`` has PostgreSQL's text of values that are None for want of a type."""
+    """A complete row.
+
+    ``unrepresentable`` has PostgreSQL's text of values that Arrow cannot hold and that are None here.
+    """
 
     values: Row
     unrepresentable: Mapping[str, str]
@@ -47,7 +50,7 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A row but for the columns ``unchanged``, whose TOASTed values were not sent and are not in ``values``."""
+    """A row without the columns ``unchanged``, whose TOASTed values were not sent."""
 
     values: Row
     unchanged: tuple[str, ...]
@@ -56,7 +59,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the replica identity tells of an old row: its columns, and no others."""
+    """The columns of an old row that the replica identity provides."""
 
     values: Row
     unrepresentable: Mapping[str, str]
@@ -64,7 +67,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction begins; ``commit_ts_us`` is in microseconds since 1970-01-01 UTC."""
+    """The beginning of a transaction. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC."""
 
     commit_lsn: Lsn
     tx_ordinal: int
@@ -74,7 +77,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction is complete; ``tx_ordinal`` is one more than its last change's."""
+    """The end of a transaction. ``tx_ordinal`` is that of its last change plus one."""
 
     commit_lsn: Lsn
     tx_ordinal: int
@@ -94,7 +97,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A changed row; ``old`` is None where the key is the same and the identity is not FULL."""
+    """A changed row. ``old`` is None if the key is unchanged and the replica identity is not FULL."""
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
@@ -105,7 +108,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A row that is gone."""
+    """A deleted row."""
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
@@ -115,7 +118,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class TruncateEvent:
-    """All rows of ``tables`` are gone."""
+    """The deletion of all rows of ``tables``."""
 
     commit_lsn: Lsn
     tx_ordinal: int
@@ -126,7 +129,7 @@ class TruncateEvent:
 
 @dataclass(frozen=True, slots=True)
 class RelationEvent:
-    """Rows of the table that follow have this schema."""
+    """The schema of the table's following rows."""
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
@@ -135,9 +138,9 @@ class RelationEvent:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Something in the stream that no other event tells: a logical message, by its prefix.
+    """Something in the stream that has no other event: a logical message, with its prefix in ``what``.
 
-    ``commit_lsn`` is where the message was emitted.
+    ``commit_lsn`` is the LSN of the message.
     """
 
     commit_lsn: Lsn
@@ -150,9 +153,9 @@ Item: TypeAlias = TableChanges | Truncate | RelationChange | LogicalMessage
 
 
 def iter_events(streams: Iterable[Iterable[Item]]) -> Iterator[Event]:
-    """Walk the events of several streams of items, each in order itself, merged into one order.
+    """Yield the events of several streams of items, merged into one order. Each stream must be in order.
 
-    Transactions must be whole: one that is cut begins twice. Items are read as the walk gets to them.
+    Every transaction must be complete: a divided one would begin twice. Items are read lazily.
     """
     placed = heapq.merge(*map(_placed, streams), key=lambda p: p.place)
     for _, transaction in itertools.groupby(placed, key=lambda p: p.event.commit_lsn):
@@ -160,25 +163,25 @@ def iter_events(streams: Iterable[Iterable[Item]]) -> Iterator[Event]:
 
 
 def batch_events(batch: ChangeBatch) -> Iterator[Event]:
-    """Walk the events of a decoded slice."""
+    """Return an iterator over the events of a decoded slice."""
     return iter_events([item] for item in batch.items)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An event and its transaction's time and xid; None: only the events beside it tell them."""
+    """An event with its transaction's commit time and xid. They are None if only neighbouring events have them."""
 
     event: Event
     transaction: tuple[int, int] | None = None
 
     @property
     def place(self) -> tuple[int, int, bool]:
-        # A relation has the number of the row that follows it.
+        # A relation has the ordinal of the row that follows it.
         return self.event.commit_lsn, self.event.tx_ordinal, not isinstance(self.event, RelationEvent)
 
 
 def _bounded(events: Iterator[_Placed]) -> Iterator[Event]:
-    """Put a transaction's events between its `Begin` and its `Commit`."""
+    """Yield a transaction's events between its `Begin` and its `Commit`."""
     leading: list[Event] = []
     for first in events:
         leading.append(first.event)
@@ -263,7 +266,7 @@ def _old_columns(schema: ReplicatedTableSchema, rows: pa.RecordBatch) -> dict[st
 
 
 def _python(column: pa.Array, kind: ColumnType) -> Any:
-    """Return a list of Python values; dates and times as text where Python's years do not reach."""
+    """Return a list of Python values. Dates and times beyond Python's years are text."""
     try:
         return column.to_pylist()
     except (ValueError, OverflowError):

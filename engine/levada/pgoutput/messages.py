@@ -1,6 +1,6 @@
-"""Single messages of pgoutput, version 1 of the protocol (PostgreSQL docs, "Logical Replication Message Formats").
+"""Single messages of pgoutput, protocol version 1 (PostgreSQL manual, "Logical Replication Message Formats").
 
-Rows are not among them: they are decoded by the column, in `levada.pgoutput.decoder`.
+`levada.pgoutput.decoder` decodes rows, by the column.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from levada.errors import DecodeError
 from levada.values import Lsn, QualifiedTable, TableId
 
 HEADER: Final = 25
-"""The bytes before the message: ``w``, the WAL start, the WAL end and the sender's clock (XLogData)."""
+"""Size of the header before a message: ``w``, the WAL start, the WAL end and the sender's clock (XLogData)."""
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
-"""2000-01-01 UTC in microseconds since 1970-01-01 UTC: what PostgreSQL counts from."""
+"""PostgreSQL's epoch, 2000-01-01 UTC, in microseconds since 1970-01-01 UTC."""
 
 BEGIN_SIZE: Final = 1 + 8 + 8 + 4
 COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
@@ -26,7 +26,7 @@ _IDENTITIES: Final = "dnfi"
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as the wire has it; ``is_key`` tells that an old key tuple carries it."""
+    """A column in a RELATION message. ``is_key`` is True if an old key tuple contains it."""
 
     name: str
     type_oid: int
@@ -36,7 +36,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What the rows that follow look like; ``identity`` is ``relreplident``: d, n, f or i."""
+    """The columns of the rows that follow. ``identity`` is ``relreplident``: d, n, f or i."""
 
     oid: TableId
     schema: str
@@ -61,7 +61,7 @@ class TruncateBody:
 
 @dataclass(frozen=True, slots=True)
 class MessageBody:
-    """The body of a logical message; ``lsn`` is where it was emitted."""
+    """The body of a logical message. ``lsn`` is the LSN of the message."""
 
     transactional: bool
     lsn: Lsn
@@ -70,7 +70,7 @@ class MessageBody:
 
 
 class _Reader:
-    """Reads a message front to back; whatever is not there is a DecodeError."""
+    """A sequential reader of a message. It raises DecodeError for missing or invalid parts."""
 
     def __init__(self, data: bytes, lsn: Lsn, what: str) -> None:
         self._data = data
@@ -85,20 +85,20 @@ class _Reader:
         try:
             values = struct.unpack_from("!" + layout, self._data, self._at)
         except struct.error:
-            raise self.error("it ends too early") from None
+            raise self.error("it is truncated") from None
         self._at += struct.calcsize("!" + layout)
         return values
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
-            raise self.error("it ends too early")
+            raise self.error("it is truncated")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def string(self, errors: str = "strict") -> str:
         end = self._data.find(b"\0", self._at)
         if end < 0:
-            raise self.error("a string without an end")
+            raise self.error("an unterminated string")
         try:
             text = self._data[self._at : end].decode(errors=errors)
         except UnicodeDecodeError:
@@ -108,11 +108,11 @@ class _Reader:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise self.error("bytes after its end")
+            raise self.error("excess bytes after its end")
 
 
 def parse_relation(message: bytes, lsn: Lsn) -> Relation:
-    """Read a RELATION message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    """Parse a RELATION message without its `HEADER`. Raise DecodeError, which names ``lsn``."""
     r = _Reader(message, lsn, "RELATION")
     (oid,) = r.unpack("I")
     # pgoutput sends an empty name for pg_catalog.
@@ -129,25 +129,25 @@ def parse_relation(message: bytes, lsn: Lsn) -> Relation:
         columns.append(RelationColumn(column, type_oid, typmod, bool(flags & 1)))
     r.end()
     if len({c.name for c in columns}) != count:
-        raise r.error("two columns of one name")
+        raise r.error("duplicate column names")
     return Relation(TableId(oid), schema, name, chr(identity), tuple(columns))
 
 
 def parse_truncate(message: bytes, lsn: Lsn) -> TruncateBody:
-    """Read a TRUNCATE message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    """Parse a TRUNCATE message without its `HEADER`. Raise DecodeError, which names ``lsn``."""
     r = _Reader(message, lsn, "TRUNCATE")
     count, options = r.unpack("IB")
     if len(message) != 6 + 4 * count:
-        raise r.error("its length is not that of its tables")
+        raise r.error("its length does not match its number of tables")
     oids = r.unpack(f"{count}I")
     return TruncateBody(tuple(map(TableId, oids)), bool(options & 1), bool(options & 2))
 
 
 def parse_message(message: bytes, lsn: Lsn) -> MessageBody:
-    """Read a logical message (without `HEADER`); raise DecodeError naming ``lsn``."""
+    """Parse a logical message without its `HEADER`. Raise DecodeError, which names ``lsn``."""
     r = _Reader(message, lsn, "MESSAGE")
     flags, at = r.unpack("BQ")
-    # Every role may write one. What cannot be read is not one of ours.
+    # Every role may write one. An undecodable prefix is not Levada's.
     prefix = r.string(errors="replace")
     (size,) = r.unpack("I")
     content = r.take(size)

@@ -1,7 +1,7 @@
-"""numeric's binary format to Arrow decimals: base-10000 digits, by Horner's rule over whole columns.
+"""The binary format of numeric, decoded to Arrow decimals with Horner's rule over whole columns of base-10000 digits.
 
-Source of the layout: ``numeric_send``: four 16-bit integers (count of digits, weight of the first one as a power of
-10000, sign, displayed scale), then the digits; zeros at either end are left out.
+The layout is that of ``numeric_send``: four 16-bit integers (number of digits, weight of the first digit as a power of
+10000, sign, display scale), then the digits. Zeros at both ends are left out.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SPECIALS: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _HEADER: Final = 8
 _BASE: Final = 10_000
 _INT64_PRECISION: Final = 15
-"""Up to here no intermediate result leaves 64 bits: the first group of four digits may be three digits too long."""
+"""Up to this precision no intermediate result exceeds 64 bits. The first group may have up to three extra digits."""
 _LIMBS: Final = 4
 _LIMB_BITS: Final = 32
 
 
 def decode_numeric(values: Values, column: ColumnType) -> Decoded:
-    """Read a column of numerics; raise `RowError` for one that the precision and scale do not hold."""
+    """Decode a column of numerics. Raise `RowError` for a value that exceeds the precision and scale."""
     count, weight, sign = (values.buffer.int2(values.start + 2 * k) for k in range(3))
     if values.valid is not None:
         count, weight, sign = (np.where(values.valid, n, 0) for n in (count, weight, sign))
@@ -58,21 +58,21 @@ def _refused(sign: Ints, special: Bools) -> Refused | None:
         return None
     unknown = ~np.isin(sign[rows], list(_SPECIALS))
     if unknown.any():
-        raise RowError(int(rows[unknown.argmax()]), "a value that is no numeric")
+        raise RowError(int(rows[unknown.argmax()]), "an invalid numeric")
     return Refused(rows, [_SPECIALS[s] for s in sign[rows].tolist()])
 
 
 def _require(good: Bools) -> None:
     if not good.all():
-        raise RowError(int(good.argmin()), "a value that is no numeric of its column's precision and scale")
+        raise RowError(int(good.argmin()), "an invalid numeric for its column's precision and scale")
 
 
 def _steps(
     values: Values, count: Ints, weight: Ints, top: int, groups: int, left_out: int
 ) -> Iterator[tuple[int, Ints]]:
-    """Yield Horner's steps from the highest power of 10000: a factor, and the digits that are added then.
+    """Yield the steps of Horner's rule from the highest power of 10000: a factor, and the digits to add.
 
-    Of the last group only ``4 - left_out`` decimal digits belong to the scale; the others must be zero.
+    Only ``4 - left_out`` decimal digits of the last group belong to the scale. The others must be zero.
     """
     first = values.start + _HEADER
     for power in range(top, -groups - 1, -1):
@@ -97,7 +97,7 @@ def _in_64_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tup
 
 
 def _in_128_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tuple[Words, Words]:
-    """Keep the total in limbs, lowest first, each in 64 bits so that its product with a factor fits."""
+    """Compute the total in limbs, lowest first. Each is in 64 bits, so that its product with a factor fits."""
     limbs = [np.zeros(size, np.uint64) for _ in range(_LIMBS)]
     mask, shift = np.uint64((1 << _LIMB_BITS) - 1), np.uint64(_LIMB_BITS)
     for factor, digits in steps:

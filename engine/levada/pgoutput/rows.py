@@ -1,4 +1,4 @@
-"""Row messages of one version of one table to a batch of changes, laid out as `levada.schema.changes` says."""
+"""Row messages of one version of one table, decoded to a batch in the layout of `levada.schema.changes`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from levada.pgoutput.messages import HEADER, RelationColumn
 from levada.pgoutput.text import decode_text
-from levada.pgoutput.tuples import TupleColumn, walk
+from levada.pgoutput.tuples import TupleColumn, read_tuples
 from levada.pgoutput.wire import Bools, Bytes, Decoded, Ints, Refused, RowError, WireBuffer, bitmap, fixed
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE_TYPE, change_schema
@@ -19,12 +19,14 @@ from levada.schema.changes import ALWAYS, UNREPRESENTABLE_TYPE, change_schema
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _KEY, _FULL = b"NKO"
 TUPLE: Final = HEADER + 1 + 4
-"""Where a row message's first tuple begins, with a byte that tells which it is; before it are kind and relation."""
+"""Offset of a row message's first tuple, which begins with a byte for its kind. Message kind and relation precede
+it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMessages:
-    """Row messages of one table in WAL order, and what is known of each besides its tuples."""
+    """Row messages of one table in WAL order, with their transactions and ordinals."""
 
     buffer: WireBuffer
     start: Ints
@@ -38,7 +40,7 @@ class RowMessages:
 
 @dataclass(frozen=True, slots=True)
 class _OldImage:
-    """The old tuples of the updates that have one: ``rows`` of the batch, and by wire column their values."""
+    """The old tuples of updates. ``rows`` are their indexes in the batch, and ``columns`` have their values."""
 
     rows: Ints
     full: Bools
@@ -46,14 +48,14 @@ class _OldImage:
 
 
 def decode_rows(rows: RowMessages, relation: Sequence[RelationColumn], schema: ReplicatedTableSchema) -> pa.RecordBatch:
-    """Decode the messages; raise `RowError` naming one of ``rows``."""
+    """Decode the messages. Raise `RowError` with an index into ``rows``."""
     tags = rows.buffer.bytes[rows.start + TUPLE]
     is_old = (tags == _KEY) | (tags == _FULL)
     _check_tags(rows.kinds, tags, is_old)
     old, at = _old_image(rows, is_old, tags, len(relation))
-    columns, end = walk(rows.buffer, at + 1, rows.end, len(relation))
+    columns, end = read_tuples(rows.buffer, at + 1, rows.end, len(relation))
     if (end != rows.end).any():
-        raise RowError(int((end != rows.end).argmax()), "bytes after the row")
+        raise RowError(int((end != rows.end).argmax()), "excess bytes after the row")
     on_wire = {c.name: k for k, c in enumerate(relation)}
     arrays: list[pa.Array] = []
     old_arrays: list[pa.Array] = []
@@ -91,17 +93,17 @@ def decode_rows(rows: RowMessages, relation: Sequence[RelationColumn], schema: R
 def _check_tags(kinds: Bytes, tags: Bytes, is_old: Bools) -> None:
     good = np.where(kinds == _INSERT, tags == _NEW, np.where(kinds == _DELETE, is_old, is_old | (tags == _NEW)))
     if not good.all():
-        raise RowError(int(good.argmin()), "a row without the tuple that its kind asks for")
+        raise RowError(int(good.argmin()), "a row without the tuple that its message kind requires")
 
 
 def _old_image(rows: RowMessages, is_old: Bools, tags: Bytes, width: int) -> tuple[_OldImage | None, Ints]:
-    """Read the updates' old tuples; return them, and where the tag of each row's last tuple is."""
+    """Return the updates' old tuples, and the position of the tag of each row's last tuple."""
     at = rows.start + TUPLE
     with_old = np.flatnonzero(is_old & (rows.kinds == _UPDATE))
     if not len(with_old):
         return None, at
     try:
-        columns, end = walk(rows.buffer, at[with_old] + 1, rows.end[with_old], width)
+        columns, end = read_tuples(rows.buffer, at[with_old] + 1, rows.end[with_old], width)
         followed = rows.buffer.bytes[end] == _NEW
         if not followed.all():
             raise RowError(int(followed.argmin()), "an update without its new row")
@@ -112,7 +114,7 @@ def _old_image(rows: RowMessages, is_old: Bools, tags: Bytes, width: int) -> tup
 
 
 def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleColumn:
-    """Take unchanged values from the old image, where it has them: all under FULL, else the identity's columns."""
+    """Fill unchanged values from the old image: all columns under FULL, and otherwise the identity's columns."""
     if wire.unchanged is None:
         return wire
     source = old.columns[k].values
@@ -125,7 +127,7 @@ def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleCol
     start, length = wire.values.start.copy(), wire.values.length.copy()
     start[rows], length[rows] = source.start[known], source.length[known]
     valid, unchanged = wire.values.valid, wire.unchanged.copy()
-    assert valid is not None  # a column with unchanged values has a mask
+    assert valid is not None  # A column with unchanged values has a mask.
     valid = valid.copy()
     valid[rows], unchanged[rows] = True, False
     values = replace(wire.values, start=start, length=length, valid=valid)
@@ -141,7 +143,7 @@ def _decode(wire: TupleColumn, column: Column, rows: Ints | None = None) -> Deco
 
 
 def _letters(octets: Bytes, valid: Bools | None = None) -> pa.Array:
-    """Return each byte as a text of one letter."""
+    """Return each byte as a string of one letter."""
     offsets = np.arange(len(octets) + 1, dtype=np.int32)
     validity = None if valid is None else bitmap(valid)
     return pa.Array.from_buffers(pa.string(), len(octets), [validity, pa.py_buffer(offsets), pa.py_buffer(octets)])
@@ -184,7 +186,10 @@ def _unchanged_lists(unchanged: list[tuple[int, Bools]]) -> pa.Array:
 
 
 def unrepresentable_map(count: int, refused: list[tuple[int, Refused]]) -> pa.Array:
-    """Build the column `levada.schema.changes.UNREPRESENTABLE` of ``count`` rows; NULL where a row has none."""
+    """Return the column `levada.schema.changes.UNREPRESENTABLE` of ``count`` rows.
+
+    Rows without such values are NULL.
+    """
     rows = np.concatenate([r.rows for _, r in refused])
     attnums = np.concatenate([np.full(len(r.rows), attnum, np.int16) for attnum, r in refused])
     texts = [text for _, r in refused for text in r.texts]

@@ -10,7 +10,7 @@ import numpy as np
 from levada.errors import DecodeError
 from levada.pgoutput.messages import HEADER
 from levada.pgoutput.rows import TUPLE, RowMessages
-from levada.pgoutput.transactions import Messages, OpenTransaction, follow_transactions
+from levada.pgoutput.transactions import Messages, OpenTransaction, assign_transactions
 from levada.pgoutput.wire import Bytes, Ints, WireBuffer
 from levada.values import Lsn, SnapshotId
 
@@ -23,14 +23,17 @@ _CLASSES: Final = {
     **dict.fromkeys(b"BCYO", _OTHER),
 }
 _CLASS: Final = np.array([_CLASSES.get(kind, 0) for kind in range(256)], np.uint8)
-"""By a message's kind: what it is here; 0 is no message of pgoutput's protocol version 1."""
+"""The class of each message kind. 0 is not a message kind of pgoutput's protocol version 1."""
 
 
 class Slice:
-    """Messages with their frames checked; row messages are taken out of it by `take`, each once."""
+    """Messages with validated headers. `take` returns each row message once."""
 
     def __init__(self, messages: Sequence[bytes], sizes: Ints, before: OpenTransaction | None) -> None:
-        """Take CopyData payloads; ``before`` is the transaction that they begin in. Raise DecodeError."""
+        """Index the CopyData payloads.
+
+        ``before`` is the transaction that is open at their beginning. Raise DecodeError.
+        """
         _require_headers(messages, sizes)
         self.buffer, self.start, self.end = WireBuffer.join(messages, sizes)
         self.kinds: Bytes = self.buffer.bytes[self.start + HEADER]
@@ -40,7 +43,7 @@ class Slice:
             self.buffer, self.start, self.end, self.kinds == _BEGIN, self.kinds == _COMMIT, classes & _COUNTED != 0
         )
         self._require_known(classes)
-        self.transactions = follow_transactions(self._messages, before)
+        self.transactions = assign_transactions(self._messages, before)
         self.singles: list[int] = np.flatnonzero(classes & _SINGLE).tolist()
         """The messages that are decoded one by one: relations, truncates, logical messages."""
         self._rows = self._rows_by_relation(np.flatnonzero(is_row))
@@ -59,7 +62,7 @@ class Slice:
         return body
 
     def commit_lsn(self, message: int) -> SnapshotId:
-        """Return the final LSN of the message's transaction; raise DecodeError outside of one."""
+        """Return the commit LSN of the message's transaction. Raise DecodeError outside of one."""
         if not self.transactions.has(message):
             error = DecodeError("row_outside_transaction", "a relation or message outside of a transaction")
             self._messages.fail(message, error)
@@ -70,11 +73,11 @@ class Slice:
         return int(self.transactions.xid[self.transactions.of(np.array([message]))[0]])
 
     def relations(self) -> list[int]:
-        """Return the relations that row messages are left of."""
+        """Return the relations that have row messages left."""
         return list(self._rows)
 
     def take(self, relation: int, before: int) -> Ints | None:
-        """Take out a relation's row messages before a message (exclusive); None if there is none."""
+        """Remove and return a relation's row messages before the message ``before`` (exclusive), or None."""
         left = self._rows.get(relation)
         if left is None:
             return None
@@ -103,7 +106,7 @@ class Slice:
     def _require_known(self, classes: Bytes) -> None:
         everything = np.arange(len(self))
         framed = self.buffer.bytes[self.start] == _XLOG_DATA
-        self._messages.require(framed, everything, DecodeError("malformed_message", "it is no XLogData"))
+        self._messages.require(framed, everything, DecodeError("malformed_message", "it is not XLogData"))
         error = DecodeError("unsupported_message", "its kind is not one of pgoutput's protocol version 1")
         self._messages.require(classes != 0, everything, error)
 
@@ -111,7 +114,7 @@ class Slice:
         if not len(rows):
             return {}
         start = self.start[rows]
-        error = DecodeError("malformed_message", "a row that ends too early")
+        error = DecodeError("malformed_message", "a truncated row")
         self._messages.require(self.end[rows] - start > TUPLE, rows, error)
         relation = self.buffer.uint4(start + HEADER + 1)
         if (relation == relation[0]).all():
@@ -125,6 +128,6 @@ class Slice:
 def _require_headers(messages: Sequence[bytes], sizes: Ints) -> None:
     if (short := sizes <= HEADER).any():
         first = int(short.argmax())
-        # It has no LSN itself; that of the message before it tells where the stream broke.
+        # The message has no LSN. The LSN of the previous message locates the error.
         where = f"after LSN {Lsn(int.from_bytes(messages[first - 1][1:9], 'big'))}" if first else "at an unknown LSN"
         raise DecodeError("malformed_message", f"message {where}: it has no header")

@@ -1,6 +1,6 @@
-"""Dates and times one by one, exactly: those that Arrow's casts do not read, and the text of those it cannot hold.
+"""Dates and times that Arrow's casts do not parse or cannot hold, converted exactly one by one.
 
-Years are PostgreSQL's: the proleptic Gregorian calendar, 1 BC before 1 AD.
+Years are PostgreSQL's: the proleptic Gregorian calendar, in which 1 BC precedes 1 AD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _TIMESTAMP: Final = re.compile(
 
 
 def date_days(text: str) -> int | None:
-    """Return days since 1970-01-01; None for an infinity. Raise ValueError for what is no date."""
+    """Return days since 1970-01-01, or None for infinity and for dates beyond 32 bits.
+
+    Raise ValueError for an invalid date.
+    """
     if text in INFINITIES:
         return None
     match = _DATE_ONLY.fullmatch(text)
@@ -35,9 +38,9 @@ def date_days(text: str) -> int | None:
 
 
 def timestamp_us(text: str) -> int | None:
-    """Return microseconds since 1970-01-01 UTC; None for an infinity and where 64 bits do not hold them.
+    """Return microseconds since 1970-01-01 UTC, or None for infinity and for timestamps beyond 64 bits.
 
-    Without a zone the text is taken as UTC. Raise ValueError for what is no timestamp.
+    A text without a zone is in UTC. Raise ValueError for an invalid timestamp.
     """
     if text in INFINITIES:
         return None
@@ -63,9 +66,9 @@ def _days(match: re.Match[str]) -> int:
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01; year 0 is 1 BC.
+    """Return days since 1970-01-01. Year 0 is 1 BC.
 
-    Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+    The algorithm is from Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
     """
     year -= month <= 2
     era = year // 400
@@ -75,7 +78,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 
 
 def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Return year, month and day of days since 1970-01-01; the inverse of `days_from_civil`."""
+    """Return year, month and day of a number of days since 1970-01-01. The inverse of `days_from_civil`."""
     days += 719_468
     era, of_era = divmod(days, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
@@ -86,13 +89,13 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
 
 
 def date_text(days: int) -> str:
-    """Print days since 1970-01-01 as PostgreSQL does under ``DateStyle = ISO``."""
+    """Format days since 1970-01-01 as PostgreSQL does under ``DateStyle = ISO``."""
     shown, bc = _date_text(days)
     return shown + bc
 
 
 def timestamp_text(us: int, *, zone: bool) -> str:
-    """Print microseconds since 1970-01-01 UTC as PostgreSQL does under ``TimeZone = UTC`` and ``DateStyle = ISO``."""
+    """Format microseconds since 1970-01-01 UTC like PostgreSQL under ``TimeZone = UTC`` and ``DateStyle = ISO``."""
     days, rest = divmod(us, US_PER_DAY)
     seconds, fraction = divmod(rest, US_PER_SECOND)
     tail = f".{fraction:06d}".rstrip("0") if fraction else ""

@@ -1,7 +1,7 @@
-"""Columns of PostgreSQL's text format to Arrow, exactly.
+"""PostgreSQL's text format, decoded exactly to Arrow columns.
 
-Arrow's own casts take a whole column; what they do not understand (infinity, BC, years beyond 9999, odd time zones) is
-put aside and goes through `levada.pgoutput.temporal`, alone.
+Arrow's casts convert a whole column. Values that they do not parse (infinity, BC, years beyond 9999, unusual time
+zones) are converted one by one by `levada.pgoutput.temporal`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from levada.schema import ColumnType, Kind
 
 
 def decode_text(values: Values, column: ColumnType) -> Decoded:
-    """Read a column of text values; raise `RowError` for one that PostgreSQL does not print."""
+    """Decode a column of text values. Raise `RowError` for a text that PostgreSQL does not produce."""
     return _DECODERS[column.kind](values, column)
 
 
 def parse_text(column: ColumnType, text: str) -> pa.Scalar:
-    """Read one value of PostgreSQL's text; NULL if the type has no place for it. Raise DecodeError for what is none."""
+    """Parse one value of PostgreSQL's text, NULL if the type cannot hold it. Raise DecodeError for an invalid text."""
     data = text.encode()
     values = Values(WireBuffer(data + PADDING), np.array([0]), np.array([len(data)]))
     try:
@@ -49,15 +49,15 @@ def parse_text(column: ColumnType, text: str) -> pa.Scalar:
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast text by Arrow; raise `RowError` naming the first value that Arrow refuses."""
+    """Cast text with Arrow. Raise `RowError` with the first value that Arrow rejects."""
     try:
         return pc.cast(array, kind)
     except pa.ArrowInvalid:
-        raise RowError(_first_refused(array, kind), f"a value that is no {kind}") from None
+        raise RowError(_first_refused(array, kind), f"an invalid {kind}") from None
 
 
 def _first_refused(array: pa.Array, kind: pa.DataType) -> int:
-    """Find the value that ends the longest prefix that can be cast."""
+    """Return the index of the first value that cannot be cast, by binary search."""
     good, bad = 0, len(array)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -82,7 +82,7 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
     true = octets == ord("t")
     wrong = values.only_valid((values.length != 1) | ~(true | (octets == ord("f"))))
     if wrong.any():
-        raise RowError(int(wrong.argmax()), "a value that is no bool")
+        raise RowError(int(wrong.argmax()), "an invalid bool")
     return Decoded(booleans(true, values.valid))
 
 
@@ -99,7 +99,7 @@ def _decimal(values: Values, column: ColumnType) -> Decoded:
 
 
 def _bytea(values: Values, _: ColumnType) -> Decoded:
-    """Both of ``bytea_output``'s formats: in ``escape`` a value never begins with a single backslash and an x."""
+    """Decode both formats of ``bytea_output``. In ``escape`` no value begins with a single backslash and an x."""
     hexadecimal = (
         (values.first_bytes() == ord("\\")) & (values.buffer.bytes[values.start + 1] == ord("x")) & (values.length >= 2)
     )
@@ -108,7 +108,7 @@ def _bytea(values: Values, _: ColumnType) -> Decoded:
     digits = np.where(hexadecimal, values.length - 2, 0)
     odd = plain.only_valid(digits % 2 == 1)
     if odd.any():
-        raise RowError(int(odd.argmax()), "a bytea with half a byte")
+        raise RowError(int(odd.argmax()), "a bytea with an odd number of digits")
     text = cut(
         Values(values.buffer, np.where(hexadecimal, values.start + 2, values.start), digits, plain.valid), pa.binary()
     )
@@ -131,7 +131,7 @@ def _unhex(text: pa.Array) -> pa.Array:
     try:
         octets = binascii.unhexlify(data.slice(int(ends[0]), int(ends[-1] - ends[0])))
     except binascii.Error:
-        raise RowError(_first_not_hex(text), "a value that is no bytea") from None
+        raise RowError(_first_not_hex(text), "an invalid bytea") from None
     halves = ((ends - ends[0]) // 2).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(text), [validity, pa.py_buffer(halves), pa.py_buffer(octets)])
 
@@ -159,14 +159,14 @@ def _unescape(text: str, row: int) -> bytes:
         else:
             digits = data[at + 1 : at + 4]
             if len(digits) != 3 or not all(0x30 <= d <= 0x37 for d in digits) or digits > b"377":
-                raise RowError(row, "a value that is no bytea")
+                raise RowError(row, "an invalid bytea")
             out.append(int(digits, 8))
             at += 4
     return bytes(out)
 
 
 _FIRST_DASH: Final = 4
-"""Where the dash after a year of four digits is."""
+"""The index of the dash after a year of four digits."""
 
 
 def _date(values: Values, column: ColumnType) -> Decoded:
@@ -178,7 +178,7 @@ def _timestamp(values: Values, column: ColumnType) -> Decoded:
 
 
 def _odd_timestamps(values: Values) -> Bools:
-    """Find infinities, years of more than four digits or before 1 AD, and zones with seconds (``+00:19:32``)."""
+    """Return a mask of infinities, years before 1 AD or beyond 9999, and zones with seconds (``+00:19:32``)."""
     octets, end = values.buffer.bytes, values.start + values.length
     odd: Bools = (values.length < 19) | (octets[values.start + _FIRST_DASH] != ord("-")) | (octets[end - 1] == ord("C"))
     odd |= (octets[end - 3] == ord(":")) & (octets[end - 6] == ord(":"))
@@ -188,7 +188,7 @@ def _odd_timestamps(values: Values) -> Bools:
 def _temporal(
     values: Values, column: ColumnType, odd_ones: Callable[[], Bools], parse: Callable[[str], int | None]
 ) -> Decoded:
-    """Cast by Arrow; if it refuses, cast what is not odd, and ``parse`` the rest."""
+    """Cast with Arrow. If Arrow rejects a value, cast those that are not odd, and ``parse`` the others."""
     try:
         return Decoded(pc.cast(cut(values, pa.string()), column.arrow))
     except pa.ArrowInvalid:
@@ -201,7 +201,7 @@ def _temporal(
         try:
             numbers.append(parse(text))
         except ValueError:
-            raise RowError(row, f"a value that is no {column.kind}") from None
+            raise RowError(row, f"an invalid {column.kind}") from None
     width = pa.int32() if column.kind is Kind.DATE else pa.int64()
     array = overlay(array, rows, pa.array(numbers, width).view(column.arrow))
     none = np.array([n is None for n in numbers], np.bool_)
@@ -217,7 +217,7 @@ def _mask(size: int, rows: Ints) -> Bools:
 def _time(values: Values, _: ColumnType) -> Decoded:
     end_of_day = values.only_valid(values.buffer.view("<u2")[values.start] == int.from_bytes(b"24", "little"))
     texts = cut(values.where(~end_of_day) if end_of_day.any() else values, pa.string())
-    # Arrow has no cast from text to time, but one to a timestamp.
+    # Arrow casts text to a timestamp, but not to a time.
     stamps = cast(pc.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("us"))
     return Decoded(stamps.view(pa.int64()).view(pa.time64("us")), values.refuse(end_of_day))
 

@@ -1,4 +1,4 @@
-"""Which transaction each message of a slice belongs to, and its number there."""
+"""The transaction of each message in a slice, and its ordinal in the transaction."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from levada.pgoutput.messages import BEGIN_SIZE, COMMIT_SIZE, HEADER, POSTGRES_E
 from levada.pgoutput.wire import Bools, Ints, WireBuffer
 from levada.values import Lsn, Witness
 
-_IMPOSSIBLE_LSN: Final = DecodeError("malformed_message", "a BEGIN or COMMIT with an LSN that cannot be")
+_IMPOSSIBLE_LSN: Final = DecodeError("malformed_message", "a BEGIN or COMMIT with an impossible LSN")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction whose COMMIT is still to come; ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+    """A transaction without its COMMIT so far. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
 
-    ``next_ordinal`` numbers its next row or truncate message.
+    ``next_ordinal`` is the ordinal of its next row or truncate message.
     """
 
     commit_lsn: int
@@ -30,9 +30,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of a slice, and which of them are what; ``counted`` are those that ordinals count: rows, truncates.
+    """Messages of a slice, with masks of their kinds. Ordinals count the ``counted`` ones: rows and truncates.
 
-    BEGIN and RELATION are sent anew in each session, so counting them would number a replay differently.
+    Each session sends BEGIN and RELATION again. If ordinals counted them, a replay would have other ordinals.
     """
 
     buffer: WireBuffer
@@ -43,7 +43,7 @@ class Messages:
     counted: Bools
 
     def fail(self, message: int, error: DecodeError) -> NoReturn:
-        """Raise the error of a message, with its LSN put before the text."""
+        """Raise the error with the message's LSN in front of its text."""
         raise DecodeError(error.code, f"message at LSN {self.lsn(message)}: {error.message}")
 
     def lsn(self, message: int) -> Lsn:
@@ -51,17 +51,17 @@ class Messages:
         return Lsn(self.buffer.view(">u8")[self.start[message] + 1])
 
     def require(self, good: Bools, messages: Ints, error: DecodeError) -> None:
-        """Raise the error of the first of ``messages`` that is not ``good``."""
+        """Raise the error for the first of ``messages`` that is not ``good``."""
         if not good.all():
             self.fail(int(messages[good.argmin()]), error)
 
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """The transactions of a slice; the first one is that in which the slice begins (all zero if there is none).
+    """The transactions of a slice. The first is the one that is open at its beginning, all zero if there is none.
 
-    ``committed`` counts the COMMITs, ``last`` is the transaction of the last one, ``end_lsn`` is where that ends, and
-    ``open`` is the transaction that the slice ends in.
+    ``committed`` counts the COMMITs. ``last`` is the last committed transaction, and ``end_lsn`` is its end. ``open``
+    is the transaction that is open at the end of the slice.
     """
 
     commit_lsn: Ints
@@ -77,33 +77,36 @@ class Transactions:
     _first_ordinal: Ints
 
     def begun_below(self, lsn: Lsn) -> Witness | None:
-        """Return the last transaction that begins in the slice and commits below ``lsn``; None if there is none.
+        """Return the last transaction that begins in the slice and commits below ``lsn``, or None.
 
-        The server sends transactions in the order of their commits, so each that begins here does commit.
+        The server sends transactions in the order of their commits, so each transaction that begins here also commits.
         """
         below = int(np.searchsorted(self.commit_lsn[1:], lsn))
         return _witness(self.commit_lsn, self.commit_ts_us, self.xid, below) if below else None
 
     def of(self, messages: Ints) -> Ints:
-        """Return the messages' transactions, as indexes into the arrays here."""
+        """Return the messages' transactions, as indexes into this object's arrays."""
         return self._of[messages]
 
     def ordinals(self, messages: Ints) -> Ints:
-        """Return the numbers in their transactions of messages that are counted."""
+        """Return the ordinals of counted messages."""
         ordinals: Ints = self._counted_through[messages] - 1 + self._first_ordinal[self._of[messages]]
         return ordinals
 
     def next_ordinal(self, message: int) -> int:
-        """Return the number of the first counted message after one that is not counted."""
+        """Return the ordinal of the next counted message after a message that is not counted."""
         return int(self._counted_through[message] + self._first_ordinal[self._of[message]])
 
     def has(self, message: int) -> bool:
-        """Tell whether a message is inside of a transaction."""
+        """Return True if the message is inside a transaction."""
         return bool(message < self._end[self._of[message]])
 
 
-def follow_transactions(messages: Messages, before: OpenTransaction | None) -> Transactions:
-    """Assign the messages to transactions, the first ones to ``before``; raise DecodeError where they do not nest."""
+def assign_transactions(messages: Messages, before: OpenTransaction | None) -> Transactions:
+    """Assign the messages to transactions, the first ones to ``before``.
+
+    Raise DecodeError if a transaction begins inside another one, or ends outside of one.
+    """
     buffer, count = messages.buffer, len(messages.start)
     begins, commits = np.flatnonzero(messages.begins), np.flatnonzero(messages.commits)
     _require_size(messages, begins, HEADER + BEGIN_SIZE)
@@ -124,7 +127,7 @@ def follow_transactions(messages: Messages, before: OpenTransaction | None) -> T
     messages.require(
         buffer.int8(body + 2) == commit_lsn[of[commits]],
         commits,
-        DecodeError("commit_lsn_mismatch", "a COMMIT whose LSN is not the one that BEGIN announced"),
+        DecodeError("commit_lsn_mismatch", "a COMMIT whose LSN differs from the one in its BEGIN"),
     )
     messages.require(end_lsn >= 0, commits, _IMPOSSIBLE_LSN)
 
@@ -160,7 +163,7 @@ def _witness(commit_lsn: Ints, commit_ts_us: Ints, xid: Ints, transaction: int) 
 
 def _require_size(messages: Messages, which: Ints, size: int) -> None:
     good = messages.end[which] - messages.start[which] == size
-    messages.require(good, which, DecodeError("malformed_message", "a BEGIN or COMMIT of a wrong size"))
+    messages.require(good, which, DecodeError("malformed_message", "a BEGIN or COMMIT of the wrong size"))
 
 
 def _require_nesting(messages: Messages, begins: Ints, commits: Ints, was_open: bool) -> None:
@@ -169,12 +172,12 @@ def _require_nesting(messages: Messages, begins: Ints, commits: Ints, was_open: 
     messages.require(
         messages.begins[bounds] == begin_expected,
         bounds,
-        DecodeError("transactions_do_not_nest", "a BEGIN inside of a transaction, or a COMMIT outside of one"),
+        DecodeError("transactions_do_not_nest", "a BEGIN inside a transaction, or a COMMIT outside of one"),
     )
 
 
 def _require_inside(messages: Messages, through: Ints, begins: Ints, end: Ints) -> None:
-    """Between a transaction's end and the next one's beginning nothing may be counted."""
+    """Raise DecodeError if a counted message is between a transaction's end and the beginning of the next one."""
     until = np.append(begins, len(through))
     counted = np.concatenate(([0], through))
     if (strays := counted[until] != counted[end]).any():

@@ -1,4 +1,4 @@
-"""TupleData of many rows at once: column by column, each column's kinds and lengths for all rows."""
+"""TupleData of many rows, decoded column by column: the kinds and lengths of one column for all rows."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _UNCHANGED: Final = ord("u")
 
 @dataclass(frozen=True, slots=True)
 class TupleColumn:
-    """One column of many tuples; ``unchanged`` tells where a TOASTed value was not sent (None: nowhere)."""
+    """One column of many tuples. ``unchanged`` is a mask of TOASTed values that were not sent, or None."""
 
     values: Values
     unchanged: Bools | None
 
 
-def walk(buffer: WireBuffer, start: Ints, end: Ints, columns: int) -> tuple[list[TupleColumn], Ints]:
-    """Find the values of tuples that begin at ``start`` and may reach to ``end`` (exclusive).
+def read_tuples(buffer: WireBuffer, start: Ints, end: Ints, columns: int) -> tuple[list[TupleColumn], Ints]:
+    """Return the columns of tuples that begin at ``start``, and the end of each tuple.
 
-    Return the columns, and where each tuple ends. Every value lies within its bounds; raise `RowError` otherwise.
+    ``end`` is the exclusive limit of each tuple. Raise `RowError` if a value exceeds it.
     """
-    _require(end - start >= 2, "a tuple that ends too early")
-    _require(buffer.int2(start) == columns, "a tuple that has not its relation's columns")
+    _require(end - start >= 2, "a truncated tuple")
+    _require(buffer.int2(start) == columns, "a tuple whose number of columns is not its relation's")
     at = start + 2
     found = []
     for _ in range(columns):
         column, at = _column(buffer, at)
-        _require(at <= end, "a value that reaches beyond its message")
+        _require(at <= end, "a value that exceeds its message")
         found.append(column)
     return found, at
 
 
 def _column(buffer: WireBuffer, at: Ints) -> tuple[TupleColumn, Ints]:
-    # A position is at most the buffer's end without its padding, so the kind and the length can be read.
+    # A position is at most the end of the data before the padding, so the kind and the length are readable.
     kinds = buffer.bytes[at]
     length = buffer.uint4(at + 1)
     is_text = kinds == _TEXT

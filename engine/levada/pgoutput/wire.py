@@ -1,7 +1,7 @@
-"""One buffer of received bytes, and whole columns of values read out of it at once.
+"""One buffer of received bytes, and whole columns of values that are read from it.
 
-Positions and lengths are int64 arrays, ascending, one element per row. `RowError` names a row; who knows the row's LSN
-turns it into a `DecodeError`.
+Positions and lengths are ascending int64 arrays with one element per row. `RowError` has the index of a row. Callers
+that know the row's LSN turn it into a `DecodeError`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 PADDING: Final = bytes(16)
-"""What follows the last byte, so that a value of up to 16 bytes can be read at any position of the buffer."""
+"""Bytes after the data, so that a value of up to 16 bytes can be read at any position of the data."""
 
 MAX_BUFFER: Final = 1 << 30
-"""The bytes from which a slice is decoded in parts: offsets are 32 bits wide, and a message may have 1 GiB itself."""
+"""The size in bytes above which a slice is decoded in parts, because Arrow's offsets have 32 bits."""
 
 
 class RowError(Exception):
-    """A row (an index into the arrays at hand) that is not what the protocol says."""
+    """A row (an index into the current arrays) that violates the protocol."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
@@ -39,24 +39,24 @@ def sizes_of(parts: Sequence[bytes]) -> Ints:
 
 
 class WireBuffer:
-    """Received bytes with `PADDING`, and integers of the network's byte order at any position of them."""
+    """Received bytes with `PADDING`, and big-endian integers at any position of them."""
 
     __slots__ = ("_views", "arrow", "bytes")
 
     def __init__(self, data: bytes | bytearray | pa.Buffer) -> None:
-        """Take ``data``, which ends with `PADDING`, and is not changed any more."""
+        """Wrap ``data``, which must end with `PADDING`, and must not change any more."""
         self.arrow: pa.Buffer = pa.py_buffer(data)
         self.bytes: Bytes = np.frombuffer(self.arrow, np.uint8)
         self._views: dict[str, np.ndarray[Any, Any]] = {}
 
     @classmethod
     def join(cls, parts: Sequence[bytes], sizes: Ints) -> tuple[WireBuffer, Ints, Ints]:
-        """Concatenate ``parts``, whose lengths are ``sizes``; return where each starts and ends (exclusive) as well."""
+        """Concatenate ``parts`` of these ``sizes``. Return the buffer, and the start and exclusive end of each part."""
         ends = np.cumsum(sizes)
         return cls(b"".join([*parts, PADDING])), ends - sizes, ends
 
     def view(self, dtype: str) -> np.ndarray[Any, Any]:
-        """Return overlapping values of ``dtype``, one for every byte of the buffer that one can start at."""
+        """Return overlapping values of ``dtype``, one for each byte position at which one fits."""
         found = self._views.get(dtype)
         if found is None:
             size = len(self.bytes) - np.dtype(dtype).itemsize + 1
@@ -72,7 +72,7 @@ class WireBuffer:
         return self.view(">i4")[at].astype(np.int64)
 
     def uint4(self, at: Ints) -> Ints:
-        """Read unsigned 32-bit integers; a length read so is too long where it is negative."""
+        """Read unsigned 32-bit integers. A negative length is read as one that is too large."""
         return self.view(">u4")[at].astype(np.int64)
 
     def int8(self, at: Ints) -> Ints:
@@ -82,7 +82,7 @@ class WireBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Where the values of one column lie; where ``valid`` is False the length is 0. None: all are valid."""
+    """The positions of the values of one column. Invalid values have length 0. All are valid if ``valid`` is None."""
 
     buffer: WireBuffer
     start: Ints
@@ -93,12 +93,12 @@ class Values:
         return len(self.start)
 
     def where(self, mask: Bools) -> Values:
-        """Return the same values, of which only those in ``mask`` are valid."""
+        """Return the same values, of which only those in ``mask`` stay valid."""
         valid = mask if self.valid is None else self.valid & mask
         return Values(self.buffer, self.start, self.length, valid)
 
     def first_bytes(self) -> Bytes:
-        """Read each value's first byte; anything where the value is empty or NULL."""
+        """Return each value's first byte. For empty values and NULL it is arbitrary."""
         return self.buffer.bytes[self.start]
 
     def only_valid(self, mask: Bools) -> Bools:
@@ -106,12 +106,12 @@ class Values:
         return mask if self.valid is None else mask & self.valid
 
     def refuse(self, mask: Bools) -> Refused | None:
-        """Keep the texts of the rows in ``mask``, which must be valid; None if there is none."""
+        """Return the texts of the rows in ``mask``, which must be valid, or None if there are none."""
         rows = np.flatnonzero(mask)
         return Refused(rows, self.texts(rows)) if len(rows) else None
 
     def texts(self, rows: Ints) -> list[str]:
-        """Return some values as Python strings."""
+        """Return the values of these rows as Python strings."""
         data = self.buffer.arrow
         out = []
         for row, at, size in zip(rows.tolist(), self.start[rows].tolist(), self.length[rows].tolist(), strict=True):
@@ -124,7 +124,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Values that the column's Arrow type has no place for: ascending rows and PostgreSQL's text of each."""
+    """Values that the column's Arrow type cannot hold: ascending rows, and PostgreSQL's text of each."""
 
     rows: Ints
     texts: list[str]
@@ -132,26 +132,26 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A column; it holds NULL where a value is ``refused``."""
+    """A decoded column. It is NULL in the rows of ``refused``."""
 
     array: pa.Array
     refused: Refused | None = None
 
 
 def bitmap(bits: Bools) -> pa.Buffer:
-    """Pack booleans as Arrow does."""
+    """Pack booleans into an Arrow bitmap."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 
 def fixed(values: np.ndarray[Any, Any], valid: Bools | None, kind: pa.DataType) -> pa.Array:
-    """Wrap values that have Arrow's layout of ``kind`` already."""
+    """Wrap values that already have Arrow's layout of ``kind``."""
     return pa.Array.from_buffers(
         kind, len(values), [None if valid is None else bitmap(valid), pa.py_buffer(np.ascontiguousarray(values))]
     )
 
 
 def booleans(values: Bools, valid: Bools | None) -> pa.Array:
-    """Wrap booleans."""
+    """Wrap booleans as an Arrow column."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [None if valid is None else bitmap(valid), bitmap(values)])
 
 
@@ -163,10 +163,10 @@ def _every_other(count: int) -> pa.Array:
 
 
 def cut(values: Values, kind: pa.DataType) -> pa.Array:
-    """Copy the values' bytes out as ``pa.string()`` (not checked to be UTF-8) or ``pa.binary()``.
+    """Copy the values' bytes into a ``pa.string()`` (not validated as UTF-8) or ``pa.binary()`` column.
 
-    The buffer is seen as one array whose even elements are the values and whose odd elements are what lies between
-    them; one ``take`` keeps the even ones.
+    The buffer is treated as one array whose even elements are the values, and whose odd elements are the bytes between
+    them. One ``take`` keeps the even ones.
     """
     count = len(values)
     if not count:
@@ -183,7 +183,7 @@ def cut(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def strings(values: Values) -> pa.Array:
-    """Copy the values out as text; raise `RowError` where it is not UTF-8."""
+    """Copy the values as text. Raise `RowError` for text that is not UTF-8."""
     array = cut(values, pa.string())
     if _has_high_byte(array):
         try:

@@ -1,6 +1,6 @@
-"""What a table looks like: columns, keys, versions, and how PostgreSQL's types map to Arrow's.
+"""Schemas of tables: columns, keys, versions, and the mapping of PostgreSQL's types to Arrow's.
 
-Pure: reading a schema from a catalog is `levada.postgres`' work, changing a destination's is the destination's.
+Pure. `levada.postgres` reads a schema from a catalog, and each destination changes its own schemas.
 """
 
 from levada.schema.table import Column, IdentityKind, ReplicatedTableSchema

@@ -1,8 +1,8 @@
 """The Arrow layout of change rows, the same in the decoder, in segments and at a destination.
 
-A batch of changes has the table's columns under their own names, and these columns beside them. For an insert or an
-update the table's columns are the new row; for a delete they are the old row, or of it what the replica identity
-gives. Names that begin with ``_levada_`` belong to Levada; preflight refuses a source column so named.
+A batch of changes has the table's columns under their own names, followed by the columns below. For an insert or an
+update the table's columns are the new row. For a delete they are the old row, or those of its columns that the replica
+identity provides. Names that begin with ``_levada_`` are reserved. Preflight rejects a source column with such a name.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ RESERVED_PREFIX: Final = "_levada_"
 OP: Final = "_levada_op"
 """``I``, ``U`` or ``D``."""
 COMMIT_LSN: Final = "_levada_commit_lsn"
-"""The final LSN of the transaction, as BEGIN tells it: a change is applied if it is not below the watermark."""
+"""The LSN of the transaction's commit, as in BEGIN. A change is applied unless its LSN is below the watermark."""
 ORDINAL: Final = "_levada_ordinal"
-"""Counts the row and truncate messages of the transaction from 0, and nothing else: a replay numbers them alike."""
+"""Number of the row or truncate message in its transaction, from 0. A replay has the same numbers."""
 COMMIT_TS: Final = "_levada_commit_ts"
 XID: Final = "_levada_xid"
 
 OLD_KIND: Final = "_levada_old_kind"
-"""``K`` (the identity's columns) or ``O`` (the full row): what is known of the old row; NULL: nothing. Optional."""
+"""The known part of the old row: ``K`` (the identity's columns), ``O`` (the full row), or NULL for none. Optional."""
 OLD: Final = "_levada_old"
-"""For an update, the old row as a struct of the table's columns; NULL where there is none. Optional."""
+"""The old row of an update, as a struct of the table's columns, or NULL if there is none. Optional."""
 UNCHANGED: Final = "_levada_unchanged"
-"""The attnums whose TOASTed value is unchanged and so *unknown* here (the column itself holds NULL). Optional."""
+"""The attnums whose TOASTed value is unchanged and so unknown here. Their columns hold NULL. Optional."""
 
 UNREPRESENTABLE: Final = "_levada_unrepresentable"
-"""attnum -> PostgreSQL's text of values that the column's Arrow type has no place for (the column itself holds NULL).
+"""A map from attnum to PostgreSQL's text, for values that the column's Arrow type cannot hold. The column holds NULL.
 
-So staging loses nothing, and what becomes of them is decided when they are read (`OnUnrepresentable`). Optional; in the
-rows of a copy too.
+So staging loses nothing, and the reader applies the policy `OnUnrepresentable`. Optional. Rows of a copy have it too.
 """
 
 UNREPRESENTABLE_TYPE: Final = pa.map_(pa.int16(), pa.string())
@@ -49,15 +48,15 @@ ALWAYS: Final = pa.schema(
         pa.field(XID, pa.int64()),
     ]
 )
-"""The columns that every batch of changes has, after the table's own."""
+"""The columns that every batch of changes has after the table's own."""
 
 
 def change_schema(table: ReplicatedTableSchema, *, old: bool, unchanged: bool, unrepresentable: bool) -> pa.Schema:
     """Return the layout of a batch of changes of this version of a table.
 
-    ``OLD_KIND`` and ``OLD`` come together and only where some row of the batch has an old image (a delete's
-    is in the table's columns, but its kind is told in ``OLD_KIND``); ``UNCHANGED`` only where some value is unknown;
-    ``UNREPRESENTABLE`` only where some value has no place in its column (values of the old image are not told).
+    ``OLD_KIND`` and ``OLD`` exist together, and only if a row of the batch has an old image. A delete's old image is in
+    the table's columns, and its kind in ``OLD_KIND``. ``UNCHANGED`` exists only if a value is unknown.
+    ``UNREPRESENTABLE`` exists only if a column cannot hold a value. It does not include values of old images.
     """
     fields = [*table.arrow, *ALWAYS]
     if old:

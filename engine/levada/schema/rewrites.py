@@ -1,7 +1,8 @@
-"""Which changes of a table's storage leave rows behind at the destination that the source no longer has. Pure.
+"""Detection of statements after which rows at the destination differ from the source. Pure.
 
-PostgreSQL streams no rows for ``ALTER COLUMN ... TYPE``, ``DROP EXPRESSION``, ``ALTER TYPE``, or for a partition that
-is attached, detached, dropped or truncated below a published root. Rows at the destination keep their old values then.
+PostgreSQL streams no rows for ``ALTER COLUMN ... TYPE``, ``DROP EXPRESSION`` and ``ALTER TYPE``, nor for a partition
+that is attached, detached, dropped or truncated below a published root. Rows at the destination then keep their old
+values.
 
 ============================== ============================= =================================================
 Statement                      New file (``filenode``)       New version of a column (``xmin``)
@@ -9,13 +10,13 @@ Statement                      New file (``filenode``)       New version of a co
 ``ALTER COLUMN TYPE``, rewrite yes                           yes, in the same transaction as the relation's row
 ``ALTER COLUMN TYPE``, without no                            yes
 ``SET NOT NULL``, ``RENAME``   no                            yes
-``VACUUM FULL``, ``CLUSTER``   yes                           no, but for columns that were added with a default
+``VACUUM FULL``, ``CLUSTER``   yes                           no, except columns that were added with a default
 ``TRUNCATE``                   yes                           no
 ``SET LOGGED``, ``TABLESPACE`` yes                           no
 ============================== ============================= =================================================
 
-A new file together with a new version of a column is taken for a rewrite. That may be wrong where two statements of
-different kinds come between two looks, and costs a copy then.
+A new file together with a new version of a column counts as a rewrite. That is wrong if two statements of different
+kinds come between two readings of the catalog. The table is then copied without need.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.values import QualifiedTable, TableId
 
 _WIDENINGS: Final = ((21, 23, 20), (700, 701))
-"""int2, int4, int8 and float4, float8: PostgreSQL's own cast to a later one of a row keeps every value."""
+"""int2, int4, int8 and float4, float8: PostgreSQL's cast from one type to a later one of its row keeps every value."""
 _TEXTS: Final = frozenset({25, 1043})
-"""text and varchar, which have one representation."""
+"""text and varchar, which have the same representation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """Existing rows have other values at the source, or others exist. ``what`` completes "table T: ..."."""
+    """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ..."."""
 
     code: str
     what: str
@@ -46,8 +47,9 @@ class RowsChanged:
 class Witness:
     """Evidence about the statements between two states of the storage.
 
-    ``announced`` is True if they are one ALTER TABLE, seen as it ended. ``plain`` has the attnums of columns that it
-    retypes by PostgreSQL's own cast. ``truncates`` are the transactions whose TRUNCATE of the table was streamed.
+    ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``plain`` has the
+    attnums of columns that it retypes by PostgreSQL's own cast. ``truncates`` are the transactions with a streamed
+    TRUNCATE of the table.
     """
 
     announced: bool = False
@@ -58,9 +60,9 @@ class Witness:
 def find_change(
     table: TableId, columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
 ) -> RowsChanged | None:
-    """Return the change that existing rows at the destination miss, None if they are right.
+    """Return the unstreamed change of rows at the destination, or None if there is none.
 
-    ``columns`` are the names of the replicated columns by attnum. Others may change as they like.
+    ``columns`` maps the attnums of replicated columns to their names. Other columns are ignored.
     """
     found = _types(before, now) or _columns(columns, before, now, witness)
     if found is not None or table in now.leaves:
@@ -94,15 +96,15 @@ def _columns(
             continue
         retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
         if witness.announced and witness.plain and attnum not in witness.plain and not retyped:
-            # The statement is known, and retypes others. A rewrite also writes the row of a column that was added with
-            # a default: its value is in the file from then on.
+            # The statement is known, and retypes other columns. A rewrite also updates the catalog row of a column that
+            # was added with a default, because the file then contains its values.
             continue
         if _was_rewritten(old, new, rewritten, witness):
             if not (retyped and attnum in witness.plain and _is_widening(old.type_oid, new.type_oid)):
                 what = f"column {columns[attnum]} was rewritten (ALTER COLUMN ... TYPE), and the new values of rows"
                 return RowsChanged("table_rewritten", f"{what} that existed are not streamed")
         elif retyped and not _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid)):
-            what = f"column {columns[attnum]} has another type, in which the values of rows that existed read otherwise"
+            what = f"column {columns[attnum]} has another type, in which values of existing rows have another text"
             return RowsChanged("table_rewritten", what)
     return None
 
@@ -111,8 +113,8 @@ def _was_rewritten(
     old: ColumnStorage, new: ColumnStorage, rewritten: Collection[LeafStorage], witness: Witness
 ) -> bool:
     if witness.announced:
-        # Right after a rewrite, the rows of relation and column are of one transaction. A file that is new for another
-        # reason, such as an earlier TRUNCATE, came with a row of its own.
+        # Right after a rewrite, the catalog rows of relation and column have the same transaction. If the file is
+        # new for another reason, such as an earlier TRUNCATE, their transactions differ.
         return old.xmin != new.xmin and any(leaf.xmin == new.xmin for leaf in rewritten)
     return old.xmin != new.xmin and bool(rewritten)
 
@@ -140,7 +142,7 @@ def _one_statement(
     now: TableStorage,
     witness: Witness,
 ) -> bool:
-    """Return True if one known statement on the root gave every partition its new file."""
+    """Return True if one known statement on the root created every partition's new file."""
     transactions = {leaf.xmin for leaf in kept.values()}
     if len(renewed) != len(kept) or len(transactions) != 1:
         return False
@@ -161,7 +163,7 @@ def _is_widening(old: int, new: int) -> bool:
 
 
 def _reads_alike(old: int, new: int) -> bool:
-    """Return True if a value of both types has one text. Its file is the same already."""
+    """Return True if both types have the same text for the values in an unchanged file."""
     return old == new or _TEXTS.issuperset((old, new))
 
 
@@ -171,18 +173,21 @@ def _base(storage: TableStorage, oid: int) -> int:
     return oid
 
 
-# The statement is accepted only in this plain form: no USING, no COLLATE, no comment, no type but these.
+# Only this plain form of the statement is accepted: without USING, COLLATE and comments, and with only these types.
 _NAME: Final = r'(?:[a-z_][a-z0-9_$]*|"[^"]+")'
 _TYPE: Final = r"(?:int|int4|int8|integer|bigint|float8|double\s+precision)"
 _ACTION: Final = rf"alter\s+(?:column\s+)?({_NAME})\s+(?:set\s+data\s+)?type\s+{_TYPE}"
 _TABLE: Final = rf"(?:({_NAME})\s*\.\s*)?({_NAME})"
 PLAIN_RETYPE: Final = rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}\s*\*?\s+{_ACTION}(?:\s*,\s*{_ACTION})*"
-"""Pattern of an ALTER TABLE that does nothing but retype columns by PostgreSQL's own casts. Case does not matter."""
+"""Pattern of an ALTER TABLE that only retypes columns by PostgreSQL's own casts. It ignores case."""
 _HEAD: Final = re.compile(rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}", re.IGNORECASE)
 
 
 def plainly_retyped(statement: str, table: QualifiedTable) -> frozenset[str]:
-    """Return the names of the columns that a statement retypes by PostgreSQL's own casts; none if it is another one."""
+    """Return the names of the columns that a statement retypes by PostgreSQL's own casts.
+
+    The result is empty for any other statement, and for another table.
+    """
     statement = statement.strip()
     if not statement.isascii() or not re.fullmatch(PLAIN_RETYPE, statement, re.IGNORECASE):
         return frozenset()

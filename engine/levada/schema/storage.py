@@ -1,7 +1,7 @@
-"""The identity of a table's stored rows, as the catalog shows it: files, versions of columns, definitions of types.
+"""The identity of a table's stored rows according to the catalog: files, versions of columns, definitions of types.
 
-A statement that changes the values of existing rows without streaming them leaves its trace here, see
-`levada.schema.rewrites`.
+A statement that changes the values of existing rows without streaming them changes this identity.
+`levada.schema.rewrites` evaluates the change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from levada.values import TableId
 
 @dataclass(frozen=True, slots=True)
 class LeafStorage:
-    """The file of one relation that holds rows.
+    """The file of one relation that stores rows.
 
-    ``filenode`` changes with each rewrite and TRUNCATE, ``xmin`` with each version of the relation's row in pg_class.
-    ``born`` is True unless the relation, or a table between it and the root, was attached as a partition. ``empty`` is
-    True if the file of an attached one had no block.
+    ``filenode`` changes with each rewrite and TRUNCATE. ``xmin`` changes with each version of the relation's row in
+    pg_class. ``born`` is False if the relation, or a table between it and the root, was attached as a partition.
+    ``empty`` is True if the file of an attached relation had no block.
     """
 
     filenode: int
@@ -31,7 +31,7 @@ class LeafStorage:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStorage:
-    """One column, generated ones included. ``xmin`` changes with each version of its row in pg_attribute."""
+    """One column, including generated ones. ``xmin`` changes with each version of its row in pg_attribute."""
 
     type_oid: int
     typmod: int
@@ -43,9 +43,8 @@ class ColumnStorage:
 class TypeStorage:
     """An enum, a composite or a domain that the table's columns use, directly or inside another type.
 
-    ``kind`` is pg_type's ``typtype``: e, c or d. ``parts`` has an enum's labels by their OID, and a composite's
-    attributes (type and modifier) by their number.
-    ``base`` is a domain's base type, otherwise 0.
+    ``kind`` is pg_type's ``typtype``: e, c or d. ``parts`` maps an enum's label OIDs to labels, or a composite's
+    attribute numbers to types and modifiers. ``base`` is a domain's base type, and otherwise 0.
     """
 
     kind: str
@@ -63,10 +62,10 @@ class TableStorage:
     types: Mapping[int, TypeStorage]
 
     def has_rows_of(self, earlier: TableStorage) -> bool:
-        """Return True if the files, the columns and the definitions of the types are those of an earlier look.
+        """Return True if files, columns and type definitions are the same as in an earlier state.
 
-        A new partition that had no rows before it was one changes nothing, as all its rows are streamed. Privileges and
-        statistics make new versions of catalog rows, so those are not compared.
+        A new partition that had no rows before it was attached changes nothing, because all its rows are streamed.
+        Privileges and statistics create new versions of catalog rows, so versions are not compared.
         """
         kept = {
             oid: leaf for oid, leaf in self.leaves.items() if oid in earlier.leaves or not (leaf.born or leaf.empty)
@@ -86,12 +85,15 @@ class TableStorage:
 
     @classmethod
     def from_text(cls, text: str) -> TableStorage:
-        """Read the text that `to_text` returned."""
+        """Parse the text that `to_text` returned."""
         return cls.from_json(json.loads(text))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableStorage:
-        """Read the object that the catalog query returns. Raise KeyError, TypeError or ValueError for anything else."""
+        """Parse the object that the catalog query returns.
+
+        Raise KeyError, TypeError or ValueError for anything else.
+        """
         return cls(
             {TableId(k): LeafStorage(int(f), int(x), bool(e), bool(b)) for k, (f, x, e, b) in data["leaves"].items()},
             {int(k): ColumnStorage(int(o), int(m), int(x), bool(g)) for k, (o, m, x, g) in data["columns"].items()},

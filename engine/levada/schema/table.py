@@ -1,4 +1,4 @@
-"""A table's replicated columns, its key, and the version of both."""
+"""The versioned schema of a table: its replicated columns and its key."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from levada.schema.types import ColumnType
 from levada.values import QualifiedTable, SnapshotId, TableId
 
 COPY_VERSION: Final = SnapshotId(0)
-"""The version that a copy has, whatever the LSN of its snapshot."""
+"""The schema version of a copy, whatever the LSN of its snapshot is."""
 
 
 class IdentityKind(StrEnum):
-    """What an UPDATE or DELETE tells of the old row (PostgreSQL docs, ``REPLICA IDENTITY``)."""
+    """The part of the old row in an UPDATE or DELETE (PostgreSQL manual, ``REPLICA IDENTITY``)."""
 
     PRIMARY_KEY = "PrimaryKey"
-    """DEFAULT on a table with a primary key."""
+    """DEFAULT, and the table has a primary key."""
     INDEX = "Index"
     FULL = "Full"
     MISSING = "Missing"
-    """NOTHING, or DEFAULT without a primary key."""
+    """NOTHING, or DEFAULT and the table has no primary key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One replicated column.
 
-    ``attnum`` identifies it for the table's life, whatever it is called. ``missing_value`` is PostgreSQL's text of the
-    constant that rows written before ``ADD COLUMN … DEFAULT`` have (``attmissingval``); None if there is none.
-    ``rewritten`` tells that the column was added with a default that PostgreSQL computed row by row.
+    ``attnum`` identifies the column for the table's lifetime, also after a rename. ``missing_value`` is PostgreSQL's
+    text of the constant for rows written before ``ADD COLUMN … DEFAULT`` (``attmissingval``), or None. ``rewritten`` is
+    True if the column was added with a default that PostgreSQL computed for each row.
     """
 
     attnum: int
@@ -48,7 +48,7 @@ class Column:
     rewritten: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the column as plain values for JSON."""
         return {
             "attnum": self.attnum,
             "name": self.name,
@@ -64,7 +64,7 @@ class Column:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Column:
-        """Read what `to_json` returned."""
+        """Parse the result of `to_json`."""
         return cls(
             attnum=data["attnum"],
             name=data["name"],
@@ -81,12 +81,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedTableSchema:
-    """A version of a table: the columns that are replicated, in attnum order.
+    """A version of a table's schema: the replicated columns in attnum order.
 
-    Generated columns, and those that a publication's column list or ``columns.exclude`` leave out, are not among them.
-    ``key`` has the attnums that identify a row at a destination, in key order: the replica identity's columns, under
-    FULL the primary key's; empty where a row cannot be identified. ``identity_attnums`` are the columns that an old
-    key tuple carries.
+    Generated columns, and columns that the publication's column list or ``columns.exclude`` leave out, are not
+    included. ``key`` has the attnums that identify a row at a destination, in key order. These are the replica
+    identity's columns, or under FULL the primary key's. ``key`` is empty if a row cannot be identified.
+    ``identity_attnums`` are the columns in an old key tuple.
     """
 
     id: TableId
@@ -99,22 +99,22 @@ class ReplicatedTableSchema:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns as an Arrow schema, every field nullable: a deleted row has its key alone."""
+        """The columns as an Arrow schema. Every field is nullable, because a deleted row may have only its key."""
         return pa.schema([pa.field(c.name, c.type.arrow) for c in self.columns])
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
-        """The key's columns, in key order."""
+        """The key's columns in key order."""
         by_attnum = self.by_attnum
         return tuple(by_attnum[a] for a in self.key)
 
     @property
     def by_attnum(self) -> Mapping[int, Column]:
-        """The columns by their attnum."""
+        """The columns by attnum."""
         return {c.attnum: c for c in self.columns}
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the schema as plain values for JSON."""
         return {
             "id": int(self.id),
             "schema": self.name.schema,
@@ -128,7 +128,7 @@ class ReplicatedTableSchema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ReplicatedTableSchema:
-        """Read what `to_json` returned."""
+        """Parse the result of `to_json`."""
         return cls(
             id=TableId(data["id"]),
             name=QualifiedTable(data["schema"], data["name"]),

@@ -1,6 +1,6 @@
-"""PostgreSQL's types and the Arrow types that hold their values exactly.
+"""PostgreSQL's types, and the Arrow types that hold their values exactly.
 
-Source of the OIDs: PostgreSQL's ``pg_type.dat``. A type without an entry here is carried as PostgreSQL's own text.
+The OIDs are those of PostgreSQL's ``pg_type.dat``. Values of a type without an entry are carried as PostgreSQL's text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_DECIMAL_PRECISION: Final = 38
 
 
 class Kind(StrEnum):
-    """How a value is decoded and held; one word for one Arrow shape."""
+    """The decoding and the Arrow type of a value. Each kind has one Arrow type."""
 
     BOOL = "bool"
     INT2 = "int2"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     FLOAT4 = "float4"
     FLOAT8 = "float8"
     DECIMAL = "decimal"
-    """numeric with a precision of at most 38 digits; any other numeric is TEXT."""
+    """numeric with a precision of at most 38 digits. Any other numeric is TEXT."""
     TEXT = "text"
     BYTEA = "bytea"
     DATE = "date"
@@ -36,9 +36,9 @@ class Kind(StrEnum):
     TIMESTAMP = "timestamp"
     TIMESTAMPTZ = "timestamptz"
     UUID = "uuid"
-    """Held as its canonical text: not every engine that reads Iceberg has a uuid type."""
+    """Stored as canonical text, because some engines that read Iceberg have no uuid type."""
     JSON = "json"
-    """json and jsonb, held as PostgreSQL's text."""
+    """json and jsonb, stored as PostgreSQL's text."""
     ARRAY = "array"
 
 
@@ -51,17 +51,17 @@ class TypeInfo:
     typtype: str
     """``typtype``: b base, c composite, d domain, e enum, m multirange, p pseudo, r range."""
     base_oid: int = 0
-    """For a domain: the type below it."""
+    """The base type of a domain."""
     base_typmod: int = -1
     element_oid: int = 0
-    """For a true array type: its element; else 0."""
+    """The element type of a true array type, and otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The shape of a column's values.
+    """The type of a column's values.
 
-    ``precision`` and ``scale`` are set for DECIMAL alone, ``element`` for ARRAY alone.
+    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` only for ARRAY.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class ColumnType:
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type that holds these values, the same in copy, stream, segments and destination."""
+        """The Arrow type of the values, the same in copy, stream, segments and destination."""
         if self.kind is Kind.DECIMAL:
             return pa.decimal128(self.precision, self.scale)
         if self.kind is Kind.ARRAY:
@@ -80,7 +80,7 @@ class ColumnType:
         return _ARROW[self.kind]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the type as plain values for JSON."""
         out: dict[str, Any] = {"kind": self.kind.value}
         if self.kind is Kind.DECIMAL:
             out |= {"precision": self.precision, "scale": self.scale}
@@ -90,7 +90,7 @@ class ColumnType:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ColumnType:
-        """Read what `to_json` returned."""
+        """Parse the result of `to_json`."""
         element = data.get("element")
         return cls(
             Kind(data["kind"]),
@@ -102,7 +102,7 @@ class ColumnType:
 
 _ARROW: Final[Mapping[Kind, pa.DataType]] = {
     Kind.BOOL: pa.bool_(),
-    # Iceberg and Delta have no 16-bit integer, so the widening int2 -> int4 changes nothing there.
+    # Iceberg and Delta have no 16-bit integer. So widening int2 to int4 changes nothing there.
     Kind.INT2: pa.int32(),
     Kind.INT4: pa.int32(),
     Kind.INT8: pa.int64(),
@@ -172,7 +172,7 @@ _HAS_UNREPRESENTABLE: Final = {Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAM
 
 
 def is_builtin(oid: int) -> bool:
-    """Tell whether `resolve_type` knows the OID without a look at the catalog."""
+    """Return True if `resolve_type` knows the OID without the catalog."""
     return oid in _SCALARS or oid in _ARRAYS or oid == NUMERIC_OID
 
 
@@ -182,11 +182,11 @@ def resolve_type(
     catalog: Mapping[int, TypeInfo] | None = None,
     policy: OnUnrepresentable = OnUnrepresentable.ERROR,
 ) -> ColumnType:
-    """Map a type's OID and modifier to its shape.
+    """Map a type's OID and modifier to a column type.
 
-    ``catalog`` describes the types that are not built in: a domain is its base type, an array of such types a list,
-    everything else text. Under ``OnUnrepresentable.TEXT`` a type that has values without a place in Arrow's type
-    is text as well.
+    ``catalog`` describes the types that are not built in. A domain has its base type, an array of such types is a list,
+    and everything else is text. Under ``OnUnrepresentable.TEXT``, a type with values that Arrow's type cannot hold is
+    text as well.
     """
     shape = _resolve(oid, typmod, catalog or {})
     if policy is OnUnrepresentable.TEXT and shape.kind in _HAS_UNREPRESENTABLE:
@@ -208,14 +208,17 @@ def _resolve(oid: int, typmod: int, catalog: Mapping[int, TypeInfo]) -> ColumnTy
         return _resolve(info.base_oid, info.base_typmod, catalog)
     if info.element_oid:
         element_type = _resolve(info.element_oid, typmod, catalog)
-        # An array of arrays-in-a-domain has no one-dimensional list that holds it.
+        # No one-dimensional list can hold an array of a domain over arrays.
         nested = element_type.kind is Kind.ARRAY
         return ColumnType(Kind.TEXT) if nested else ColumnType(Kind.ARRAY, element=element_type)
     return ColumnType(Kind.TEXT)
 
 
 def _numeric(typmod: int) -> ColumnType:
-    """PostgreSQL docs, "Numeric Types": the scale may be negative or larger than the precision (from 15 on)."""
+    """Return the type of a numeric with this modifier.
+
+    The scale may be negative or larger than the precision since PostgreSQL 15 (manual, "Numeric Types").
+    """
     if typmod < 4:
         return ColumnType(Kind.TEXT)
     precision = ((typmod - 4) >> 16) & 0xFFFF
