@@ -120,8 +120,8 @@ class _Run:
     def run(self) -> Exit:
         """Run until the end.
 
-        In a pod, a start that fails like the previous one is repeated and does not end the process. Raise `Interrupted` if
-        a signal or the deadline comes before the first pipeline has started.
+        In a pod, a start that fails like the previous one is repeated and does not end the process. Raise `Interrupted`
+        if a signal or the deadline comes before the first pipeline has started.
         """
         options = self._options
         starts = driver_starts(options.manifest, options.secrets, options.work_dir, self._is_over)

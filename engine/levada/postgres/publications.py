@@ -278,8 +278,8 @@ def publish_hint(
 ) -> str:
     """Return the SQL that publishes the tables, for a hint. ``exists`` is False if there is no publication.
 
-    It first gives an identity to the ``unidentified``. PostgreSQL refuses their UPDATEs and DELETEs once they are
-    published: https://www.postgresql.org/docs/current/logical-replication-publication.html
+    It first gives a replica identity to ``unidentified`` tables. PostgreSQL rejects their UPDATEs and DELETEs once they
+    are published: https://www.postgresql.org/docs/current/logical-replication-publication.html
     """
     publish = add_statement(publication, tables) if exists else create_statement(publication, tables)
     return "; ".join([*map(identify_statement, unidentified), publish])

@@ -228,7 +228,7 @@ def drop_slot(
 
 
 def wait_until_inactive(conn: psycopg.Connection[Any], name: str, wait_s: float) -> None:
-    """Return once no process streams from the slot, also if there is no such slot.
+    """Wait until no process streams from the slot. Return immediately if the slot does not exist.
 
     Raise Transient ``slot_active`` after ``wait_s`` seconds.
     """

@@ -1,4 +1,4 @@
-"""The sessions that hold locks on the source's tables, for the error of a statement that waited in vain."""
+"""Sessions that hold locks on the source's tables, for the error message of a lock timeout."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from levada.postgres.failures import source_errors
 from levada.values import QualifiedTable
 
 _NAMED: Final = 3
-"""How many locks an error names."""
+"""The largest number of locks in an error message."""
 
 # The modes that keep a table from being published or read: those that conflict with SHARE UPDATE EXCLUSIVE, which
-# ALTER PUBLICATION takes. Weaker ones are taken by every query. A prepared transaction has no PID.
+# ALTER PUBLICATION takes. Every query takes weaker ones. A prepared transaction has no PID.
 _HOLDERS: Final = """
 SELECT n.nspname, c.relname, s.nspname, r.relname, l.mode, l.pid,
     coalesce(a.application_name, ''), coalesce(a.state, ''),
@@ -36,11 +36,11 @@ ORDER BY a.xact_start NULLS LAST, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TableLock:
-    """A lock on a table. ``root`` is the table itself unless that is a partition.
+    """A lock on a table. ``root`` is a partition's root, and otherwise the table itself.
 
     ``pid`` is None for a prepared transaction. ``state`` is empty and ``since`` None if this role may not see the
-    session. ``since`` is when the running statement began, or when the last one ended. It is no age, so that the
-    same trouble has the same message.
+    session. ``since`` is the start of the running statement, or the end of the last one. It is a time and not an age,
+    so that the message for the same lock does not change.
     """
 
     table: QualifiedTable
@@ -69,7 +69,7 @@ class TableLock:
 
 @source_errors("looking for the holders of locks")
 def read_table_locks(conn: psycopg.Connection[Any]) -> tuple[TableLock, ...]:
-    """Return the locks of other sessions that keep tables from being published, those of the longest transaction first.
+    """Return other sessions' locks that keep tables from being published. The oldest transaction is first.
 
     An ``ACCESS EXCLUSIVE`` lock keeps a table from being read as well.
     """
@@ -79,9 +79,9 @@ def read_table_locks(conn: psycopg.Connection[Any]) -> tuple[TableLock, ...]:
 
 @contextmanager
 def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable], bool]) -> Iterator[None]:
-    """Raise Transient ``table_locked``, with the table and the session, in the place of ``lock_timeout``.
+    """Raise Transient ``table_locked``, which names the table and the session, instead of ``lock_timeout``.
 
-    That one is kept if no lock of a selected table, or of a partition of one, is found any more.
+    ``lock_timeout`` is raised unchanged if no selected table or partition of one is locked any more.
     """
     try:
         yield
@@ -91,7 +91,7 @@ def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable
         locks = [lock for lock in read_table_locks(conn) if selects(lock.root)]
         if not locks:
             raise
-        more = f"; and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
-        message = f"{error.message}: {'; '.join(map(str, locks[:_NAMED]))}{more}"
-        hint = f"if it does not end by itself: {locks[0].release}"
+        more = f", and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
+        message = f"{error.message}: {', '.join(map(str, locks[:_NAMED]))}{more}"
+        hint = f"if the lock does not end by itself: {locks[0].release}"
         raise Transient("table_locked", message, hint=hint) from error

@@ -92,16 +92,16 @@ class ConfigMapStorage(Storage):
             stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
             retry=retry_if_exception(lambda error: isinstance(error, Transient)),
-            before_sleep=self._tried_again,
+            before_sleep=self._record_error,
             reraise=True,
         )
         answer: _T = retrying(request)
-        self._reached, self.trouble = True, None
+        self._reached, self.last_error = True, None
         return answer
 
-    def _tried_again(self, state: RetryCallState) -> None:
+    def _record_error(self, state: RetryCallState) -> None:
         error = None if state.outcome is None else state.outcome.exception()
-        self.trouble = error if isinstance(error, LevadaError) else None
+        self.last_error = error if isinstance(error, LevadaError) else None
         _log.warning("%s", error)
 
     def _read(self, name: str) -> Version:

@@ -256,8 +256,8 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken the pipeline over. Read storage, not the cache.
 
-        The store refuses the writes of such a process itself. A slot, a publication and staged files have no epoch, so
-        a process that may have been paused calls this before it changes one of them.
+        The store itself refuses writes of the former process. A slot, a publication and staged files have no epoch, so
+        a process that may have been paused must call this method before it changes one of them.
         """
 
     @abstractmethod

@@ -100,7 +100,7 @@ class PostgresStorage(Storage):
             try:
                 self._prepare(connection)
             except BaseException:
-                # The next call must meet the same refusal, and not a schema that was never prepared.
+                # The next call must raise the same error, and must not use a schema that was never migrated.
                 connection.close()
                 raise
             self._connection, self._reached = connection, True

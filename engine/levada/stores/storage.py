@@ -54,7 +54,7 @@ class Storage(ABC):
 
     @abstractmethod
     def require_epoch(self, epoch: int) -> None:
-        """Raise StaleEpoch if the kept epoch is higher."""
+        """Raise StaleEpoch if the stored epoch is higher."""
 
     @abstractmethod
     def load_owner(self) -> OwnerRecord | None:

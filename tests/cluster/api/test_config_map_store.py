@@ -72,7 +72,7 @@ def test_trouble_shows_until_an_attempt_succeeds(store: PipelineStore, monkeypat
     read, seen = maps.read, []
 
     def away_at_first(name: str) -> Version:
-        seen.append(store.trouble)
+        seen.append(store.last_error)
         if len(seen) == 1:
             raise Transient("store_unreachable", "the API server does not answer")
         answer: Version = read(name)
@@ -83,7 +83,7 @@ def test_trouble_shows_until_an_attempt_succeeds(store: PipelineStore, monkeypat
     assert seen[0] is None
     assert seen[1] is not None
     assert seen[1].code == "store_unreachable"
-    assert store.trouble is None
+    assert store.last_error is None
 
 
 def test_request_whose_taking_lost_its_answer_is_taken(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
