@@ -163,7 +163,7 @@ def test_a_suspended_pipeline_rests(manifest: Path, db: Database) -> None:
     manifest.write_text(yaml.safe_dump(manifest_of(db, suspend=True)))
     result = on(manifest, "run")
     assert result.exit_code == 0
-    assert "it rests" in result.stdout
+    assert "suspended (spec.suspend: true)" in result.stdout
 
 
 def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
@@ -206,7 +206,7 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     result = on(manifest, "status")
     assert result.exit_code == Exit.TABLE_ERRORED
     assert "public.orders: orders has no key [no_identity]\n  hint: give it one" in result.stdout
-    assert "this is what the store keeps" in result.stdout
+    assert "This is the state in the store" in result.stdout
     document = json.loads(on(manifest, "status", "-o", "json").stdout)
     assert document["state"] == "Stopped"
     assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}

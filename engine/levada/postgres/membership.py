@@ -143,7 +143,7 @@ _SCHEMAS: Final = sql.SQL("""
 def read_publication_state(
     conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId]
 ) -> PublicationState:
-    """Return the publication, and how it has these tables, as the connection's snapshot sees them."""
+    """Return the publication's state and its membership of these tables, as the connection's snapshot sees them."""
     modern = conn.info.server_version >= 150000
     query = _MEMBERS.format(**(_LIMITS if modern else _NO_LIMITS), schemas=_SCHEMAS if modern else sql.SQL(""))
     with qualified_names(conn):
