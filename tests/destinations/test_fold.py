@@ -109,15 +109,15 @@ def apply(folded: Folded, schema: ReplicatedTableSchema, base: dict[Row, Row]) -
     width = len(schema.key)
     rows = list(base.values())
     by_key = dict(zip(numbers(KeyEncoder(schema, SEED).encode(as_table(schema, rows))), rows, strict=True))
-    if folded.incomplete is not None:
-        held = as_table(schema, [by_key[k] for k in numbers(folded.incomplete.origin)])
+    if folded.partial_rows is not None:
+        held = as_table(schema, [by_key[k] for k in numbers(folded.partial_rows.former_keys)])
     else:
         held = as_table(schema, [])
     upserts = folded.complete(held)
     upserts.validate(full=True)
     assert upserts.schema == schema.arrow
     assert numbers(KeyEncoder(schema, SEED).encode(upserts)) == numbers(folded.keys)
-    touched = numbers(folded.touched)
+    touched = numbers(folded.affected_keys)
     assert len(set(touched)) == len(touched)
     for k in touched:
         by_key.pop(k, None)
@@ -188,9 +188,9 @@ def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]],
     folded = fold(changes, stream.schema, SEED, truncated_before=stream.truncated)
     assert apply(folded, stream.schema, base) == stream.held
     if stream.truncated:
-        assert folded.incomplete is None
+        assert folded.partial_rows is None
     # A destination that has all of it already: doing it again changes nothing, where nothing is unknown.
-    if folded.incomplete is None:
+    if folded.partial_rows is None:
         assert apply(folded, stream.schema, stream.held) == stream.held
 
 
@@ -208,9 +208,9 @@ def test_keys_swap_through_a_temporary_one(stream: Stream) -> None:
     stream.update((2,), (1, 20, "two", "due"), [2, 3], "K")
     stream.update((9,), (2, 10, "one", "uno"), [2, 3], "K")
     folded = fold(stream.table(), stream.schema, SEED)
-    assert folded.incomplete is not None
-    assert numbers(folded.incomplete.origin) == [(2,), (1,)]
-    assert sorted(numbers(folded.touched)) == [(1,), (2,), (9,)]
+    assert folded.partial_rows is not None
+    assert numbers(folded.partial_rows.former_keys) == [(2,), (1,)]
+    assert sorted(numbers(folded.affected_keys)) == [(1,), (2,), (9,)]
     assert apply(folded, stream.schema, base) == stream.held
 
 
@@ -220,7 +220,7 @@ def test_deleted_and_inserted_again_is_another_row(stream: Stream) -> None:
     stream.insert((1, 0, "new", "nuovo"))
     stream.update((1,), (1, 5, "new", "nuovo"), [2])
     folded = fold(stream.table(), stream.schema, SEED)
-    assert folded.incomplete is None
+    assert folded.partial_rows is None
     assert folded.upserts.to_pylist() == [{"k0": 1, "n": 5, "t": "new", "u": "nuovo"}]
 
 
@@ -230,12 +230,12 @@ def test_long_chain_is_resolved(stream: Stream) -> None:
     for i in range(1000):
         stream.update((1,), (1, i, "one", "uno"), [2])
     folded = fold(stream.table(), stream.schema, SEED)
-    assert folded.incomplete is not None
-    assert list(folded.incomplete.columns) == ["t"]
+    assert folded.partial_rows is not None
+    assert list(folded.partial_rows.columns) == ["t"]
     assert apply(folded, stream.schema, base) == stream.held
 
 
-def test_value_that_nobody_knows_is_an_error(stream: Stream) -> None:
+def test_unknown_value_is_an_error(stream: Stream) -> None:
     """An INSERT with an unknown value, as a row filter can make of an UPDATE, is refused and never NULL."""
     stream.send("I", (7, 1, None, "x"), [2])
     with pytest.raises(NeedsOperator) as e:
@@ -265,7 +265,7 @@ def test_columns_dropped_since_are_passed_over(stream: Stream) -> None:
     stream.update((1,), (1, 1, "one", "uno"))
     stream.changes[-1][UNCHANGED] = [99]
     folded = fold(stream.table(), stream.schema, SEED)
-    assert folded.incomplete is None
+    assert folded.partial_rows is None
     assert folded.upserts.num_rows == 1
 
 
@@ -274,7 +274,7 @@ def test_no_changes_come_to_nothing(stream: Stream) -> None:
     for optional in (False, True):
         layout = change_schema(stream.schema, old=optional, unchanged=optional, unrepresentable=optional)
         folded = fold(layout.empty_table(), stream.schema, SEED)
-        assert folded.upserts.num_rows == len(folded.touched) == len(folded.keys) == 0
+        assert folded.upserts.num_rows == len(folded.affected_keys) == len(folded.keys) == 0
         assert folded.upserts.schema == stream.schema.arrow
 
 

@@ -1,7 +1,7 @@
-"""Where tables go: the interface, and one module or package for each destination.
+"""The destination interface, and one module or package for each destination.
 
-A destination writes what it is handed and tells what it durably holds. When it is called, and in which phase, is
-`levada.runtime`'s work.
+A destination writes rows and changes, and reports up to which LSN its tables are durable. `levada.runtime` decides when
+to call it, and in which phase of a table.
 """
 
 from levada.destinations.interface import (

@@ -1,4 +1,4 @@
-"""Tables of the source that would have the same table at the destination. Pure."""
+"""Detects source tables that would be written to the same destination table. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.values import QualifiedTable, TableId
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table's name at the destination; two with the same ``identity`` are one table there."""
+    """A table's name at the destination. Two names with the same ``identity`` refer to the same table."""
 
     name: str
     identity: str
@@ -19,25 +19,25 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """Tables of the source with one table at the destination."""
+    """Several source tables with the same destination table."""
 
     target: str
     tables: tuple[QualifiedTable, ...]
 
     def error(self) -> NeedsOperator:
-        """Return the error that names them all."""
+        """Return the error, which lists all the tables."""
         *most, last = map(str, self.tables)
         return NeedsOperator(
             "destination_collision",
             f"tables {', '.join(most)} and {last} have the same table at the destination: {self.target}",
-            hint=f"give {last} a name of its own: set destinationTable in its TableSync,"
+            hint=f"give {last} another name: set destinationTable in its TableSync,"
             " or use {schema} in spec.destination.iceberg.namespace",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table, the target that its copy needs, and the one that it holds already."""
+    """A table, the target that its copy needs, and the target that it has already, if any."""
 
     id: TableId
     table: QualifiedTable
@@ -46,9 +46,9 @@ class Place:
 
 
 def find_later(places: Iterable[Place]) -> dict[TableId, Place]:
-    """Return the tables that must not be copied, each with the table that has its target.
+    """Return the tables that must not be copied, each with the table that owns its target.
 
-    A table that holds a target keeps it. Of tables that do not, the one with the lowest OID has it.
+    A table that already has a target owns it. Among the other tables, the one with the lowest OID owns it.
     """
     ranked = sorted(places, key=lambda p: p.id)
     owners: dict[str, Place] = {}

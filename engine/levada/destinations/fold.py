@@ -1,13 +1,16 @@
-"""Folding: the changes of a batch to one last row per key, and what a destination must do for it.
+"""Folds a batch of changes into the last row of each key, and the keys to delete at the destination.
 
-An event takes a row from under its *in* key (an update: the old row's key, a delete: its own) and puts one under its
-*out* key (an insert, an update: the new row's). A key's last event decides whether its row exists at the end. The row
-that an update takes is the one that the latest earlier event with that out key put; a value that an update leaves
-unknown (unchanged TOAST) is the one of that row, and so on back to an event that knows, or to the row that the
-destination holds. Whole columns of events step back at once, twice as far each time (pointer jumping).
+An event removes a row under its *in* key, and adds a row under its *out* key. The in key of an update is the key of the
+old row, that of a delete is the key of the deleted row. The out key of an insert or update is the key of the new row.
+The last event of a key decides whether its row exists at the end.
 
-This is right as long as a key has at most one row at any moment, which PostgreSQL promises of a replica identity and of
-every primary key that is not DEFERRABLE.
+An update removes the row that was added by the latest earlier event whose out key is the update's in key. If a value of
+the update is unknown (unchanged TOAST), it is the value in that removed row. If it is unknown there too, the search
+goes further back, to an event with a known value or to the destination's row. All events of a column are searched
+together, and the distance doubles in each step (pointer jumping).
+
+This requires that a key has at most one row at any moment. PostgreSQL guarantees that for a replica identity, and for
+each primary key that is not DEFERRABLE.
 """
 
 from __future__ import annotations
@@ -24,48 +27,50 @@ from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED
+from levada.values import resync_command
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Incomplete:
-    """Rows of `Folded.upserts` with values that the destination alone has.
+class PartialRows:
+    """Rows of `Folded.upserts` with values that are known only to the destination.
 
-    ``rows`` are their indices, ascending. The others are aligned with them: ``origin``, the key under which the
-    destination held the row before this batch, and for each column with unknown values where it is unknown.
+    ``rows`` has their indices in ascending order. The other fields have one entry for each of them. ``former_keys`` are
+    the keys of the rows at the destination before this batch. ``columns`` maps the name of each column with unknown
+    values to a mask of the rows in which it is unknown.
     """
 
     rows: Indices
-    origin: Keys
+    former_keys: Keys
     columns: Mapping[str, Mask]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """What a batch comes to.
+    """The result of folding a batch.
 
-    ``upserts`` are the rows that exist at the end, the table's columns only, in WAL order, and ``keys`` their keys;
-    values that are not known yet are NULL there and told in ``incomplete``. ``touched`` has every key once whose row,
-    if the destination has one, must go before the upserts come: of updated, deleted, moved and inserted rows.
+    ``upserts`` are the rows that exist at the end, in WAL order, with the table's columns only. ``keys`` are their
+    keys. Unknown values are NULL in ``upserts``, and ``partial_rows`` lists them. ``affected_keys`` are the distinct
+    keys whose existing rows must be deleted before the upserts are written. They include the keys of inserted rows.
     """
 
     upserts: pa.Table
     keys: Keys
-    touched: Keys
-    incomplete: Incomplete | None = None
+    affected_keys: Keys
+    partial_rows: PartialRows | None = None
 
     def complete(self, held: pa.Table) -> pa.Table:
-        """Return the upserts with their unknown values taken from the destination's rows.
+        """Return the upserts, with unknown values filled from the destination's rows.
 
-        ``held`` has, for each of ``incomplete.rows`` in order, the row found under its ``origin``; at least the columns
-        that are unknown somewhere, typed as the upserts are.
+        ``held`` has one row for each entry of ``partial_rows``, in the same order: the destination's row with that
+        former key. It has at least the columns with unknown values, in the types of the upserts.
         """
-        if self.incomplete is None:
+        if self.partial_rows is None:
             return self.upserts
         upserts = self.upserts
-        for name, unknown in self.incomplete.columns.items():
+        for name, unknown in self.partial_rows.columns.items():
             place = upserts.schema.get_field_index(name)
             source = np.arange(upserts.num_rows)
-            source[self.incomplete.rows[unknown]] = upserts.num_rows + np.flatnonzero(unknown)
+            source[self.partial_rows.rows[unknown]] = upserts.num_rows + np.flatnonzero(unknown)
             both = pa.chunked_array([*upserts.column(place).chunks, *held.column(name).chunks])
             upserts = upserts.set_column(place, upserts.field(place), both.take(source))
         return upserts
@@ -78,13 +83,15 @@ def fold(
     *,
     truncated_before: tuple[int, int] | None = None,
 ) -> Folded:
-    """Fold changes of one table, laid out as `levada.schema.changes` says and projected to ``schema``.
+    """Fold the changes of one table.
 
-    ``seed`` is that of the keys, see `levada.destinations.keys`. Rows may be in any order. Those before
-    ``truncated_before``, a (commit LSN, ordinal), are left out: a TRUNCATE took them with all that the destination
-    holds. Values told in ``UNREPRESENTABLE`` count as the NULL that their column holds: judge them before. Raise
-    NeedsOperator (``unknown_value``) for a value that nobody knows, as the stream cannot have it unless a row filter
-    made an INSERT of an UPDATE.
+    ``changes`` have the layout of `levada.schema.changes` and are projected to ``schema``. They may be in any order.
+    ``seed`` is the seed of the keys, see `levada.destinations.keys`. ``truncated_before`` is the (commit LSN, ordinal)
+    of a TRUNCATE. Earlier changes are dropped, because the TRUNCATE removed those rows and all rows of the destination.
+    Values that are listed in ``UNREPRESENTABLE`` are folded as NULL, so check them before.
+
+    Raise NeedsOperator ``unknown_value`` if no event and no destination row has a value. This happens only if a row
+    filter turns an UPDATE into an INSERT.
     """
     rows = _after(_in_order(changes), truncated_before)
     images = _Images.read(rows, schema)
@@ -100,17 +107,18 @@ def fold(
         return Folded(_table(images.columns, exists, {}), keys.take(exists), keys.take(last))
     inserts = _equals(rows, OP, "I")
     history = _History.of(in_keys, keys, inserts, deletes)
-    sources, incomplete = _resolve(images, history, in_keys, inserts)
+    sources, partial_rows = _resolve(images, history, in_keys, inserts)
     return Folded(
-        _table(images.columns, history.exists, sources), keys.take(history.exists), history.touched, incomplete
+        _table(images.columns, history.exists, sources), keys.take(history.exists), history.affected_keys, partial_rows
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Images:
-    """The table's columns after each event, with what the event's own old image knows filled in.
+    """The table's columns after each event. Unknown values are filled from the event's old row as far as possible.
 
-    ``unknown`` has the columns with any unknown value, as masks over the events; ``has_old`` the updates with an image.
+    ``unknown`` maps each column with unknown values to a mask of the events. ``has_old`` is a mask of the events with
+    an old row.
     """
 
     table: ReplicatedTableSchema
@@ -143,11 +151,11 @@ class _Images:
         images = cls(table, columns, unknown, old, has_old)
         for column in table.key_columns:
             if column.name in unknown:
-                raise images.nobody_knows(column.name)
+                raise images.unknown_value(column.name)
         return images
 
     def in_keys(self, encoder: KeyEncoder, keys: Keys) -> Keys:
-        """Return the keys from under which the events take rows; ``keys`` itself if no update changed its key."""
+        """Return the in keys of the events. If no update changes its key, return ``keys`` itself."""
         if self.old is None:
             return keys
         updates = np.flatnonzero(self.has_old)
@@ -156,30 +164,32 @@ class _Images:
         moved = ~before.equal(keys.take(updates))
         return keys.replace(updates[moved], before.take(moved)) if moved.any() else keys
 
-    def nobody_knows(self, column: str) -> NeedsOperator:
+    def unknown_value(self, column: str) -> NeedsOperator:
         return NeedsOperator(
             "unknown_value",
-            f"a change of {self.table.name} leaves {column} as it was, but no row tells what that is",
-            hint=f"ALTER TABLE {self.table.name} REPLICA IDENTITY FULL; then copy the table again",
+            f"a change of {self.table.name} leaves the value of {column} unchanged, and that value is unknown",
+            hint=f"run ALTER TABLE {self.table.name} REPLICA IDENTITY FULL, then copy the table again:"
+            f" {resync_command(self.table.name)}",
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _History:
-    """How events follow one another by their keys.
+    """The order of the events of each key.
 
-    ``exists`` tells which events' rows are there at the end. ``previous`` is the event whose row an event takes, -1
-    if that is the destination's; ``severed`` are events that take a row that an earlier one of the batch removed.
+    ``exists`` is a mask of the events whose rows exist at the end. ``previous`` is the index of the event that added
+    the row which an event removes, or -1 if it is the destination's row. ``orphaned`` is a mask of the events that
+    remove a row which an earlier event of the batch had already removed.
     """
 
-    touched: Keys
+    affected_keys: Keys
     exists: Mask
     previous: Indices
-    severed: Mask
+    orphaned: Mask
 
     @classmethod
     def of(cls, in_keys: Keys, out_keys: Keys, inserts: Mask, deletes: Mask) -> _History:
-        # The moment 2e is when event e takes a row, 2e + 1 when it puts one.
+        # At the moment 2e, event e removes a row. At the moment 2e + 1 it adds one.
         moments = np.flatnonzero(np.column_stack((~inserts, ~deletes)))
         keys = Keys.interleave(in_keys, out_keys).take(moments)
         order = keys.order(stable=True)
@@ -194,25 +204,28 @@ class _History:
         taken, was_put = events[followers], puts[followers - 1]
         previous = np.full(len(inserts), -1)
         previous[taken[was_put]] = events[followers - 1][was_put]
-        severed = np.zeros(len(inserts), np.bool_)
-        severed[taken[~was_put]] = True
-        return cls(keys.take(starts), exists, previous, severed)
+        orphaned = np.zeros(len(inserts), np.bool_)
+        orphaned[taken[~was_put]] = True
+        return cls(keys.take(starts), exists, previous, orphaned)
 
 
 def _resolve(
     images: _Images, history: _History, in_keys: Keys, inserts: Mask
-) -> tuple[dict[str, Indices], Incomplete | None]:
-    """Return for each column with unknown values the event that has it of each last row, and what none has."""
+) -> tuple[dict[str, Indices], PartialRows | None]:
+    """Return the events that have the unknown values, and the rows for which no event has them.
+
+    The first result maps each column with unknown values to the index of an event for each last row.
+    """
     rows = np.flatnonzero(history.exists)
-    rootless = inserts | history.severed
+    without_former_row = inserts | history.orphaned
     sources: dict[str, Indices] = {}
     missing: dict[str, Mask] = {}
     root = rows.copy()
     for name, unknown in images.unknown.items():
         source = _known_at(unknown, history.previous)[rows]
         lacking = unknown[source]
-        if (lacking & rootless[source]).any():
-            raise images.nobody_knows(name)
+        if (lacking & without_former_row[source]).any():
+            raise images.unknown_value(name)
         if lacking.any():
             missing[name] = lacking
             root[lacking] = source[lacking]
@@ -220,12 +233,15 @@ def _resolve(
     if not missing:
         return sources, None
     anywhere = np.flatnonzero(np.logical_or.reduce(list(missing.values())))
-    origin = in_keys.take(root[anywhere])
-    return sources, Incomplete(anywhere, origin, {n: m[anywhere] for n, m in missing.items()})
+    former_keys = in_keys.take(root[anywhere])
+    return sources, PartialRows(anywhere, former_keys, {n: m[anywhere] for n, m in missing.items()})
 
 
 def _known_at(unknown: Mask, previous: Indices) -> Indices:
-    """Return for each event the nearest that knows, itself or back on its row's way, else the way's first."""
+    """Return the nearest event with a known value, for each event, searching back along the history of its row.
+
+    If no event has the value, return the first event of that history.
+    """
     source = np.where(unknown & (previous >= 0), previous, np.arange(len(unknown)))
     while True:
         further = source[source]
@@ -235,7 +251,7 @@ def _known_at(unknown: Mask, previous: Indices) -> Indices:
 
 
 def _table(columns: Mapping[str, pa.ChunkedArray], exists: Mask, sources: Mapping[str, Indices]) -> pa.Table:
-    """Return the rows that exist at the end; of columns in ``sources`` the values of those events."""
+    """Return the rows that exist at the end. Values of columns in ``sources`` come from the events listed there."""
     every, mask = bool(exists.all()), pa.array(exists)
     return pa.table(
         {n: c.take(sources[n]) if n in sources else c if every else c.filter(mask) for n, c in columns.items()}
@@ -250,7 +266,7 @@ def _in_order(changes: pa.Table) -> pa.Table:
 
 
 def _after(rows: pa.Table, position: tuple[int, int] | None) -> pa.Table:
-    """Return the rows, in WAL order, that are not before the position."""
+    """Return the rows that are not before the position. ``rows`` are in WAL order."""
     if position is None:
         return rows
     lsn, ordinal = (rows.column(n).to_numpy() for n in (COMMIT_LSN, ORDINAL))
@@ -259,7 +275,7 @@ def _after(rows: pa.Table, position: tuple[int, int] | None) -> pa.Table:
 
 
 def _unchanged(rows: pa.Table) -> Iterator[tuple[int, Mask]]:
-    """Yield each attnum whose value is unknown somewhere, and where."""
+    """Yield the attnum of each column with unknown values, and a mask of the events in which it is unknown."""
     if UNCHANGED not in rows.column_names or rows.column(UNCHANGED).null_count == rows.num_rows:
         return
     lists = rows.column(UNCHANGED)

@@ -1,4 +1,4 @@
-"""What a destination promises."""
+"""The interface that a destination implements."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ __all__ = [
 
 
 class Ordering(StrEnum):
-    """What `write_events` is handed."""
+    """The scope of one call of `write_events`."""
 
     TABLE = "table"
-    """One table a call; several tables at once from several threads."""
+    """One table per call. Several threads may call it at the same time, for different tables."""
     PIPELINE = "pipeline"
-    """All tables in one call, so that transactions stay whole across tables; one call at a time."""
+    """All tables in one call, so that transactions stay complete across tables. There is one call at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The optional abilities of a destination, on which the engine's calls depend.
+    """The optional capabilities of a destination. They decide which methods the engine calls.
 
-    ``upsert``: it holds the last state per key, otherwise every change. ``watermark``: `applied` answers from the
-    destination's own commits, so delivery is exactly once. Without it delivery is at least once. ``replacement``: it
-    can make a new copy of a table that stays readable (`Destination.copy_replacement` and the three methods after it).
-    Without it, or with the ordering PIPELINE, the table is dropped first.
+    ``upsert``: tables hold the last state per key. Without it they hold every change. ``watermark``: `applied` reads
+    the watermark from the destination's own commits, so delivery is exactly once. Without it delivery is at least once.
+    ``replacement``: the destination can write a shadow copy while the table stays readable, by
+    `Destination.copy_replacement` and the three methods after it. Without it, or with Ordering.PIPELINE, a resync drops
+    the table first.
     """
 
     upsert: bool = False
@@ -56,31 +57,31 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What a user said of one table."""
+    """The settings of one table in the manifest."""
 
     mode: TableMode = TableMode.UPSERT
     destination_table: str = ""
-    """The name at the destination; empty: the source's."""
+    """The table's name at the destination. If it is empty, the source table's name is used."""
     place: QualifiedTable | None = None
-    """The schema and name that the table's place follows, for a table that was renamed at the source since its copy.
+    """The schema and name from which the destination's name is derived, if the table was renamed since its copy.
 
-    None: its own schema, and ``destination_table`` or its own name.
+    If it is None, they are the table's schema, and ``destination_table`` or the table's name.
     """
 
     def place_of(self, table: QualifiedTable) -> QualifiedTable:
-        """Return the schema and name that the place of the table follows."""
+        """Return the schema and name from which the table's name at the destination is derived."""
         return self.place or QualifiedTable(table.schema, self.destination_table or table.name)
 
 
 class Source(Protocol):
-    """The source as a destination may ask about it. Both raise Transient while the source does not answer."""
+    """The questions that a destination may ask about the source. Both methods raise Transient if it does not answer."""
 
     def __str__(self) -> str:
-        """Return the source's identity, which no other database has."""
+        """Return the source's identity, which is unique to one database of one server."""
         ...
 
     def is_former(self, identity: str) -> bool:
-        """Return True if the pipeline had the source of this identity before this one."""
+        """Return True if the pipeline read from the source of this identity earlier."""
         ...
 
     def has_table(self, table: TableId) -> bool:
@@ -90,14 +91,14 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DestinationContext:
-    """What the engine gives a destination that it makes from a manifest.
+    """The engine's context for a destination that is created from a manifest.
 
-    ``work_dir`` is a folder on this machine's disk for caches that may be lost. ``spark`` is the engine's session, None
-    where there is none. ``credentials`` is a mounted folder with a file per key, if one is named.
-    ``source`` identifies the source, so that a pipeline of the same name over another source is another owner.
-    ``only_checks`` is True in `levada check`: the destination creates nothing, not even when it is opened.
-    ``namespace`` is the Pipeline's, empty outside of Kubernetes. ``former_names`` returns the full names of the
-    pipeline's former owners, whose tables are its own. It reads the store.
+    ``work_dir`` is a local folder for caches, which may be lost. ``spark`` is the engine's session, or None if there is
+    none. ``credentials`` is a mounted folder with one file per key, or None. ``source`` identifies the source, so that
+    a pipeline of the same name with another source does not own the same tables. ``only_checks`` is True in
+    `levada check`, when the destination must not create anything, not even in `Destination.startup`. ``namespace`` is
+    the namespace of the Pipeline, and empty outside of Kubernetes. ``former_names`` reads the full names of the
+    pipeline's former owners from the store. The pipeline owns their tables.
     """
 
     pipeline: str
@@ -114,20 +115,22 @@ class DestinationContext:
 
     @property
     def full_name(self) -> str:
-        """Return the pipeline's name with its namespace, if it has one."""
+        """Return the pipeline's name, prefixed with its namespace if it has one."""
         return f"{self.namespace}/{self.pipeline}" if self.namespace else self.pipeline
 
     def settings(self, table: QualifiedTable) -> TableSettings:
-        """Return what was said of the table, else the pipeline's defaults."""
+        """Return the table's own settings if there are any, otherwise the pipeline's defaults."""
         return self.tables.get(table, self.defaults)
 
 
 class Destination(ABC):
-    """A place that keeps tables. Methods are called from several threads, for one table never from two at once.
+    """A system that stores tables.
 
-    Every method is idempotent: after a crash it is called again with the same, or with more of the same. Answers are
-    checked: a coroutine, or a type that is not the one declared here, is NeedsOperator ``destination_contract``.
-    Errors: raise `Transient` for what mends itself, `NeedsOperator` for what does not; it concerns that table alone.
+    Several threads call the methods, but only one at a time for the same table. The exception is `copy_replacement`.
+    Every method must be idempotent. After a crash it is called again with the same data, or with more data from the
+    same start. Return values are checked: a coroutine or an undeclared type raises NeedsOperator
+    ``destination_contract``. Raise `Transient` for errors that a retry may resolve, and `NeedsOperator` for errors that
+    need a person. Both affect only the table of the call.
     """
 
     name: ClassVar[str]
@@ -135,107 +138,112 @@ class Destination(ABC):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
-        """Make one from the manifest's settings (camelCase keys, as written there); needed to be named in a manifest.
+        """Create a destination from the manifest's settings, whose keys are in camelCase.
 
-        Raise InvalidManifest with the path of the field for settings that cannot be meant.
+        Only a destination with this method can be named in a manifest. Raise InvalidManifest with the path of the field
+        for an invalid setting.
         """
-        raise NotImplementedError(f"{cls.__name__} cannot be made from a manifest")
+        raise NotImplementedError(f"{cls.__name__} cannot be created from a manifest")
 
     def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
-        """Open what is needed; called after state is loaded, before workers start.
+        """Open connections. This is called after the state is loaded, before the workers start.
 
-        After an error that another attempt may mend, a pipeline that has copied tables goes on, to stage what changes:
-        the other calls follow all the same, and raise in their turn.
+        If it raises Transient and a table was already copied, the pipeline keeps staging changes. The other methods are
+        then called without a successful startup, and should raise Transient too.
         """
 
-    def check(self) -> None:  # noqa: B027 - most destinations have nothing that opening them does not show
-        """Raise what would keep the destination from being written. Called by `levada check`, after `startup`.
+    def check(self) -> None:  # noqa: B027 - for most destinations startup is check enough
+        """Raise an error if the destination cannot be written. `levada check` calls this after `startup`.
 
-        Whatever it writes to find that out it removes.
+        It removes all data that it writes for the check.
         """
 
     def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
-        """Close; called once, after the writes in flight."""
+        """Close connections. This is called once, when all writes have ended."""
 
     def target(self, table: QualifiedTable, settings: TableSettings) -> Target | None:
-        """Return the name that the table has, or would have, at this destination. None: this destination has no names.
+        """Return the table's name at this destination, or None if the destination has no table names.
 
-        It connects to nothing. Raise NeedsOperator ``destination_name_unusable`` for a name that cannot be used.
+        The table need not exist. The method must not open connections. Raise NeedsOperator
+        ``destination_name_unusable`` for a name that the destination cannot use.
         """
         return None
 
     def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:  # noqa: B027 - optional
-        """Raise NeedsOperator if a copy with ``settings`` would take the place of another table's.
+        """Raise NeedsOperator if a copy with ``settings`` would overwrite another table.
 
-        It is called before anything is removed for the copy.
+        This is called before data is removed for the copy.
         """
 
     @abstractmethod
     def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        """Remove what an earlier copy left, with all that is kept of it; a table already gone is success.
+        """Drop the table of an earlier copy, with all state that belongs to it. A missing table is no error.
 
-        ``epoch`` is that of the driver that removes it. A destination that keeps the epochs of its writers raises
-        StaleEpoch, with nothing removed, if a newer driver has written the table. With None, as the pipeline itself is
-        removed, no epoch is compared.
+        ``epoch`` is the epoch of the driver that drops the table. If a destination stores the epochs of its writers, it
+        raises StaleEpoch, without removing data, if a newer driver has written the table. None means that the pipeline
+        itself is removed, and no epoch is compared.
         """
 
     @abstractmethod
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        """Make the table if it is not there, write the copied rows, and stamp ``mark`` in the same commit.
+        """Create the table if it does not exist, write the copied rows, and store ``mark`` in the same commit.
 
-        Called for an empty table as well, so that it exists. After ACCEPTED the engine asks by `write_events` until the
-        rows are durable, before the table's changes are applied.
+        This is called for an empty table as well, so that it exists. After ACCEPTED the engine calls `write_events`
+        with batches without changes until the rows are durable. Only then does it apply changes to the table.
         """
 
     @abstractmethod
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply the changes, schema changes and truncates of the batch, and stamp ``mark`` in the same commit.
+        """Apply the changes, schema changes and truncates of the batch, and store ``mark`` in the same commit.
 
-        A batch with ``only_asks`` has no changes and asks for the durability of what was accepted before. After
-        ACCEPTED the engine asks again before it acknowledges anything. Keep no reference to the batch after the call:
-        its files are removed once they are durable.
+        A batch with ``only_asks`` has no changes. Its result is the durability of the writes accepted before. After
+        ACCEPTED the engine asks again before it acknowledges the changes. Keep no reference to the batch after the
+        call, because its files are removed when they are durable.
         """
 
     def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
-        """Write the copied rows beside the table, which goes on as it is: a new copy that is to take its place.
+        """Write the copied rows to a shadow copy of the table. The table itself stays unchanged and readable.
 
-        While it runs, and while `drop_replacement` does, the other methods are called for the same table, from other
-        threads. What an earlier one left, whole or not, goes first. Return False, with nothing read, if there is no
-        table that serves meanwhile: the engine then drops what there is, and calls `write_table_rows`.
+        While this method or `drop_replacement` runs, other threads call the other methods for the same table. Remove an
+        earlier shadow copy first, complete or not. Return False, without reading ``rows``, if there is no readable
+        table. The engine then calls `drop_table_for_copy` and `write_table_rows`.
         """
-        raise NotImplementedError(f"{self.name} has no replacements")
+        raise NotImplementedError(f"{self.name} cannot write shadow copies")
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
-        """Apply the changes of a batch of one table to its new copy, not to the table.
+        """Apply the changes of one table's batch to its shadow copy, and not to the table.
 
-        Return False if the new copy cannot follow, because the batch changes columns or the copy is not there any more:
-        the engine then begins again. What is written need not outlive the process.
+        Return False if the batch changes columns in a way that the shadow copy cannot take, or if there is no shadow
+        copy any more. The engine then copies again. The writes need not be durable before `swap_replacement`.
         """
-        raise NotImplementedError(f"{self.name} has no replacements")
+        raise NotImplementedError(f"{self.name} cannot write shadow copies")
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
-        """Put the new copy in the table's place, stamped with ``mark``, by one durable step that readers see whole.
+        """Replace the table by its shadow copy, with the watermark ``mark``, in one atomic and durable commit.
 
-        The new copy holds everything below ``mark``, and at least what the table holds. Return False, with the table as
-        it was, if the new copy does not fit any more: the engine then begins again.
+        The shadow copy holds every change below ``mark``, and no less than the table. Return False, with the table
+        unchanged, if the shadow copy is no longer valid. The engine then copies again.
         """
-        raise NotImplementedError(f"{self.name} has no replacements")
+        raise NotImplementedError(f"{self.name} cannot write shadow copies")
 
     def drop_replacement(self, table: TableId) -> None:
-        """Remove the new copy, and what is left of one; success if there is none. The table stays as it is."""
-        raise NotImplementedError(f"{self.name} has no replacements")
+        """Remove the shadow copy, complete or not. A missing one is no error. The table stays unchanged."""
+        raise NotImplementedError(f"{self.name} cannot write shadow copies")
 
     def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
-        """Return what the table holds: by default the last state per row where this destination can upsert."""
+        """Return the mode of the table: UPSERT holds the last state per key, CHANGELOG holds every change.
+
+        The default is UPSERT if the destination has that capability.
+        """
         return TableMode.UPSERT if self.capabilities.upsert else TableMode.CHANGELOG
 
     def maintain(self, table: TableId) -> None:  # noqa: B027 - most destinations need none
-        """Check and maintain the table; called about once a minute, between two batches of the table.
+        """Check and maintain the table. This is called about once a minute, between two batches of the table.
 
-        Raise `DestinationChanged` if the table is no longer as it was left: it is parked. After any other error the
-        table goes on.
+        Raise `DestinationChanged` if another writer changed the table. The engine then parks it. After any other error
+        it continues to apply changes.
         """
 
     def applied(self, table: TableId) -> Watermark | None:
-        """Return what this destination durably holds of the table; None if it cannot tell or has no such table."""
+        """Return the table's durable watermark, or None if the table or its watermark does not exist."""
         return None

@@ -1,22 +1,23 @@
-"""The key of a row as numbers, so that keys are compared, sorted and stored by whole columns.
+"""Encodes the key of each row as numbers, so that keys are compared, sorted and stored as columns.
 
-A key of one integer column is that integer. Any other is a hash of 128 bits under a secret seed, which each table's
-index keeps. Two keys of the same hash would be one row, so the hash is one whose chance of that is known, whoever chose
-the keys: multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast"). Under a seed that is not
-known when they are chosen, two keys are alike with a chance of 2^-128. With 10^9 keys the chance that any two are alike
-is below 10^-20.
+A key with a single integer column is that integer. Any other key is a 128-bit hash under a secret seed, which is stored
+in each table's index. Two keys with the same hash would be treated as one row. So the hash must have a known collision
+probability, even if an attacker chooses the keys. Multilinear hashing has one (Lemire and Kaser, "Strongly universal
+string hashing is fast"). If the keys are chosen without knowledge of the seed, two keys collide with a probability of
+2^-128. Among 10^9 keys the probability of any collision is below 10^-20.
 
-Each row has four sums of 64 bits, modulo 2^64. A value is a list of 64-bit words, each at a position of its column. The
-two halves of a word, each times a factor of its own for this column, position, half and sum, are added to each sum. The
-upper 32 bits of the four sums are the hash. The factors are SHAKE-256 of the seed and the column's number, so an
-unknown seed makes them as good as random.
+Each row has four sums of 64 bits, modulo 2^64. A value is a list of 64-bit words. Each word has a position in its
+column. Both 32-bit halves of a word are multiplied by factors and added to each sum. Each column, position, half and
+sum has its own factor. The upper 32 bits of the four sums are the hash. The factors are SHAKE-256 of the seed and the
+column's number, so that they are indistinguishable from random numbers without the seed.
 
-The words of a column: position 0 is 1 for NULL, else 0. The others follow, all 0 for NULL. An integer, date, time or
-timestamp is one word, sign extended (so a widened column keeps its keys). A boolean is 0 or 1. A float is its double's
-bits, with one zero and one NaN, as PostgreSQL compares them. A decimal is the low and the high half of its unscaled
-value. Text and bytes are the length in bytes and then the bytes, little-endian, eight a word, the last filled with zero
-bytes. A list is its length and then both halves of each element's hash, as if the element were a key of one column
-under a seed of its own. Different keys have different words, and a word that is not there is like a zero.
+The words of a value are as follows. The word at position 0 is 1 for NULL, otherwise 0. The words at the next positions
+are all 0 for NULL. An integer, date, time or timestamp is one word, sign-extended, so that a widened column has the
+same keys. A boolean is 0 or 1. A float is the bits of its double, with a single zero and a single NaN, as PostgreSQL
+compares them. A decimal is the low and the high half of its unscaled value. Text and bytes are the length in bytes,
+followed by the bytes in little-endian order, eight per word, padded with zero bytes. A list is its length, followed by
+both halves of each element's hash. An element is hashed like a key of one column, under its own seed. Different keys
+have different words, and a missing word counts as zero.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Words = npt.NDArray[np.uint64]
 
 _INTEGERS: Final = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID}
 
-# A block's arrays stay in the processor's cache over the passes that a word takes.
+# The number of rows per block. Its arrays fit into the processor's cache for all passes over a word.
 _BLOCK: Final = 8_192
 
 _SUMS: Final = 4
@@ -49,18 +50,18 @@ _HALF: Final = np.uint64(32)
 _LOWER: Final = np.uint64(0xFFFFFFFF)
 _UPPER: Final = np.uint64(0xFFFFFFFF00000000)
 _TAILS: Final = np.array([(1 << 64) - 1, *((1 << 8 * n) - 1 for n in range(1, 8))], dtype=np.uint64)
-"""What to keep of the last word of a text, by the remainder of its length by 8."""
+"""Masks for the last word of a text, by its length modulo 8."""
 
 SEED_BYTES: Final = 32
 
 
 def new_seed() -> bytes:
-    """Return a seed that nobody knows."""
+    """Return a new random seed from a cryptographically secure source."""
     return secrets.token_bytes(SEED_BYTES)
 
 
 class KeyKind(StrEnum):
-    """What the numbers of a key are; the value is kept on disk."""
+    """The encoding of a table's keys. The value is stored in the index files."""
 
     INTEGER = "integer"
     HASH = "hash-2"
@@ -68,7 +69,10 @@ class KeyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
-    """Keys of rows, in the rows' order: ``high`` is int64 for INTEGER, uint64 for HASH; only HASH has ``low``."""
+    """The keys of rows, in the order of the rows.
+
+    ``high`` is int64 for INTEGER, and uint64 for HASH. ``low`` is None for INTEGER.
+    """
 
     kind: KeyKind
     high: npt.NDArray[Any]
@@ -76,21 +80,21 @@ class Keys:
 
     @classmethod
     def empty(cls, kind: KeyKind) -> Keys:
-        """Return no keys."""
+        """Return an empty sequence of keys."""
         if kind is KeyKind.INTEGER:
             return cls(kind, np.empty(0, np.int64))
         return cls(kind, np.empty(0, np.uint64), np.empty(0, np.uint64))
 
     @classmethod
     def concat(cls, parts: Sequence[Keys]) -> Keys:
-        """Return the keys of all parts, one after another; ``parts`` has at least one, all of one kind."""
+        """Concatenate the keys. ``parts`` must not be empty, and all parts must have the same kind."""
         high = np.concatenate([p.high for p in parts])
         lows = [p.low for p in parts if p.low is not None]
         return cls(parts[0].kind, high, np.concatenate(lows) if lows else None)
 
     @classmethod
     def interleave(cls, first: Keys, second: Keys) -> Keys:
-        """Return the first key of each, then the second of each, and so on; both have the same length."""
+        """Return the first key of both, then the second key of both, and so on. Both must have the same length."""
         high = np.column_stack((first.high, second.high)).ravel()
         if first.low is None or second.low is None:
             return cls(first.kind, high)
@@ -104,7 +108,7 @@ class Keys:
         return Keys(self.kind, self.high[rows], None if self.low is None else self.low[rows])
 
     def replace(self, rows: Indices, others: Keys) -> Keys:
-        """Return these keys, but ``others`` at ``rows``."""
+        """Return a copy of the keys with ``others`` at the indices ``rows``."""
         high = self.high.copy()
         high[rows] = others.high
         if self.low is None or others.low is None:
@@ -114,42 +118,42 @@ class Keys:
         return Keys(self.kind, high, low)
 
     def equal(self, other: Keys) -> Mask:
-        """Tell row by row whether the keys are equal; both have the same length."""
+        """Return a mask of the rows in which the keys are equal. Both must have the same length."""
         same: Mask = self.high == other.high
         if self.low is not None:
             same &= self.low == other.low
         return same
 
     def order(self, *, stable: bool = False) -> Indices:
-        """Return the rows sorted by key; equal keys in the rows' order only if ``stable``."""
+        """Return the row indices sorted by key. If ``stable``, rows with equal keys keep their order."""
         order = np.argsort(self.high, kind="stable" if stable else "quicksort")
         if self.low is None:
             return order
         high, low = self.high[order], self.low[order]
-        # Equal halves of different keys are so rare that sorting by both is left to that case.
+        # Different keys with equal high halves are very rare, so only then sort by both halves.
         if bool(((high[1:] == high[:-1]) & (low[1:] != low[:-1])).any()):
             return np.lexsort((self.low, self.high))
         return order
 
     def starts(self) -> Mask:
-        """Tell for each row whether its key differs from the row's before; for sorted keys."""
+        """Return a mask of the rows whose key differs from the key of the previous row. The keys must be sorted."""
         starts = np.ones(len(self), np.bool_)
         if len(self):
             np.logical_not(self.take(slice(1, None)).equal(self.take(slice(None, -1))), out=starts[1:])
         return starts
 
     def last(self) -> Indices:
-        """Return the last row of each key, in the order of the keys."""
+        """Return the index of the last row of each distinct key, in key order."""
         if not len(self):
             return np.empty(0, np.int64)
         order = self.order()
         first = np.flatnonzero(self.take(order).starts())
-        # The order need not be stable: the last row of a group is its largest.
+        # The order need not be stable, because the last row of a group has the largest index.
         return np.maximum.reduceat(order, first) if len(first) < len(order) else order
 
 
 def key_kind(schema: ReplicatedTableSchema) -> KeyKind:
-    """Return what the table's keys are; raise ValueError for a table without a key."""
+    """Return the encoding of the table's keys. Raise ValueError for a table without a key."""
     if not schema.key:
         raise ValueError(f"{schema.name} has no key")
     columns = schema.key_columns
@@ -157,9 +161,9 @@ def key_kind(schema: ReplicatedTableSchema) -> KeyKind:
 
 
 class KeyEncoder:
-    """Turns the key columns of rows into `Keys`; raises ValueError for a table without a key.
+    """Encodes the key columns of rows as `Keys`. Raises ValueError for a table without a key.
 
-    Keys are equal or not under the same ``seed`` alone.
+    Only keys under the same ``seed`` can be compared.
     """
 
     def __init__(self, schema: ReplicatedTableSchema, seed: bytes) -> None:
@@ -174,14 +178,15 @@ class KeyEncoder:
         return tuple(c.name for c in self._columns)
 
     def encode(self, rows: pa.Table | pa.RecordBatch) -> Keys:
-        """Return the keys of rows that have the key columns under their names, among others perhaps."""
+        """Return the keys of rows, which have the key columns under their names. Other columns are ignored."""
         return self.encode_columns([rows.column(name) for name in self.names])
 
     def encode_columns(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
-        """Return the keys of rows given as their key columns, in key order.
+        """Return the keys of rows. ``columns`` are the key columns in key order.
 
-        Columns of another Arrow type that holds the same values (large strings, dictionaries, narrower integers) are
-        cast. Raise NeedsOperator (``null_key``) for NULL as the only integer of a key, which a source cannot have.
+        Columns of another Arrow type with the same values, such as large strings, dictionaries or narrower integers,
+        are cast. Raise NeedsOperator ``null_key`` if a key of a single integer column is NULL. PostgreSQL does not
+        allow that in a primary key.
         """
         if self.kind is KeyKind.INTEGER:
             return Keys(self.kind, self._integers(columns[0]))
@@ -192,25 +197,25 @@ class KeyEncoder:
 
     def _integers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         if column.null_count:
-            raise NeedsOperator("null_key", f"a row of {self._table} has NULL as its key {self.names[0]}")
+            raise NeedsOperator("null_key", f"a row of {self._table} has NULL in its key column {self.names[0]}")
         values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
         return values
 
 
 class _Factors:
-    """The factors of one seed, each drawn when it is first needed."""
+    """The factors of one seed, computed on demand."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
         self._columns: dict[int, Words] = {}
 
     def at(self, column: int, position: int) -> Words:
-        """Return the factors of a word: for its lower and its upper half one for each sum."""
+        """Return the factors of a word: for its lower and for its upper half, one factor for each sum."""
         known = self._columns.get(column)
         if known is None or position >= len(known):
             count = max(8, 2 * position)
             drawn = hashlib.shake_256(self._seed + b"column %d" % column).digest(count * 2 * _SUMS * 8)
-            # A longer digest begins with the shorter one.
+            # SHAKE-256 is extendable: a longer digest begins with the shorter one, so known factors stay the same.
             known = self._columns[column] = np.frombuffer(drawn, "<u8").reshape(count, 2, _SUMS, 1)
         factors: Words = known[position]
         return factors
@@ -259,7 +264,7 @@ def _add(sums: Words, words: Words, factors: Words) -> None:
 
 
 def _valid(column: pa.Array) -> Mask | None:
-    """Return where the column has values, None if everywhere."""
+    """Return a mask of the rows with a value, or None if there is no NULL."""
     if not column.null_count:
         return None
     valid: Mask = column.is_valid().to_numpy(zero_copy_only=False)
@@ -267,7 +272,7 @@ def _valid(column: pa.Array) -> Mask | None:
 
 
 def _fixed_words(column: pa.Array) -> tuple[Words, ...]:
-    """Return the words of values of one width; of a NULL any word."""
+    """Return the words of fixed-width values, one array for each position. The words of a NULL are arbitrary."""
     kind = column.type
     if pa.types.is_decimal128(kind):
         halves = _values(column, "<u8", width=2)
@@ -288,7 +293,7 @@ def _values(column: pa.Array, dtype: str, width: int = 1) -> npt.NDArray[Any]:
 
 
 def _runs(column: pa.Array, valid: Mask | None) -> tuple[int, int, Indices, Indices]:
-    """Return where the column's values begin and end, and of each row its first value from there on and its length."""
+    """Return the start and end of the column's values, and the offset from that start and the length of each row."""
     offsets = np.frombuffer(column.buffers()[1], "<i4")[column.offset : column.offset + len(column) + 1].astype(
         np.int64
     )
@@ -300,7 +305,7 @@ def _runs(column: pa.Array, valid: Mask | None) -> tuple[int, int, Indices, Indi
 
 def _add_texts(sums: Words, number: int, column: pa.Array, valid: Mask | None, factors: _Factors) -> None:
     begin, end, first, lengths = _runs(column, valid)
-    # Seven bytes more, so that a word can be read at every byte.
+    # Seven bytes of padding, so that an 8-byte word can be read at each byte.
     data = np.zeros(end - begin + 8, np.uint8)
     if end > begin:
         data[: end - begin] = np.frombuffer(column.buffers()[2], np.uint8)[begin:end]
@@ -330,7 +335,10 @@ def _add_runs(
     stride: int,
     tail: Words | None,
 ) -> None:
-    """Add of each row ``count`` words, at ``first`` and every ``stride`` on; ``tail`` masks the last of them."""
+    """Add ``count`` words of each row, beginning at ``first``, with a distance of ``stride``.
+
+    ``tail`` masks the last word of each row.
+    """
     rows: Indices | None = None
     lanes = sums
     for k in range(int(count.max(initial=0))):

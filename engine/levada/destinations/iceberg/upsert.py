@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.fold import Folded, Incomplete, fold
+from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project, write_position_deletes
 from levada.destinations.iceberg.held import HeldRows
 from levada.destinations.iceberg.index import KeyIndex
@@ -73,8 +73,8 @@ class Upsert:
         self.storage.remove([*self.files, *self.deletes])
 
     def _write(self, folded: Folded) -> None:
-        upserts = folded.upserts if folded.incomplete is None else self._completed(folded, folded.incomplete)
-        gone = self.index.lookup(folded.touched, forget=True)
+        upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
+        gone = self.index.lookup(folded.affected_keys, forget=True)
         found = np.flatnonzero(gone.found)
         if len(found):
             numbers, files = np.unique(gone.file_id[found], return_inverse=True)
@@ -89,19 +89,19 @@ class Upsert:
                 self.index.add_file(written.path, folded.keys.take(slice(first, first + written.rows)))
                 first += written.rows
 
-    def _completed(self, folded: Folded, incomplete: Incomplete) -> pa.Table:
-        old = self.index.lookup(incomplete.origin)
+    def _completed(self, folded: Folded, partial_rows: PartialRows) -> pa.Table:
+        old = self.index.lookup(partial_rows.former_keys)
         if not old.found.all():
             raise NeedsOperator(
                 "unknown_value",
-                f"{self.schema.name}: an update leaves column {next(iter(incomplete.columns))} as it was, "
+                f"{self.schema.name}: an update leaves column {next(iter(partial_rows.columns))} as it was, "
                 "but the row is not in the Iceberg table",
                 hint=resync_hint(self.schema),
             )
         held = HeldRows(self.storage, self.layout, self.schema)
         numbers, files = np.unique(old.file_id, return_inverse=True)
         paths = [self.index.file_path(int(n)) for n in numbers]
-        return folded.complete(held.read(list(incomplete.columns), paths, files, old.position))
+        return folded.complete(held.read(list(partial_rows.columns), paths, files, old.position))
 
 
 def pieces(events: TableEvents, after: Lsn, truncated_before: tuple[int, int] | None) -> Iterator[pa.Table]:
