@@ -31,6 +31,7 @@ CLEAN = (
     "engine/levada/private.py",
     "engine/levada/runtime/report",
     "engine/levada/schema",
+    "engine/levada/segments",
     "engine/levada/spec",
     "engine/levada/stores",
     "engine/levada/values.py",

@@ -46,7 +46,7 @@ def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
     return tuple(manifests), tuple(mine.truncates), mine.versions, [r for b in mine.scan() for r in b.to_pylist()]
 
 
-@pytest.mark.parametrize("whole_bytes", [0, checksums.WHOLE_BYTES])
+@pytest.mark.parametrize("whole_bytes", [0, checksums.READ_AT_ONCE_BYTES])
 def test_every_flipped_bit_of_a_data_file_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
 ) -> None:
@@ -54,7 +54,7 @@ def test_every_flipped_bit_of_a_data_file_is_noticed(
 
     So it is where a file is too large to be read as a whole.
     """
-    monkeypatch.setattr(checksums, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(checksums, "READ_AT_ONCE_BYTES", whole_bytes)
     log = write(tmp_path)
     (manifest,) = log.list()
     path = tmp_path / manifest.files[0].path

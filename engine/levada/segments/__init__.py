@@ -1,7 +1,7 @@
-"""The staged log: immutable slices of the WAL as Parquet files, one manifest each.
+"""The staged log: immutable segments of the WAL as Parquet files, each with a manifest.
 
-Writing, listing, reading and removing segments, on any file system. What fills them is `levada.capture`'s work, what
-empties them `levada.apply`'s.
+This package writes, lists, reads and removes segments on any file system. `levada.capture` writes them, and
+`levada.apply` reads them.
 """
 
 from levada.segments.log import SegmentLog

@@ -1,7 +1,7 @@
-"""What apply hands to a destination: the staged changes of one or more tables up to an LSN.
+"""The interface of a batch: the staged changes of one or more tables up to an LSN, for a destination.
 
-Nothing is read before it is asked for: the files are on the staging area, and a destination reads them as Arrow, in
-this process or in Spark tasks, or walks the events one by one.
+A batch reads lazily from the files on the staging area. A destination reads the changes as Arrow, in this process or in
+Spark tasks, or iterates over the events one by one.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ if TYPE_CHECKING:
 
 
 class TableEvents(ABC):
-    """The changes of one table with ``after <= commit LSN < until``, whichever versions they were made under."""
+    """The changes of one table with ``after <= commit LSN < until``, across all of its versions."""
 
     schema: ReplicatedTableSchema
-    """The version that the table has at the end of the batch: bring the destination's table to it first."""
+    """The table's version at the end of the batch. Change the destination's table to it before you write rows."""
     versions: tuple[ReplicatedTableSchema, ...]
-    """Every version inside the batch, oldest first; the last is ``schema``."""
+    """All versions in the batch, oldest first. The last one is ``schema``."""
     files: tuple[SegmentFile, ...]
-    """Where the changes are, in WAL order; the first and the last may hold some outside of the range."""
+    """The files with the changes, in WAL order. The first and the last may have changes outside of the range."""
     truncates: tuple[Truncate, ...]
-    """The truncates inside the range, in WAL order; a change is before one if its (commit LSN, ordinal) is."""
+    """The truncates in the range, in WAL order. A change is before a truncate if its (commit LSN, ordinal) is lower."""
     after: Lsn
     until: Lsn
 
     @property
     def rows(self) -> int:
-        """How many row changes the files have: an upper bound of what `read` returns."""
+        """The number of row changes in the files, an upper bound for the rows that `read` returns."""
         return sum(f.rows for f in self.files)
 
     @abstractmethod
     def scan(
         self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes in WAL order, a row group at a time, projected to ``schema`` by attnum.
+        """Yield the changes in WAL order, one row group at a time, projected to ``schema`` by attnum.
 
-        Columns that a row's version had not yet hold ``missing_value``; widened types are cast. The layout is that of
-        `levada.schema.changes` with all the optional columns present. ``columns`` restricts what is read (names of
-        ``schema`` and of the layout); ``files`` restricts where from.
+        Columns that were added after a row's version have their ``missing_value``. Widened types are cast. The layout
+        is that of `levada.schema.changes` with all optional columns. ``columns`` selects columns, by their names in
+        ``schema`` and in the layout. ``files`` selects files of the batch.
         """
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table | None:
-        """Return all of `scan` as one table, None if there is no row."""
+        """Return all rows of `scan` as one table, or None if there is no row."""
         batches = [b for b in self.scan(columns) if b.num_rows]
         return pa.Table.from_batches(batches) if batches else None
 
 
 class EventBatch(ABC):
-    """The changes of ``tables`` up to ``until``, whole transactions. Iterate for `Event` objects in WAL order.
+    """The changes of complete transactions for ``tables`` up to ``until``.
 
-    Events show each row in the columns that it had, with a `RelationEvent` where they changed. Arrow access by
-    `changes` shows all rows in the newest version of the batch. A batch without changes only asks whether the changes
-    of earlier batches are durable.
+    Iterate over it for `Event` objects in WAL order. Events have each row in its original columns, with a
+    `RelationEvent` where the columns change. The Arrow data of `changes` has all rows in the newest version of the
+    batch. A batch without changes is a request to report whether the changes of earlier batches are durable.
     """
 
     tables: tuple[TableId, ...]
     until: Lsn
     only_asks: ClassVar[bool] = False
-    """Whether the batch has no changes by construction, and only asks for durability."""
+    """Whether the batch never has changes, because it only asks for the durability of earlier writes."""
 
     @abstractmethod
     def changes(self, table: TableId) -> TableEvents:
@@ -80,7 +80,7 @@ class EventBatch(ABC):
 
 
 class DurabilityRequest(EventBatch):
-    """A batch without changes: it asks whether what the destination has accepted of a table is durable."""
+    """A batch without changes. It asks whether the accepted writes of the tables are durable."""
 
     only_asks = True
 
@@ -90,7 +90,7 @@ class DurabilityRequest(EventBatch):
         self._changes = {s.id: _NoChanges(s, until) for s in schemas}
 
     def changes(self, table: TableId) -> TableEvents:
-        """Return no changes of one table of ``tables``."""
+        """Return an empty set of changes for one table of ``tables``."""
         return self._changes[table]
 
     def __iter__(self) -> Iterator[Event]:

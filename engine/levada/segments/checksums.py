@@ -1,7 +1,7 @@
-"""Checksums that cover every byte of a file, so that damage is noticed before it is read as a value.
+"""Checksums that cover every byte of a file, so that damage is detected before a value is read.
 
-A data file has one CRC-32 for each block of 1 MiB, kept apart from the file. A small document has its checksum within,
-see `seal`. A CRC-32 finds every error of up to 32 adjacent bits. It is no protection against forgery.
+A data file has one CRC-32 for each block of 1 MiB, and they are stored in the manifest. A small document contains its
+own checksum, see `seal`. A CRC-32 detects every error of up to 32 adjacent bits. It does not protect against forgery.
 """
 
 from __future__ import annotations
@@ -15,37 +15,43 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 BLOCK: Final = 1 << 20
-WHOLE_BYTES: Final = 32 << 20
-"""Files up to this size are read and verified as a whole: then no byte passes through Python."""
-_KEPT_BLOCKS: Final = 4
-"""Blocks that a reader keeps: neighbouring columns share one."""
+READ_AT_ONCE_BYTES: Final = 32 << 20
+"""Files up to this size are read and verified in one piece, which avoids calls from Arrow into Python."""
+_CACHED_BLOCKS: Final = 4
+"""The number of blocks that a reader caches. Adjacent columns share a block."""
 
 _SEALED: Final = re.compile(rb'\{"version":(\d{1,9}),"crc32":"([0-9a-f]{8})","content":')
 
 
 class DamageError(ValueError):
-    """The bytes are not those that were written."""
+    """The bytes differ from those that were written."""
 
 
 class VersionError(ValueError):
-    """An intact document of a format that this program does not read."""
+    """The document is intact, but this program does not support its format version."""
 
 
 def seal(content: bytes, version: int) -> bytes:
-    """Return a JSON document with ``content``, which is JSON too, its format's version and the checksum of both."""
+    """Return a JSON document with ``content``, the format version, and the checksum of both.
+
+    ``content`` is JSON too.
+    """
     return b'{"version":%d,"crc32":"%08x","content":%b}' % (version, _checksum(content, version), content)
 
 
 def unseal(document: bytes, version: int) -> bytes:
-    """Return the content of what `seal` returned; raise DamageError, or VersionError for an intact one."""
+    """Return the content of a document that `seal` returned.
+
+    Raise DamageError for a damaged document, and VersionError for an intact one of another version.
+    """
     head = _SEALED.match(document)
     if head is None or not document.endswith(b"}"):
-        raise DamageError("it is not a sealed document")
+        raise DamageError("it is not a document with a checksum")
     content, found = document[head.end() : -1], int(head[1])
     if int(head[2], 16) != _checksum(content, found) or str(found).encode() != head[1]:
         raise DamageError("its checksum does not match")
     if found != version:
-        raise VersionError(f"it has version {found}, this program reads {version}")
+        raise VersionError(f"it has version {found}, but this program reads version {version}")
     return content
 
 
@@ -54,7 +60,7 @@ def _checksum(content: bytes, version: int) -> int:
 
 
 class Sink(Protocol):
-    """A file that is written, like one of Arrow's."""
+    """A writable file, such as Arrow's NativeFile."""
 
     def write(self, data: bytes, /) -> object:
         """Write the bytes."""
@@ -64,7 +70,7 @@ class Sink(Protocol):
 
 
 class ChecksumWriter:
-    """A file for writing that computes the checksums of its blocks. Closing it does not close the one beneath."""
+    """A writable file that computes the checksums of its blocks. Closing it does not close the underlying file."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -74,11 +80,11 @@ class ChecksumWriter:
 
     @property
     def checksums(self) -> tuple[int, ...]:
-        """The checksum of each block that was written so far."""
+        """The checksums of the blocks that were written so far."""
         return tuple(self._blocks)
 
     def write(self, data: bytes) -> int:
-        """Write the bytes; their checksum counts only once the file beneath has taken them."""
+        """Write the bytes, and add them to the checksum if the underlying file raises no error."""
         self._sink.write(data)
         view = memoryview(data)
         while view:
@@ -91,14 +97,14 @@ class ChecksumWriter:
         return len(data)
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of written bytes."""
         return self._size
 
     def flush(self) -> None:
-        """Do nothing: the file beneath decides."""
+        """Do nothing, because nothing is buffered here."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Mark the file as closed."""
         self.closed = True
 
     def readable(self) -> bool:
@@ -115,8 +121,11 @@ class ChecksumWriter:
 
 
 def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> pa.NativeFile:
-    """Return a file of which no byte is read that is not verified; raise DamageError now, or when it is read."""
-    if size > WHOLE_BYTES:
+    """Return a readable file that verifies every byte. Raise DamageError here, or when a damaged block is read.
+
+    ``size`` is the number of bytes written, and ``checksums`` has one CRC-32 per block.
+    """
+    if size > READ_AT_ONCE_BYTES:
         return pa.PythonFile(ChecksumReader(file, size, checksums), "r")
     content = file.read_buffer()
     _check_size(content.size, size, checksums)
@@ -128,28 +137,28 @@ def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> p
 
 def _check_size(found: int, size: int, checksums: Sequence[int]) -> None:
     if found != size:
-        raise DamageError(f"it has {found} bytes, {size} were written")
+        raise DamageError(f"it has {found} bytes, but {size} were written")
     if len(checksums) != -(-size // BLOCK):
         raise DamageError(f"it has {len(checksums)} checksums for {size} bytes")
 
 
 def _check_block(block: bytes | memoryview, number: int, checksum: int) -> None:
     if zlib.crc32(block) != checksum:
-        raise DamageError(f"its bytes from {number * BLOCK} on are not those that were written")
+        raise DamageError(f"its block of bytes from offset {number * BLOCK} on differs from what was written")
 
 
 class Source(Protocol):
-    """A file that is read, like one of Arrow's."""
+    """A readable file, such as Arrow's NativeFile."""
 
     def read_at(self, nbytes: int, offset: int, /) -> bytes:
-        """Return the bytes at the offset, fewer at the file's end."""
+        """Return the bytes at the offset, or fewer at the end of the file."""
 
     def size(self) -> int:
         """Return the file's size in bytes."""
 
 
 class ChecksumReader:
-    """A file for reading that verifies each block before it returns a byte of it; raises DamageError."""
+    """A readable file that verifies each block before it returns bytes of it. Raises DamageError."""
 
     def __init__(self, source: Source, size: int, checksums: Sequence[int]) -> None:
         _check_size(source.size(), size, checksums)
@@ -157,11 +166,11 @@ class ChecksumReader:
         self._size = size
         self._checksums = checksums
         self._at = 0
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
         self.closed = False
 
     def read(self, nbytes: int = -1) -> bytes:
-        """Return the next bytes, all that are left if ``nbytes`` is negative."""
+        """Return the next ``nbytes`` bytes, or all remaining bytes if ``nbytes`` is negative."""
         end = self._size if nbytes < 0 else min(self._size, self._at + nbytes)
         parts = []
         while self._at < end:
@@ -172,7 +181,7 @@ class ChecksumReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a position, from the start, from here or from the end, as `io.IOBase.seek` does."""
+        """Change the position as `io.IOBase.seek` does, and return it."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
@@ -181,8 +190,8 @@ class ChecksumReader:
         return self._at
 
     def close(self) -> None:
-        """Let what is kept go."""
-        self._kept.clear()
+        """Drop the cached blocks."""
+        self._cache.clear()
         self.closed = True
 
     def readable(self) -> bool:
@@ -198,14 +207,14 @@ class ChecksumReader:
         return True
 
     def _block(self, number: int) -> bytes:
-        kept = self._kept.get(number)
-        if kept is not None:
-            self._kept.move_to_end(number)
-            return kept
+        cached = self._cache.get(number)
+        if cached is not None:
+            self._cache.move_to_end(number)
+            return cached
         expected = min(BLOCK, self._size - number * BLOCK)
         block = bytes(self._source.read_at(expected, number * BLOCK))
         _check_block(block, number, self._checksums[number])
-        self._kept[number] = block
-        if len(self._kept) > _KEPT_BLOCKS:
-            self._kept.popitem(last=False)
+        self._cache[number] = block
+        if len(self._cache) > _CACHED_BLOCKS:
+            self._cache.popitem(last=False)
         return block

@@ -1,7 +1,7 @@
-"""The end of each table's newest segment: what shows that a segment is missing, whichever it is.
+"""The ledger of each table's newest segment, which makes any missing segment detectable.
 
-Every manifest has the ledger as it was before it, so the newest manifest has all of it. Where the slot is acknowledged
-past the newest manifest, or that manifest is removed, the store keeps the ledger instead.
+Each manifest contains the ledger as it was before that segment, so the newest manifest has the latest one. The store
+keeps the ledger when the slot is acknowledged past the newest manifest, or when that manifest is removed.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from levada.values import Lsn, TableId
 
 
 class Ledger:
-    """Ends that only grow. Read from any thread, changed by one."""
+    """The end of each table's newest segment. Ends only grow. Any thread may read it, but only one may change it."""
 
     def __init__(self, ends: Mapping[TableId, Lsn] | None = None) -> None:
         self._ends: Mapping[TableId, Lsn] = dict(ends or {})
 
     @property
     def ends(self) -> Mapping[TableId, Lsn]:
-        """The end of each table's newest segment, as of now. A later change does not show in it."""
+        """The current ends. The mapping is immutable, so later changes do not appear in it."""
         return self._ends
 
     def add(self, ends: Mapping[TableId, Lsn]) -> None:
-        """Take over what is newer."""
+        """Add the ends that are higher than the known ones."""
         known = self._ends
         newer = {table: end for table, end in ends.items() if end > known.get(table, -1)}
         if newer:
             self._ends = {**known, **newer}
 
     def add_segments(self, manifests: Iterable[Manifest]) -> None:
-        """Take over what these segments, and those before them, have."""
+        """Add the ends of these segments, and the ends recorded in their manifests."""
         for manifest in manifests:
             self.add(manifest.newest_with)
 
@@ -42,15 +42,15 @@ class Ledger:
 
     @classmethod
     def loads(cls, text: str | None) -> Ledger:
-        """Read what `dumps` returned; None is an empty one."""
+        """Parse the result of `dumps`. Return an empty ledger for None."""
         return cls({TableId(int(table)): Lsn.parse(end) for table, end in json.loads(text or "{}").items()})
 
 
 def missing_end(table: TableId, position: Lsn, newest: Lsn | None, pending: Iterable[Manifest]) -> Lsn | None:
-    """Return the end of a segment that the table needs and that is not there, None if it has all that it needs.
+    """Return the end of a segment that the table needs but that is missing, or None if none is missing.
 
-    ``position`` is what the table has applied, ``newest`` the end of its newest segment by the ledger, ``pending`` its
-    staged segments that end after ``position``, oldest first.
+    ``position`` is the LSN below which the table has applied every change. ``newest`` is the end of its newest segment
+    in the ledger. ``pending`` are its staged segments that end after ``position``, oldest first.
     """
     reached = position
     for manifest in pending:

@@ -1,4 +1,4 @@
-"""The log of a pipeline's segments: what is there, in order, and what may go."""
+"""The log of a pipeline's segments: listing, removal and clean-up."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 
 _MANIFEST: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}-\d{8,}\.json")
 _READERS: Final = 8
-"""Manifests are small, and an object store takes tens of milliseconds for each: ask for several at once."""
+"""Threads that read manifests. An object store takes tens of milliseconds for each of these small files."""
 
 
 class SegmentLog:
-    """The segments of one pipeline, in a folder of its own on the staging area. Usable from any thread.
+    """The segments of one pipeline, in its own folder of the staging area. Thread-safe.
 
-    ``ledger`` has the ends of the tables' newest segments. It belongs to whoever writes.
+    ``ledger`` has the end of each table's newest segment. Only the thread that writes segments changes it.
     """
 
     def __init__(self, staging: Staging, pipeline: str, ledger: Ledger | None = None) -> None:
@@ -38,10 +38,12 @@ class SegmentLog:
         self.ledger = ledger or Ledger()
 
     def list(self) -> tuple[Manifest, ...]:
-        """Return the manifests in WAL order, without those that are damaged: see `Manifest` for what notices the gap.
+        """Return the manifests in WAL order.
 
-        Raise NeedsOperator ``manifest_unreadable`` for one of another version, ``manifest_foreign`` for one of another
-        pipeline, ``segments_overlap`` for two that cover the same WAL: a driver that was replaced has written on.
+        Damaged manifests are skipped and logged. `Manifest.newest` makes the gap detectable. Raise NeedsOperator
+        ``manifest_unreadable`` for a manifest of another format version, and ``manifest_foreign`` for a manifest of
+        another pipeline. Raise ``segments_overlap`` if two segments cover the same WAL, because a driver kept writing
+        after another one had replaced it.
         """
         with ThreadPoolExecutor(_READERS) as pool:
             loaded = [m for m in pool.map(self._load, self._names()) if m is not None]
@@ -52,18 +54,18 @@ class SegmentLog:
         return tuple(manifests)
 
     def end(self) -> Lsn:
-        """Return the highest end of a segment, 0/0 without one. The newest manifest alone is read."""
+        """Return the end of the newest segment, or 0/0 if there is none. Only the newest readable manifest is read."""
         for name in sorted(self._names(), key=_end, reverse=True):
             if self._load(name) is not None:
                 return _end(name)
         return Lsn(0)
 
     def collect_garbage(self, check: Callable[[], None] = lambda: None) -> int:
-        """Remove the files that no manifest names, and return how many; only while nobody writes: at the start.
+        """Remove the files that no manifest names, and return their number. Call it only before a writer starts.
 
-        A damaged manifest is removed with its files: `list` has reported it, and nothing can be read from it. ``check``
-        is called after the files are listed. It raises if another process has taken the pipeline over, whose files are
-        not in the list then.
+        A damaged manifest is removed with its files, after `list` has logged it. ``check`` is called after the files
+        were listed. It raises if another process has taken over the pipeline, because the new driver's manifests may be
+        missing from the list.
         """
         listed = self.staging.list(self.pipeline)
         manifests = self.list()
@@ -74,13 +76,13 @@ class SegmentLog:
         for path in garbage:
             self.staging.remove(path)
         if garbage:
-            _log.info("removed %d staged files that belong to no segment", len(garbage))
+            _log.info("removed %d staged files that do not belong to any segment", len(garbage))
         return len(garbage)
 
     def remove(self, manifest: Manifest, tables: Collection[TableId] | None = None) -> None:
-        """Remove a segment, or of it only the files of ``tables``, which nobody may ask for again.
+        """Remove a segment. If ``tables`` is given, remove only their files, which must not be read again.
 
-        The manifest goes first: what a crash leaves behind is garbage, never a segment that lacks a file.
+        The manifest is removed first. So a crash leaves unreferenced files, and never a segment with a missing file.
         """
         if tables is None:
             self.staging.remove(f"{self.pipeline}/{manifest.name}.json")
@@ -89,25 +91,25 @@ class SegmentLog:
                 self.staging.remove(file.path)
 
     def writer(self, epoch: int, start_lsn: Lsn) -> SegmentWriter:
-        """Begin a segment after ``start_lsn``."""
+        """Return a writer for a new segment that begins after ``start_lsn``."""
         return SegmentWriter(self.staging, self.pipeline, epoch, start_lsn, ledger=self.ledger)
 
     def _names(self) -> tuple[str, ...]:
         return tuple(n for n in self.staging.list(self.pipeline) if _MANIFEST.fullmatch(n))
 
     def _load(self, name: str) -> Manifest | None:
-        """Return the manifest, None if it is damaged or was removed since it was listed."""
+        """Return the manifest, or None if it is damaged or was removed after the listing."""
         path = f"{self.pipeline}/{name}"
         try:
             manifest = Manifest.loads(self.staging.read(path))
         except DamageError as error:
-            _log.error("staging: %s is damaged, its segment counts as lost: %s", path, error)
+            _log.error("staging: %s is damaged, so its segment is treated as lost: %s", path, error)
             return None
         except (VersionError, ValueError, KeyError, TypeError) as error:
             raise NeedsOperator(
                 "manifest_unreadable",
                 f"staging: {path} is not a manifest of this release: {error}",
-                hint="run the release of Levada that wrote it",
+                hint="run the release of Levada that wrote the file",
             ) from error
         except NeedsOperator as error:
             if error.code != "staging_file_missing":
@@ -117,19 +119,23 @@ class SegmentLog:
             raise NeedsOperator(
                 "manifest_foreign",
                 f"staging: {path} is the manifest {manifest.name} of pipeline {manifest.pipeline}",
-                hint=f"remove {path} from {self.staging.uri}: it was copied there",
+                hint=f"remove {path} from {self.staging.uri}. It is a copy from another folder",
             )
         if not all(lies_below(f"staging:///{f.path}", f"staging:///{self.pipeline}") for f in manifest.files):
-            raise NeedsOperator("manifest_unreadable", f"staging: {path} names a file outside of the pipeline's folder")
+            raise NeedsOperator(
+                "manifest_unreadable", f"staging: {path} refers to a file outside of the pipeline's folder"
+            )
         return manifest
 
     def _refuse(self, one: Manifest, other: Manifest) -> None:
         stale = min(one, other, key=lambda m: m.epoch)
         raise NeedsOperator(
             "segments_overlap",
-            f"staging: segments {one.name} and {other.name} cover the same WAL; epoch {stale.epoch} had been replaced",
-            hint=f"if no table has applied it, remove {self.pipeline}/{stale.name}.json from {self.staging.uri} "
-            "and start again; else copy the affected tables again",
+            f"staging: segments {one.name} and {other.name} cover the same WAL: a driver of epoch"
+            f" {stale.epoch} kept writing after it was replaced",
+            hint=f"if no table has applied {stale.name}, remove {self.pipeline}/{stale.name}.json from"
+            f" {self.staging.uri} and restart the pipeline. Otherwise copy the affected tables again:"
+            " levada resync MANIFEST TABLE",
         )
 
 

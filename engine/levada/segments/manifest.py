@@ -1,8 +1,8 @@
-"""The manifest of a segment: written last, atomically, so that it *is* the segment.
+"""The manifest of a segment. It is written last and atomically, so a segment exists exactly if its manifest does.
 
-A manifest names what precedes it, for each table by itself. Segments that no table needs are removed in any order, so
-one that is not there is no fault by itself. `Manifest.newest` has the end of the newest segment of every table before
-this one. A table whose chain of ends does not lead back to what it has applied lacks a segment.
+Segments that no table needs are removed in any order, so a gap between segments is not an error by itself. Therefore
+each manifest has the end of every table's previous segment, in `Manifest.newest`. If these ends do not lead back to the
+position that a table has applied, the table lacks a segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SegmentFile:
     """One Parquet file of changes of one version of one table, in WAL order.
 
     ``path`` is relative to the staging root. ``first_lsn`` and ``last_lsn`` are commit LSNs, both inclusive.
-    ``checksums`` are those of the file's blocks, see `levada.segments.checksums`.
+    ``checksums`` has one CRC-32 for each block of the file, see `levada.segments.checksums`.
     """
 
     path: str
@@ -40,12 +40,13 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The WAL range ``(start_lsn, end_lsn]``, cut at commits: what is in it, in order.
+    """The content of the WAL range ``(start_lsn, end_lsn]``, whose ends are ends of transactions.
 
-    ``schemas`` has every version that a file names. ``relations`` and ``truncates`` are what is not a row, ordered by
-    ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` is of its first transaction, in microseconds since 1970-01-01 UTC.
-    ``last`` is its last transaction, which may have no change in the segment. Both are None without a transaction.
-    ``newest`` has for each table the end of its newest segment before this one. A table without any is not there.
+    ``schemas`` has every version to which a file refers. ``relations`` and ``truncates`` are the changes that are not
+    rows, ordered by ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` is the commit time of the first transaction, in
+    microseconds since 1970-01-01 UTC. ``last`` is the last transaction, which may have no change in the segment. Both
+    are None if there is no transaction. ``newest`` maps each table to the end of its newest segment before this one.
+    Tables without an earlier segment are absent.
     """
 
     pipeline: str
@@ -63,31 +64,31 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The segment's name; names sort as the WAL does."""
+        """The segment's name. Names sort in WAL order."""
         return f"{self.start_lsn.hex}-{self.end_lsn.hex}-{self.epoch:08d}"
 
     @property
     def total_rows(self) -> int:
-        """How many row changes it has."""
+        """The number of row changes."""
         return sum(f.rows for f in self.files)
 
     @property
     def total_bytes(self) -> int:
-        """How many bytes its files have."""
+        """The size of the files in bytes."""
         return sum(f.bytes for f in self.files)
 
     @property
     def span_s(self) -> float:
-        """Seconds from its first commit to its last, by the source's clock: for so long its first change waited."""
+        """Seconds between the first and the last commit, by the source's clock. The first change waited this long."""
         if self.first_commit_ts_us is None or self.last is None:
             return 0.0
         return max(0, self.last.commit_ts_us - self.first_commit_ts_us) / 1e6
 
     @property
     def tables(self) -> frozenset[TableId]:
-        """The tables that it has something of."""
-        touched = {f.table for f in self.files} | {r.schema.id for r in self.relations}
-        return frozenset(touched.union(*(t.tables for t in self.truncates)))
+        """The tables with a change in the segment."""
+        changed = {f.table for f in self.files} | {r.schema.id for r in self.relations}
+        return frozenset(changed.union(*(t.tables for t in self.truncates)))
 
     @property
     def newest_with(self) -> Mapping[TableId, Lsn]:
@@ -140,7 +141,10 @@ class Manifest:
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
-        """Read what `dumps` returned; raise DamageError, or VersionError for an intact one."""
+        """Parse the result of `dumps`.
+
+        Raise DamageError for a damaged document, and VersionError for an intact one of another version.
+        """
         raw = json.loads(unseal(data, MANIFEST_VERSION))
         return cls(
             pipeline=raw["pipeline"],

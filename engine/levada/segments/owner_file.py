@@ -1,4 +1,4 @@
-"""The file in a pipeline's folder of the staging area that names the Pipeline whose segments these are."""
+"""The owner file in a pipeline's staging folder. It names the Pipeline that owns the segments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OWNER_FILE: Final = "owner"
 
 
 def owner_file(pipeline: str) -> str:
-    """Return the path of the file."""
+    """Return the path of the owner file, relative to the staging area."""
     return f"{pipeline}/{OWNER_FILE}"
 
 
 def read_owner(staging: Staging, pipeline: str) -> PipelineOwner | None:
-    """Return the owner of the pipeline's folder, None if there is none.
+    """Return the owner of the pipeline's folder, or None if there is none.
 
-    Raise NeedsOperator ``owner_unreadable`` for a file of other content.
+    Raise NeedsOperator ``owner_unreadable`` if the content cannot be parsed.
     """
     path = owner_file(pipeline)
     try:
@@ -34,21 +34,22 @@ def read_owner(staging: Staging, pipeline: str) -> PipelineOwner | None:
         raise NeedsOperator(
             "owner_unreadable",
             f"staging: {path} does not name the owner of the folder",
-            hint=f"if no other Pipeline stages there, remove {path} from {staging.uri}",
+            hint=f"if no other Pipeline uses the folder, remove {path} from {staging.uri}",
         ) from error
 
 
 def claim_folder(staging: Staging, pipeline: str, owner: PipelineOwner) -> PipelineOwner:
-    """Make the Pipeline the owner of its folder unless there is one. Return the owner.
+    """Make the Pipeline the owner of its folder unless it has one. Return the owner.
 
-    On an object store two first starts within one request could both be the owner.
+    On an object store this is not atomic: two Pipelines that start for the first time at the same moment may both
+    become the owner.
     """
     staging.create(owner_file(pipeline), _content(owner))
     return read_owner(staging, pipeline) or owner
 
 
 def replace_owner(staging: Staging, pipeline: str, owner: PipelineOwner | None) -> None:
-    """Make another Pipeline the owner of the folder. None: release it."""
+    """Make another Pipeline the owner of the folder, or remove the owner if ``owner`` is None."""
     if owner is None:
         staging.remove(owner_file(pipeline))
     else:

@@ -1,4 +1,4 @@
-"""From rows of one version of a table to the layout of another, by attnum. Pure."""
+"""Projects rows of one version of a table to another version, by attnum. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
 
 
 def layout(table: ReplicatedTableSchema) -> pa.Schema:
-    """Return the layout of changes of this version with every optional column."""
+    """Return the schema of changes of this version, with all optional columns."""
     return change_schema(table, old=True, unchanged=True, unrepresentable=True)
 
 
 def widens(source: ColumnType, target: ColumnType) -> bool:
-    """Tell whether every value of ``source`` is the same value in ``target``."""
+    """Return True if ``target`` represents every value of ``source`` exactly."""
     if source == target:
         return True
     match source.kind, target.kind:
@@ -42,8 +42,8 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
         case (Kind.FLOAT4, Kind.FLOAT8):
             return True
         case (Kind.DECIMAL, Kind.DECIMAL):
-            whole = target.precision - target.scale >= source.precision - source.scale
-            return whole and target.scale >= source.scale
+            integer_digits_fit = target.precision - target.scale >= source.precision - source.scale
+            return integer_digits_fit and target.scale >= source.scale
         case (Kind.UUID | Kind.JSON, Kind.TEXT):
             return True
         case (Kind.ARRAY, Kind.ARRAY):
@@ -55,10 +55,10 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Rows of ``source`` as rows of ``target``, restricted to ``columns`` (of `layout`), under ``policy``.
+    """A conversion from rows of ``source`` to rows of ``target``, with only ``columns`` of `layout`.
 
-    ``added`` has the columns that ``source`` lacks as they were when they were added, by attnum: a later version may
-    not know any more what the rows before them have.
+    ``policy`` applies to unrepresentable values. ``added`` maps the attnums of columns that ``source`` lacks to these
+    columns in their first version. Only that version is certain to have the value of earlier rows.
     """
 
     source: ReplicatedTableSchema
@@ -75,10 +75,11 @@ class Projection:
         columns: Sequence[str] | None,
         policy: OnUnrepresentable,
     ) -> Projection:
-        """Project to the last of ``versions``, which are in order; ``source`` is one of them, or older than all.
+        """Return the projection from ``source`` to the last of ``versions``.
 
-        Raise NeedsOperator ``schema_change_unsupported`` for a column whose type became another one, or that was added
-        with values nobody told; ValueError for a column that the layout has not.
+        ``versions`` are in order, and ``source`` is one of them or older than all. Raise NeedsOperator
+        ``schema_change_unsupported`` if a column's type changed to one that cannot represent its values, or if
+        PostgreSQL computed the values of an added column. Raise ValueError for a column that is not in the layout.
         """
         target = versions[-1]
         names = layout(target).names
@@ -100,12 +101,12 @@ class Projection:
 
     @property
     def output(self) -> pa.Schema:
-        """The schema of what `apply` returns."""
+        """The schema of the rows that `apply` returns."""
         full = layout(self.target)
         return pa.schema([full.field(name) for name in self.columns])
 
     def reads(self, file_columns: Sequence[str]) -> list[str]:
-        """Return which columns of a file are needed; the commit LSN always is."""
+        """Return the columns of a file that the projection reads. The commit LSN is always among them."""
         before = self.source.by_attnum
         wanted = {COMMIT_LSN, UNREPRESENTABLE}
         target = {c.name: c for c in self.target.columns}
@@ -122,12 +123,12 @@ class Projection:
         return [name for name in file_columns if name in wanted]
 
     def apply(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-        """Return the projected rows, and how many values became NULL for want of a place.
+        """Return the projected rows, and the number of unrepresentable values that became NULL.
 
         Raise Unrepresentable under the policy ``Error``.
         """
         have = {name: rows.column(i) for i, name in enumerate(rows.schema.names)}
-        nulled = self._judge(have)
+        nulled = self._apply_policy(have)
         target = {c.name: c for c in self.target.columns}
         arrays = []
         for field in self.output:
@@ -183,7 +184,7 @@ class Projection:
         return pa.array(kept, kind)
 
     def _missing(self, column: Column, known: pa.Array | None, length: int) -> pa.Array:
-        """Return the constant that rows from before the column have, NULL where ``known`` is not true."""
+        """Return the value of an added column for rows from before it. It is NULL where ``known`` is not True."""
         added = self.added[column.attnum]
         if added.missing_value is None or known is None:
             return pa.nulls(length, column.type.arrow)
@@ -197,15 +198,18 @@ class Projection:
         values = _widen(pa.repeat(decoded.array[0], length), column)
         return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
-    def _judge(self, have: dict[str, pa.Array]) -> int:
-        """Apply the policy to the values that have no place; rows that have any are few."""
-        odd = have.get(UNREPRESENTABLE)
-        if odd is None or odd.null_count == len(odd):
+    def _apply_policy(self, have: dict[str, pa.Array]) -> int:
+        """Apply the policy to unrepresentable values, and return their number.
+
+        Rows with such values are expected to be rare.
+        """
+        unrepresentable = have.get(UNREPRESENTABLE)
+        if unrepresentable is None or unrepresentable.null_count == len(unrepresentable):
             return 0
         wanted = {c.attnum: c for c in self._table_columns(with_old=False)}
         nulled = 0
-        for i in pc.indices_nonzero(odd.is_valid()).to_pylist():
-            found = [wanted[attnum] for attnum, _ in odd[i].as_py() if attnum in wanted]
+        for i in pc.indices_nonzero(unrepresentable.is_valid()).to_pylist():
+            found = [wanted[attnum] for attnum, _ in unrepresentable[i].as_py() if attnum in wanted]
             nulled += len(found)
             if found and self.policy is not OnUnrepresentable.NULL:
                 raise _unrepresentable(self.target, found[0], Lsn(have[COMMIT_LSN][i].as_py()))
@@ -235,7 +239,7 @@ def _unsupported(table: ReplicatedTableSchema, change: str) -> NeedsOperator:
 def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> Unrepresentable:
     return Unrepresentable(
         "unrepresentable_value",
-        f"{table.name}: column {column.name} ({column.type_name}) has a value without a place in "
-        f"{column.type.arrow}, in the transaction with commit LSN {Lsn(at)}",
-        hint="set onUnrepresentable to Null, or to Text and copy the table again",
+        f"{table.name}: column {column.name} ({column.type_name}) has a value that {column.type.arrow} cannot "
+        f"represent, in the transaction with commit LSN {Lsn(at)}",
+        hint="set onUnrepresentable to Null, or set it to Text and copy the table again",
     )

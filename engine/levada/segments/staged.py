@@ -1,4 +1,4 @@
-"""Staged changes as apply hands them to a destination. Holds names and positions alone: cheap to pickle into tasks."""
+"""Batches of staged changes for a destination. They hold only file names and positions, so they are cheap to pickle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_co
 
 @dataclass(frozen=True, slots=True)
 class TableStart:
-    """Where a table's part of a batch begins: changes with a commit LSN of ``after`` or more, on top of ``schema``."""
+    """The start of a table's part in a batch.
+
+    It has the changes with a commit LSN of at least ``after``. The table has the version ``schema`` before them.
+    """
 
     schema: ReplicatedTableSchema
     after: Lsn
 
 
 class StagedBatch(EventBatch):
-    """What the manifests (in WAL order) have of each table, from its start to ``until``, exclusive."""
+    """The changes in the manifests for each table, from its start to ``until``, exclusive.
+
+    Manifests are in WAL order.
+    """
 
     def __init__(
         self,
@@ -45,7 +51,7 @@ class StagedBatch(EventBatch):
         self.tables = tuple(s.schema.id for s in starts)
         self.until = until
         self._changes = {s.schema.id: _select(staging, manifests, s, until, policy) for s in starts}
-        self._relations = tuple(r for m in manifests for r in m.relations if self._concerns(r))
+        self._relations = tuple(r for m in manifests for r in m.relations if self._in_batch(r))
         self._truncates = tuple(
             sorted({t for c in self._changes.values() for t in c.truncates}, key=lambda t: (t.commit_lsn, t.ordinal))
         )
@@ -55,11 +61,14 @@ class StagedBatch(EventBatch):
         return self._changes[table]
 
     def __iter__(self) -> Iterator[Event]:
-        """Iterate over the events of all tables in the order of (commit LSN, ordinal), each in its own version."""
+        """Iterate over the events of all tables in the order of (commit LSN, ordinal).
+
+        Each has its original version.
+        """
         streams: list[Iterable[TableChanges | RelationChange | Truncate]] = [self._relations, self._truncates]
         return iter_events([*streams, *(c.items() for c in self._changes.values())])
 
-    def _concerns(self, relation: RelationChange) -> bool:
+    def _in_batch(self, relation: RelationChange) -> bool:
         mine = self._changes.get(relation.schema.id)
         return mine is not None and mine.after <= relation.commit_lsn < self.until
 
@@ -77,17 +86,17 @@ class StagedTable(TableEvents):
     until: Lsn
     policy: OnUnrepresentable
     written: Mapping[SnapshotId, ReplicatedTableSchema]
-    """The version of each file's rows."""
+    """The version of the rows in each file, by its snapshot ID."""
     nulled: int = field(default=0, compare=False)
-    """Values that became NULL under the policy ``Null`` in the scans of this object, in this process."""
+    """The number of values that became NULL under the policy ``Null``, in scans by this object in this process."""
 
     def scan(
         self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes in WAL order, a row group at a time, projected to ``schema``.
 
-        Raise Unrepresentable under the policy ``Error``, NeedsOperator ``schema_change_unsupported`` for rows of a
-        version whose values cannot be had in the newest one.
+        Raise Unrepresentable under the policy ``Error``. Raise NeedsOperator ``schema_change_unsupported`` if rows of
+        an older version cannot be converted to the newest one.
         """
         for file in self.files if files is None else files:
             yield from self._scan(
@@ -95,10 +104,10 @@ class StagedTable(TableEvents):
             )
 
     def items(self) -> Iterator[TableChanges]:
-        """Yield the changes in WAL order, each in the version that it was written in.
+        """Yield the changes in WAL order, each in its original version.
 
-        The newest version depends on where the batch ends. A row's own version does not, so a replay is the same.
-        Raise Unrepresentable under the policy ``Error``.
+        The newest version depends on the end of the batch, but the original version does not. So a replay with other
+        batches yields the same changes. Raise Unrepresentable under the policy ``Error``.
         """
         for file in self.files:
             own = self.written[file.snapshot_id]
@@ -112,22 +121,22 @@ class StagedTable(TableEvents):
             yield projected
 
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
-        whole = self.after <= file.first_lsn and file.last_lsn < self.until
+        complete = self.after <= file.first_lsn and file.last_lsn < self.until
         with self._reading(file), self.staging.input(file.path) as source:
             parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
             names = parquet.schema_arrow.names
             columns = projection.reads(names)
             for group in range(parquet.num_row_groups):
-                if not whole and self._outside(parquet.metadata.row_group(group)):
+                if not complete and self._outside(parquet.metadata.row_group(group)):
                     continue
                 rows = parquet.read_row_group(group, columns=columns)
-                if not whole:
+                if not complete:
                     rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
                 yield from rows.combine_chunks().to_batches()
 
     @contextmanager
     def _reading(self, file: SegmentFile) -> Iterator[None]:
-        """Raise what a table that misses changes is parked with, if the file is not there or not what was written."""
+        """Raise NeedsOperator with the resync command as its hint if the file is missing or damaged."""
         changes = f"{file.path} with {file.rows} changes of {self.schema.name}"
         hint = resync_command(self.schema.name)
         try:
@@ -138,7 +147,7 @@ class StagedTable(TableEvents):
         except NeedsOperator as error:
             if error.code != "staging_file_missing":
                 raise
-            raise NeedsOperator(error.code, f"staging: {changes} is not there", hint=hint) from error
+            raise NeedsOperator(error.code, f"staging: {changes} is missing", hint=hint) from error
 
     def _outside(self, group: pq.RowGroupMetaData) -> bool:
         for i in range(group.num_columns):
@@ -170,7 +179,8 @@ def _select(
             if relation.schema.id == table and after <= relation.commit_lsn < until:
                 newer[relation.schema.snapshot_id] = relation.schema
         truncates += [t for t in manifest.truncates if table in t.tables and after <= t.commit_lsn < until]
-    # A version from before the start is what the start's schema says or older, whatever its number: a copy's is 0/0.
+    # Versions from before the start are not newer than the start's schema, even if their number is higher: the version
+    # of a copy has the number 0/0.
     newer |= {v: s for v, s in written.items() if v >= after and v > start.schema.snapshot_id}
     newer.pop(start.schema.snapshot_id, None)
     versions = (start.schema, *(newer[v] for v in sorted(newer)))

@@ -1,4 +1,4 @@
-"""The staging area: a folder on any file system, and the few operations on it that segments need."""
+"""The staging area: a folder on any file system or object store, and the operations on it that segments need."""
 
 from __future__ import annotations
 
@@ -28,51 +28,55 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A folder given by a path, ``file://…``, or the URI of an object store. Cheap to pickle: it connects when used.
+    """A staging folder, given by a path, ``file://…``, or the URI of an object store.
 
-    ``durable`` tells whether what was published outlives this machine's restart; only then may the slot be acknowledged
-    for it. Paths are relative to the folder, with ``/`` between their parts.
+    Cheap to pickle, because it connects on first use. ``durable`` is True if published files survive a restart of this
+    machine. Only then may the slot be acknowledged for staged changes. Paths are relative to the folder, and ``/``
+    separates their parts.
     """
 
     uri: str
     durable: bool
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """How the object store is reached, by PyIceberg's names; none: as Arrow finds by itself. Holds secrets."""
+    """Properties of the object store by PyIceberg's names.
+
+    If empty, Arrow's default configuration is used. May have secrets.
+    """
 
     @classmethod
     def open(cls, uri: str, *, durable: bool | None = None, properties: Mapping[str, str] | None = None) -> Self:
-        """Return the staging area at ``uri``; it is durable unless ``durable`` says that it is scratch.
+        """Return the staging area at ``uri``. It is durable unless ``durable`` is False.
 
-        ``properties`` are for s3:// alone. Raise NeedsOperator ``staging_unusable`` if no file system answers to the
-        URI.
+        ``properties`` are used only for S3. Raise NeedsOperator ``staging_unusable`` if no file system supports the
+        URI's scheme.
         """
         where = uri if "://" in uri else str(Path(uri).absolute())
         used = sorted((properties or {}).items()) if _ON_S3.match(where) else ()
         staging = cls(where, durable is not False, tuple(used))
-        staging._place()
+        staging._connected()
         return staging
 
     def list(self, folder: str) -> Mapping[str, int]:
-        """Return the names of the folder's files with their sizes in bytes; nothing if there is no such folder."""
-        fs, root = self._place()
+        """Return the names of the folder's files with their sizes in bytes. A missing folder has no files."""
+        fs, root = self._connected()
         with failures(f"list {folder}"):
             found = fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         return {i.base_name: i.size or 0 for i in found if i.type is pafs.FileType.File}
 
     def read(self, path: str) -> bytes:
-        """Return a file's content."""
+        """Return the content of a file."""
         with failures(f"read {path}"), self.input(path) as stream:
             return bytes(stream.read())
 
     def input(self, path: str) -> pa.NativeFile:
-        """Open a file for reading at any position."""
-        fs, root = self._place()
+        """Open a file for random-access reads."""
+        fs, root = self._connected()
         with failures(f"read {path}"):
             return fs.open_input_file(f"{root}/{path}")
 
     def output(self, path: str) -> pa.NativeFile:
-        """Open a new file for writing; an old one of that name is replaced."""
-        fs, root = self._place()
+        """Open a file for writing. An existing file of that name is replaced."""
+        fs, root = self._connected()
         with self.writing(path):
             if self._local:
                 private_folders(Path(root), Path(f"{root}/{path}").parent)
@@ -82,15 +86,16 @@ class Staging:
     def publish(
         self, path: str, content: bytes, *, naming: Sequence[str], begun: Callable[[], None] = lambda: None
     ) -> None:
-        """Make a file visible whole or not at all, after the files that it names are safe.
+        """Write a file atomically, after the files in ``naming``, to which it refers, are durable.
 
-        Call ``begun`` before the step that makes it visible. After an error before that call there is no such file.
+        ``begun`` is called before the step that makes the file visible. If an error is raised before that call, the
+        file does not exist. If it is raised later, the file may exist.
         """
-        fs, root = self._place()
+        fs, root = self._connected()
         with self.writing(path):
             if not self._local:
                 begun()
-                # An object appears when its upload is completed. Not a `with`: leaving it by an error completes it too.
+                # An object appears when its upload completes. A `with` statement would complete it after an error too.
                 stream = fs.open_output_stream(f"{root}/{path}")
                 stream.write(content)
                 stream.close()
@@ -102,11 +107,12 @@ class Staging:
             replace_file(Path(folder, name), content, durable=self.durable, begun=begun)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a small file visible unless there is one of that name.
+        """Write a small file unless it exists.
 
-        On an object store, and on a file system without hard links, the last of several at the same moment wins.
+        A file system with hard links does this atomically. Without them, of several writers at the same moment the last
+        one wins. On an object store an existing file is always replaced, so check for it before.
         """
-        _, root = self._place()
+        _, root = self._connected()
         if not self._local:
             self.publish(path, content, naming=())
             return
@@ -118,15 +124,15 @@ class Staging:
                 with private_file(temporary, "wb") as file:
                     file.write(content)
                 self._sync(temporary)
-                _put_unless_there(temporary, f"{folder}/{name}")
+                _link_unless_exists(temporary, f"{folder}/{name}")
             finally:
                 with suppress(OSError):
                     os.unlink(temporary)
             self._sync(folder)
 
     def remove(self, path: str) -> None:
-        """Remove a file; not an error if it is gone already."""
-        fs, root = self._place()
+        """Remove a file. A missing file is no error."""
+        fs, root = self._connected()
         with failures(f"remove {path}"):
             try:
                 fs.delete_file(f"{root}/{path}")
@@ -134,22 +140,25 @@ class Staging:
                 return
 
     def probe(self) -> None:
-        """Write, read and remove a small file; raise what capture would meet. Folders that it made are removed."""
-        _, root = self._place()
-        made = [] if not self._local else [p for p in (Path(root), *Path(root).parents) if not p.exists()]
+        """Check the staging area: write, read and remove a small file. Raise the errors that capture would get.
+
+        Folders that the probe creates are removed again.
+        """
+        _, root = self._connected()
+        created = [] if not self._local else [p for p in (Path(root), *Path(root).parents) if not p.exists()]
         path = f".levada-check-{uuid.uuid4().hex}"
         try:
             self.publish(path, b"levada", naming=())
             self.read(path)
             self.remove(path)
         finally:
-            for folder in made:
+            for folder in created:
                 with suppress(OSError):
                     folder.rmdir()
 
     @contextmanager
     def writing(self, path: str) -> Iterator[None]:
-        """Turn errors of a write into those of `failures`, or Transient ``staging_full``, which names the place."""
+        """Convert errors of a write as `failures` does. Raise Transient ``staging_full`` if there is no space left."""
         try:
             with failures(f"write {path}"):
                 yield
@@ -159,31 +168,31 @@ class Staging:
                 raise
             raise Transient(
                 "staging_full",
-                f"staging: {self.uri} has no room to write {path}{self._room()}: capture waits, and the source keeps "
-                "its WAL until there is room",
-                hint=f"give {self.uri} more room",
+                f"staging: no space left on {self.uri} to write {path}{self._free_space()}: capture waits, and the"
+                " source retains its WAL until there is space",
+                hint=f"free space on {self.uri}, or enlarge its volume",
             ) from cause
 
-    def _room(self) -> str:
+    def _free_space(self) -> str:
         if not self._local:
             return ""
         with suppress(OSError):
-            return f" ({shutil.disk_usage(self._place()[1]).free} bytes are free)"
+            return f" ({shutil.disk_usage(self._connected()[1]).free} bytes are free)"
         return ""
 
-    def _place(self) -> tuple[pafs.FileSystem, str]:
+    def _connected(self) -> tuple[pafs.FileSystem, str]:
         return _connect(self.uri, self.properties)
 
     @property
     def _local(self) -> bool:
-        return isinstance(self._place()[0], pafs.LocalFileSystem)
+        return isinstance(self._connected()[0], pafs.LocalFileSystem)
 
     def _sync(self, path: str) -> None:
         if self.durable:
             sync(path)
 
 
-def _put_unless_there(temporary: str, path: str) -> None:
+def _link_unless_exists(temporary: str, path: str) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -197,11 +206,11 @@ def _put_unless_there(temporary: str, path: str) -> None:
 
 @contextmanager
 def failures(action: str) -> Iterator[None]:
-    """Name what failed on the staging area, and who can mend it."""
+    """Convert errors of a file system to Transient or NeedsOperator. ``action`` completes 'cannot ...'."""
     try:
         yield
     except FileNotFoundError as error:
-        raise NeedsOperator("staging_file_missing", f"staging: cannot {action}: the file is not there") from error
+        raise NeedsOperator("staging_file_missing", f"staging: cannot {action}: the file does not exist") from error
     except PermissionError as error:
         raise NeedsOperator("staging_denied", f"staging: cannot {action}: {error}") from error
     except OSError as error:
