@@ -15,6 +15,7 @@ CLEAN = (
     "engine/levada/apply",
     "engine/levada/capture",
     "engine/levada/cli",
+    "engine/levada/copy",
     "engine/levada/destinations/__init__.py",
     "engine/levada/destinations/answers.py",
     "engine/levada/destinations/collisions.py",

@@ -163,7 +163,7 @@ def test_changes_between_snapshot_and_locks_are_found(
 
 def test_a_copy_gives_way(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement that waits too long for its lock gets it: the copy ends, and is made again afterwards."""
-    monkeypatch.setattr(levada.copy.guard, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(levada.copy.guard, "MAX_BLOCKED_S", 0.2)
     changed = threading.Event()
 
     def alter() -> None:

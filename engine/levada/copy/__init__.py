@@ -1,4 +1,4 @@
-"""The initial copy: plan (pure), read under one exported snapshot, hand the rows to a destination.
+"""The initial copy of a table: plans ranges, and reads their rows under one exported snapshot for a destination.
 
-How a destination writes them is its own; which table is copied when, and what a failure means, is for `levada.runtime`.
+The destination writes the rows. `levada.runtime` decides when to copy a table, and handles failures.
 """

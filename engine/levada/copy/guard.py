@@ -1,12 +1,13 @@
-"""Locks on the table that is copied, so that the copy shows one state of it.
+"""Locks on the table during its copy, so that the copy shows a single state of the table.
 
-A statement that rewrites or truncates a table is not seen right under an older snapshot (PostgreSQL docs, "Caveats" of
-"Concurrency Control"). An ACCESS SHARE lock on each relation that holds rows keeps such statements out. Statements that
-need no conflicting lock, such as ATTACH PARTITION or ALTER TYPE, are found by comparing the catalog at the end.
+TRUNCATE and statements that rewrite a table are not MVCC-safe: an older snapshot does not show the earlier rows
+(PostgreSQL docs, chapter "Concurrency Control", section "Caveats"). An ACCESS SHARE lock on each relation with rows
+blocks such statements. Some statements take no conflicting lock, such as ATTACH PARTITION and ALTER TYPE. They are
+detected at the end, by a comparison with the catalog.
 
-The locks are taken after the snapshot. In the other order the copy could wait for itself: creating the snapshot's slot
-waits for every transaction that has an ID, and an ALTER TABLE that waits for our lock has one. So what happened between
-the snapshot and the locks is found by comparing the catalog as well.
+The locks are taken after the snapshot, because the other order can deadlock. Creating the snapshot's slot waits for
+every transaction with an ID, and an ALTER TABLE that waits for the lock has one. Changes between the snapshot and the
+locks are detected by a comparison with the catalog too.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable
 
 LOCK_TIMEOUT_S: Final = 10.0
-"""How long to wait for the locks. The snapshot is held meanwhile."""
-PATIENCE_S: Final = 10.0
-"""How long a statement may wait for an exclusive lock until the copy gives way.
+"""The longest wait for the locks, in seconds. The snapshot stays open during the wait."""
+MAX_BLOCKED_S: Final = 10.0
+"""The time in seconds for which a copy may block a statement that needs an exclusive lock. Then the copy stops.
 
-Every later statement on the table, reading ones included, queues behind the one that waits (PostgreSQL docs, "Explicit
-Locking"). A copy may take hours, so holding on would take the table away from the source's applications.
+Every later statement on the table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit
+Locking"). A copy may take hours, and the source's applications could not use the table for all that time.
 """
 _POLL_S: Final = 1.0
 
@@ -54,7 +55,10 @@ WHERE c.oid = ANY(%s::oid[])
 
 
 class TableGuard:
-    """Holds the locks of one copy, until its rows are read or it gives way. Safe to use from several threads."""
+    """Holds the locks of one copy until its rows are read, or until it blocks another statement for too long.
+
+    Thread-safe.
+    """
 
     def __init__(
         self, connection: psycopg.Connection[Any], published: PublishedTable, description: TableDescription
@@ -68,18 +72,18 @@ class TableGuard:
         self._thread = threading.Thread(target=self._watch, name="levada-copy-guard", daemon=True)
 
     def ended(self) -> LevadaError | None:
-        """Return the error that the copy ends with, None while it may go on."""
+        """Return the error with which the copy must stop, or None while it may continue."""
         return self._ended
 
     def start(self) -> None:
-        """Compare the table with the snapshot, then begin to watch the lock queue."""
+        """Compare the table with the snapshot, then start to watch the lock queue."""
         self._check()
         self._thread.start()
 
     def release(self) -> None:
-        """Give the locks back after the last row was read. Later calls change nothing.
+        """Release the locks after the last row was read. Later calls have no effect.
 
-        Raise Transient unless the locks were held until now and the table is as the snapshot shows it.
+        Raise Transient if the locks were lost, or if the table differs from the snapshot's state of it.
         """
         if not self._released:
             self._check()
@@ -87,7 +91,7 @@ class TableGuard:
             self.close()
 
     def close(self) -> None:
-        """Stop watching and give the locks back."""
+        """Stop watching the lock queue, and release the locks."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -118,23 +122,23 @@ class TableGuard:
         )
         return None if same else table_changed(name)
 
-    def _watch(self) -> None:  # in a thread of its own
+    def _watch(self) -> None:  # runs in the watcher thread
         leaves = [int(leaf.id) for leaf in self._published.leaves]
         while not self._stop.wait(_POLL_S) and self._ended is None:
             try:
                 with source_errors(f"watching the locks on table {self._published.name}"):
-                    waited_for = self._connection.execute(_WAITED_FOR, [leaves, PATIENCE_S]).fetchone()
+                    waited_for = self._connection.execute(_WAITED_FOR, [leaves, MAX_BLOCKED_S]).fetchone()
             except LevadaError as error:
                 self._ended = self._ended or error
                 return
             if waited_for is not None and not self._stop.is_set():
                 self._ended = self._ended or Transient(
                     "copy_yielded",
-                    f"the copy of {self._published.name} gave way to a statement of PID {waited_for[0]}, which waits"
-                    " for an exclusive lock. It begins again by itself, as often as a statement waits",
-                    hint="change the table before its copy or after it",
+                    f"the copy of {self._published.name} stopped because it blocked a statement of PID"
+                    f" {waited_for[0]}, which waits for an exclusive lock. The copy restarts automatically",
+                    hint="alter the table before or after its copy",
                 )
-                # The copy's readers end a little later.
+                # Release the locks now. The threads that read the rows stop later.
                 self._connection.close()
 
 
@@ -145,10 +149,11 @@ def hold_table(
     schema: ReplicatedTableSchema,
     description: TableDescription,
 ) -> Iterator[TableGuard]:
-    """Hold ACCESS SHARE locks on every relation that holds the table's rows.
+    """Hold ACCESS SHARE locks on every relation with rows of the table.
 
-    ``published``, ``schema`` and ``description`` are the table as the copy's snapshot shows it. Raise Transient
-    ``lock_timeout`` if the locks cannot be had, ``table_changed`` if the table was changed after the snapshot.
+    ``published``, ``schema`` and ``description`` are the table's state in the copy's snapshot. Raise Transient
+    ``lock_timeout`` if the locks are not granted in time, and ``table_changed`` if the table changed after the
+    snapshot.
     """
     conn = connection.connect(application="copy-guard")
     guard = TableGuard(conn, published, description)
@@ -161,9 +166,9 @@ def hold_table(
 
 
 def lock_leaves(conn: psycopg.Connection[Any], published: PublishedTable, schema: ReplicatedTableSchema) -> None:
-    """Begin a transaction, unless one is open, and lock each leaf in it.
+    """Begin a transaction, unless one is open, and lock each partition in it.
 
-    A query takes the lock that LOCK TABLE would take, but needs no privilege on columns that are not copied.
+    A SELECT takes the same lock as LOCK TABLE, but needs privileges only on the copied columns.
     """
     columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in schema.columns)
     doing = f"locking table {published.name}"
@@ -182,8 +187,8 @@ def lock_leaves(conn: psycopg.Connection[Any], published: PublishedTable, schema
 
 
 def table_changed(table: QualifiedTable) -> Transient:
-    """Return the error of a copy whose table was changed after the snapshot."""
-    return Transient("table_changed", f"table {table} was changed while it was copied")
+    """Return the error of a copy whose table changed after the snapshot."""
+    return Transient("table_changed", f"table {table} changed during its copy")
 
 
 def _shape(description: TableDescription) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Which ranges of blocks a copy reads, each as one task. Pure."""
+"""Plans the ranges of blocks of a copy. Each range is read by one task. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from levada.postgres.catalog import Leaf
 from levada.values import QualifiedTable
 
 MAX_RANGE_BYTES: Final = 128 << 20
-"""The largest range: what is done again when a task fails, and what one data file of a destination comes from."""
+"""The largest range. A failed task reads its range again, and a destination writes a data file per range."""
 MIN_RANGE_BYTES: Final = 8 << 20
-"""The smallest range that a second connection is worth opening for."""
+"""The smallest range. It is not worth opening another connection for less."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRange:
-    """The blocks ``first <= block < end`` of a leaf; ``end`` None: all that follow.
+    """The blocks ``first <= block < end`` of a partition. If ``end`` is None, all blocks from ``first`` on.
 
-    ``bytes`` is about what they hold, TOAST included.
+    ``bytes`` is the estimated size of their rows, including TOAST.
     """
 
     leaf: QualifiedTable
@@ -29,11 +29,11 @@ class BlockRange:
 
 
 def plan_ranges(leaves: Sequence[Leaf], connections: int) -> tuple[BlockRange, ...]:
-    """Cut the leaves into ranges of at most `MAX_RANGE_BYTES`, biggest first; together they are every block once.
+    """Split the partitions into ranges of at most `MAX_RANGE_BYTES`, largest first. Each block is in exactly one range.
 
-    There are at least as many as ``connections``, unless that makes them smaller than `MIN_RANGE_BYTES`; of a leaf
-    never more than it has blocks. Sizes may be out of date and nothing is lost: the first range of a leaf begins with
-    its first block, the last has no end, and a leaf without blocks has one range all the same.
+    There are at least as many ranges as ``connections``, unless they would be smaller than `MIN_RANGE_BYTES`. A
+    partition has at most as many ranges as blocks. Outdated sizes lose no row: the first range of a partition begins
+    with its first block, and the last one has no end. A partition without blocks has one range too.
     """
     total = sum(leaf.bytes for leaf in leaves)
     target = min(MAX_RANGE_BYTES, max(MIN_RANGE_BYTES, -(-total // max(1, connections))))

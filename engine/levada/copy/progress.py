@@ -1,4 +1,4 @@
-"""How far a copy has come, counted as its ranges end and read from any thread."""
+"""The progress of a copy. It is counted when a range ends, and can be read from any thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """A copy at one moment. Bytes are those of the source's storage, TOAST included, and estimated.
+    """The progress of a copy at one moment.
 
-    ``percent`` is of those bytes, 0 to 100. ``total_rows`` is PostgreSQL's estimate, None where it has none.
-    ``unrepresentable`` counts the values that became NULL.
+    Bytes are estimates of the source's storage, including TOAST. ``percent`` is the share of these bytes, from 0 to
+    100. ``total_rows`` is PostgreSQL's estimate, or None if it has none. ``unrepresentable`` is the number of values
+    that became NULL.
     """
 
     rows: int
@@ -26,7 +27,7 @@ class CopyProgress:
     unrepresentable: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the JSON document."""
         return {
             "rows": self.rows,
             "bytes": self.bytes,
@@ -38,15 +39,15 @@ class CopyProgress:
         }
 
 
-class CopyUnderWay(Protocol):
-    """A copy that is being made, here or elsewhere."""
+class RunningCopy(Protocol):
+    """A running copy, in this process or in another one."""
 
     def progress(self) -> CopyProgress:
-        """Return how far it has come, from any thread."""
+        """Return the current progress. May be called from any thread."""
 
 
 class CopyMeter:
-    """Counts; safe to use from several threads. The clock starts with the first use of `start`."""
+    """A thread-safe counter of a copy's rows and bytes. The clock starts with the first call of `start`."""
 
     def __init__(self, total_rows: int | None, total_bytes: int) -> None:
         self._total_rows = total_rows
@@ -56,19 +57,19 @@ class CopyMeter:
         self._rows = self._bytes = self._unrepresentable = 0
 
     def start(self) -> None:
-        """Start the clock, unless it runs."""
+        """Start the clock, unless it is running."""
         with self._lock:
             self._started = self._started or time.monotonic()
 
     def add(self, rows: int, size: int, unrepresentable: int) -> None:
-        """Count a range that has ended."""
+        """Add a completed range."""
         with self._lock:
             self._rows += rows
             self._bytes += size
             self._unrepresentable += unrepresentable
 
     def progress(self) -> CopyProgress:
-        """Return how far the copy has come."""
+        """Return the current progress."""
         with self._lock:
             elapsed = 0.0 if self._started is None else time.monotonic() - self._started
             share = min(1.0, self._bytes / self._total_bytes) if self._total_bytes else 1.0

@@ -1,4 +1,4 @@
-"""The rows of a copy, as a destination sees them."""
+"""The interface by which a destination reads the rows of a copy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ T = TypeVar("T")
 
 
 class TableRows(ABC):
-    """All rows of one table as of one snapshot; each of the three ways of reading them may be used once."""
+    """All rows of one table in one snapshot. Each of the three methods may be called once."""
 
     schema: ReplicatedTableSchema
 
     @abstractmethod
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` over each partition as one Spark task and return the results.
+        """Run ``fn`` in one Spark task for each partition, and return the results.
 
-        ``fn`` and its result are pickled, the result should be small. A task may run twice (Spark retries it): what
-        ``fn`` wrote counts only if its result is returned. Without rows there may be no partition at all.
+        ``fn`` and its result are pickled, so the result should be small. Spark retries tasks, so ``fn`` may run more
+        than once for a partition. Use only what ``fn`` wrote in the runs whose results are returned. A table without
+        rows may have no partition.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The rows of a table as of an exported snapshot, read by Spark tasks."""
+"""The rows of a table in an exported snapshot, read by Spark tasks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from levada.copy.guard import TableGuard
-from levada.copy.jobs import SparkTasks
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.progress import CopyMeter, CopyProgress
-from levada.copy.reading import RangeReader
+from levada.copy.range_reader import RangeReader
 from levada.copy.rows import TableRows
+from levada.copy.spark_tasks import SparkTasks
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -37,10 +37,10 @@ class _RangeResult(Generic[T]):
 
 
 class SnapshotRows(TableRows):
-    """All rows of one published table as of ``snapshot``, which its owner holds open meanwhile.
+    """All rows of one published table in ``snapshot``. The caller keeps the snapshot open.
 
-    ``connections`` is how many connections it has at once at most; ``cancelled`` ends `map_partitions` with Transient
-    ``copy_cancelled``. ``guard`` holds the table: no way of reading ends well unless it held to the end.
+    ``connections`` is the maximum number of connections. If ``cancelled`` is set, `map_partitions` raises Transient
+    ``copy_cancelled``. ``guard`` holds the table's locks. Reading succeeds only if it held them to the end.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class SnapshotRows(TableRows):
         self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges))
 
     def progress(self) -> CopyProgress:
-        """Return how far the copy has come, from any thread."""
+        """Return the current progress. May be called from any thread."""
         return self._meter.progress()
 
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` over each range of blocks as one Spark task; see `TableRows.map_partitions`.
+        """Run ``fn`` in one Spark task for each range of blocks. See `TableRows.map_partitions`.
 
-        An error keeps its type on the way from the task. A range that failed with Transient is read again.
+        Raise a task's error with its original type. A task that raises Transient is retried.
         """
         self._meter.start()
         tasks: SparkTasks[_RangeResult[T]] = SparkTasks(
@@ -89,14 +89,14 @@ class SnapshotRows(TableRows):
         return [r.value for r in results]
 
     def check(self) -> None:
-        """Give the table's locks back. Raise Transient if the table may have changed while it was read."""
+        """Release the table's locks. Raise Transient if the table may have changed during the copy."""
         if self._guard is not None:
             self._guard.release()
 
     def to_spark(self) -> DataFrame:
-        """Return the rows as a DataFrame. Spark's work with it is neither counted nor cancelled here.
+        """Return the rows as a DataFrame. Call `check` after Spark has read it.
 
-        Call `check` after that work.
+        The progress does not include Spark's work with it, and ``cancelled`` does not stop that work.
         """
         from levada.copy.source import read_ranges
 
@@ -123,6 +123,6 @@ class SnapshotRows(TableRows):
 
 def _run_range(
     reader: RangeReader, part: BlockRange, fn: Callable[[pa.RecordBatchReader], T]
-) -> _RangeResult[T]:  # in a Python worker
+) -> _RangeResult[T]:  # runs in a Python worker
     value = fn(pa.RecordBatchReader.from_batches(reader.schema.arrow, reader.batches(part)))
     return _RangeResult(value, reader.rows, reader.unrepresentable)

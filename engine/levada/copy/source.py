@@ -1,4 +1,4 @@
-"""The rows of a copy as a Spark data source, which takes Arrow batches without pandas."""
+"""A Spark data source of a copy's rows. It passes Arrow batches to Spark without pandas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from levada.copy.plan import BlockRange
-from levada.copy.reading import RangeReader
+from levada.copy.range_reader import RangeReader
 
 _NAME = "levada-copy"
 
 
 @dataclass
 class _Share(InputPartition):
-    """The ranges that one task reads."""
+    """The ranges of one task."""
 
     ranges: tuple[BlockRange, ...]
 
@@ -60,6 +60,6 @@ def read_ranges(spark: SparkSession, reader: RangeReader, ranges: tuple[BlockRan
     """Return the rows of the ranges as a DataFrame of at most ``tasks`` partitions."""
     shares = [_Share(ranges[i::tasks]) for i in range(min(tasks, len(ranges)))]
     spark.dataSource.register(_Source)
-    # An option is text, and is shown in plans: there is no secret in it.
+    # Options must be text, and Spark shows them in query plans. This one has no secret.
     rows = base64.b64encode(pickle.dumps((reader, shares))).decode()
     return spark.read.format(_NAME).option("rows", rows).load()

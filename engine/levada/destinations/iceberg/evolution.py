@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from levada.copy.jobs import SparkTasks
+from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, cast_columns
 from levada.destinations.iceberg.layout import Layout, reconcile, unsupported
 from levada.destinations.iceberg.live import LiveFile, live_files

@@ -18,7 +18,7 @@ from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
-    from levada.copy.progress import CopyUnderWay
+    from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.source.preparation import SourceTables
 
@@ -35,7 +35,7 @@ class CopyStarted:
     """A copy has its snapshot and begins to read."""
 
     table: TableId
-    rows: CopyUnderWay
+    rows: RunningCopy
 
 
 @dataclass(frozen=True, slots=True)

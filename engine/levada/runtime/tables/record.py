@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from levada.copy.progress import CopyProgress, CopyUnderWay
+from levada.copy.progress import CopyProgress, RunningCopy
 from levada.runtime.job import Job
 from levada.runtime.progress import ErrorProgress
 from levada.runtime.tables.requests import MadeAs
@@ -32,7 +32,7 @@ class TableRecord:
     busy_since: datetime | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
-    copy: CopyUnderWay | None = None
+    copy: RunningCopy | None = None
     copied: CopyProgress | None = None
     look_due: bool = False
     copy_after_session: int = 0

@@ -1,4 +1,4 @@
-"""Functions as Spark tasks, one job each: a bounded number at once, errors with their own types, an end on demand."""
+"""Runs functions as Spark tasks. It limits their number, keeps the types of their errors, and can cancel them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _groups = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """An error on its way to the driver: as a result, because Spark flattens what a task raises to text."""
+    """An error that a task returns as its result, because Spark converts raised exceptions to text."""
 
     error: Exception
     where: str
 
 
 class SparkTasks(Generic[T]):
-    """Runs functions as Spark tasks, at most ``parallel`` at once.
+    """Runs functions as Spark tasks, each in its own job, with at most ``parallel`` in parallel.
 
-    ``done`` is called in the driver, from several threads, with the index and the result of each that ended well.
-    A task that raised Transient is tried again, but for the codes in ``final``. ``ended`` returns the error that all
-    tasks end with, None while they may go on.
+    ``done`` is called in the driver, from several threads, with the index and the result of each successful task. A
+    task that raises Transient is retried, unless the code is in ``final``. ``ended`` returns the error with which all
+    tasks must stop, or None while they may continue.
     """
 
     def __init__(
@@ -63,9 +63,10 @@ class SparkTasks(Generic[T]):
         self._lock = threading.Lock()
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Return the results in the order of ``tasks``; raise the first error, after the other tasks were ended.
+        """Return the results in the order of ``tasks``.
 
-        Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
+        After an error, cancel the other tasks and raise the first error. Raise Transient ``copy_cancelled`` if
+        ``cancelled`` is set.
         """
         from pyspark import InheritableThread
 
@@ -94,7 +95,7 @@ class SparkTasks(Generic[T]):
                     if self._cancelled.is_set() or self._ended() is not None:
                         self._stop.set()
                     if self._stop.is_set():
-                        # Again and again: a job that was about to be submitted is not in the group yet.
+                        # Cancel in each round, because a job that is about to be submitted is not in the group yet.
                         self._cancel_jobs()
         except BaseException:
             self._stop.set()
@@ -102,7 +103,7 @@ class SparkTasks(Generic[T]):
             raise
 
     def _cancel_jobs(self) -> None:
-        # Spark warns of a group that has no job, and there is none while a job ends or begins.
+        # Spark logs a warning for a group without jobs, which occurs between two jobs.
         tracker = self._context.statusTracker()
         if not set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(self._group)):
             self._context.cancelJobGroup(self._group)
@@ -136,10 +137,11 @@ class SparkTasks(Generic[T]):
 
         try:
             one = self._context.parallelize([0], 1)
-            # The input must be read to its end, or Spark throws the worker away.
+            # Read the input to its end. Otherwise Spark does not reuse the Python worker.
             outcome: Any = self._context.runJob(one, lambda items: [_attempt(task) for _ in items])[0]
         except Py4JError as error:
-            # The task's own errors come as results, so this is an executor lost, memory run out, or a cancelled job.
+            # A task returns its own errors as results. So this is a lost executor, a lack of memory, or a cancelled
+            # job.
             cause = str(getattr(error, "java_exception", error)).partition("\n")[0]
             raise Transient("spark_task_failed", f"{self._description}: {cause}") from error
         if not isinstance(outcome, _Failed):
@@ -149,7 +151,7 @@ class SparkTasks(Generic[T]):
         raise outcome.error
 
 
-def _attempt(task: Callable[[], Any]) -> Any:  # in a Python worker
+def _attempt(task: Callable[[], Any]) -> Any:  # runs in a Python worker
     try:
         return task()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One range of a table as Arrow batches: binary COPY under the exported snapshot, decoded column by column."""
+"""Reads one range of a table as Arrow batches, by binary COPY under the exported snapshot."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from levada.schema.changes import UNREPRESENTABLE
 from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier
 
 _GONE: Final = frozenset({"table_missing", "column_missing"})
-"""Codes of a statement that names what is no longer there."""
+"""Error codes of a statement that refers to a table or column that no longer exists."""
 
 
 @contextmanager
 def snapshot_session(
     connection: PostgresConnection, snapshot: ExportedSnapshot, application: str
 ) -> Iterator[WatchedConnection]:
-    """Open a read-only transaction that sees what the snapshot holds.
+    """Open a read-only transaction under the exported snapshot.
 
-    Raise Transient ``snapshot_gone`` if whoever exported it holds it no more.
+    Raise Transient ``snapshot_gone`` if the connection that exported it has closed it.
     """
     conn = connection.connect(application=application)
     try:
-        with source_errors("taking on the copy's snapshot"):
+        with source_errors("setting the copy's snapshot"):
             conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
         yield conn
     finally:
-        # Not by psycopg's own context manager: it would try to end the transaction in the middle of a COPY.
+        # psycopg's context manager would try to end the transaction during a COPY, so close the connection instead.
         conn.close()
 
 
 @dataclass(slots=True)
 class RangeReader:
-    """Reads ranges of one table; pickled into tasks. ``rows`` and ``unrepresentable`` count what `batches` yielded.
+    """Reads ranges of one table. It is pickled into tasks.
 
-    ``row_filter`` is the publication's, as SQL; None: all rows.
+    ``row_filter`` is the publication's row filter as SQL, or None for all rows. ``rows`` and ``unrepresentable`` count
+    the rows that `batches` yielded and the values that became NULL.
     """
 
     connection: PostgresConnection
@@ -62,16 +63,16 @@ class RangeReader:
     unrepresentable: int = field(default=0, init=False)
 
     def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the range, as many at a time as `copy_out` has in a slice.
+        """Yield the rows of the range in batches, one for each slice of `copy_out`.
 
-        Raise Unrepresentable under the policy ERROR for a value that its column's type has no place for, and Transient
-        ``table_changed`` if the table no longer has the columns or the name that the snapshot shows.
+        Raise Unrepresentable under the policy ERROR for a value that the column's type cannot represent. Raise
+        Transient ``table_changed`` if a column or the table was dropped or renamed since the snapshot.
         """
         try:
             yield from self._batches(part)
         except NeedsOperator as error:
             if error.code in _GONE:
-                raise Transient("table_changed", f"table {self.schema.name} was changed while it was copied") from error
+                raise Transient("table_changed", f"table {self.schema.name} changed during its copy") from error
             raise
 
     def _batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
@@ -79,32 +80,36 @@ class RangeReader:
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:
             for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
-                batch = self._settle(decoder.decode(data, sizes))
+                batch = self._apply_policy(decoder.decode(data, sizes))
                 if batch.num_rows:
                     self.rows += batch.num_rows
                     yield batch
 
-    def _settle(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Decide what becomes of values without a place in their column, which holds NULL for them."""
+    def _apply_policy(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Apply the policy to unrepresentable values. Their columns have NULL in ``batch``."""
         if UNREPRESENTABLE not in batch.schema.names:
             return batch
-        told = batch.column(UNREPRESENTABLE)
+        unrepresentable = batch.column(UNREPRESENTABLE)
         if self.policy is OnUnrepresentable.ERROR:
-            raise self._refusal(pc.unique(told.keys).to_pylist())
-        self.unrepresentable += len(told.keys)
+            raise self._refusal(pc.unique(unrepresentable.keys).to_pylist())
+        self.unrepresentable += len(unrepresentable.keys)
         return batch.drop_columns([UNREPRESENTABLE])
 
     def _refusal(self, attnums: list[int]) -> Unrepresentable:
         names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
         return Unrepresentable(
             "unrepresentable_value",
-            f"{self.schema.name} has values in {names} that the destination's type has no place for",
-            hint="set spec.onUnrepresentable to Null or Text, or change the values; then retry the table",
+            f"{self.schema.name} has values in {names} that the destination's type cannot represent",
+            hint="set spec.onUnrepresentable to Null or Text, or change the values. Then retry the table:"
+            f" levada retry MANIFEST {self.schema.name.argument}",
         )
 
 
 def copy_statement(schema: ReplicatedTableSchema, part: BlockRange, row_filter: str | None) -> bytes:
-    """Return the COPY of a range, in the order of the schema's columns. Names are the root's in every leaf."""
+    """Return the COPY statement for a range, with the columns in the schema's order.
+
+    The column names are those of the root table, because every partition has the same ones.
+    """
     conditions = []
     if part.first:
         conditions.append(f"ctid >= '({part.first},0)'::tid")
@@ -118,5 +123,5 @@ def copy_statement(schema: ReplicatedTableSchema, part: BlockRange, row_filter: 
 
 
 def quote_table(table: QualifiedTable) -> str:
-    """Return the name for SQL."""
+    """Return the table's quoted name for SQL."""
     return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
