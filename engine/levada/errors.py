@@ -1,28 +1,39 @@
-"""Errors, grouped by who can resolve them. An error's type is its retry policy.
+"""Errors, grouped by who can resolve them. The class is the retry policy.
 
 ::
 
     LevadaError
     ├── Transient           retried with back-off: connections, timeouts, restarts, a slot still in use
-    ├── NeedsOperator       parked until a manual retry: bad data, a missing privilege, an unsupported change
-    │   ├── InvalidManifest the manifest is invalid
+    │   └── Yielded         a copy that waits for other sessions, retried for as long as they last
+    ├── NeedsOperator       needs a manual retry: bad data, a missing privilege, an unsupported change
+    │   ├── LoginFailed     a login was refused. Retried with back-off, because the password may be changing
+    │   ├── AccessDenied    the destination or the staging area refused the credentials. Retried likewise
+    │   ├── InvalidManifest the manifest cannot be read
     │   ├── DecodeError     bytes that violate PostgreSQL's protocol
     │   ├── SlotLost        the slot no longer has the changes that the tables need
-    │   ├── DestinationChanged  the destination's table was changed by another writer
-    │   └── Unrepresentable a value that the destination's type cannot hold
-    └── Permanent           never retried: the process exits
+    │   ├── DestinationChanged  the destination's table is not as Levada left it
+    │   └── Unrepresentable a value without a place in the destination's type
+    └── Permanent           fatal: the process exits
         └── StaleEpoch      a newer driver owns this pipeline
 
-Every error has a stable ``code`` (lower_snake_case, listed in docs/errors.md) and a message that describes the problem
-and its place. Its ``hint`` is the complete SQL, kubectl or levada command that resolves it, if there is one. No error
-contains a secret or a row's values.
+Every error has a stable ``code`` (lower_snake_case, listed in docs/errors.md), a message with what is wrong and where,
+and, where there is one, a ``hint``: the SQL, kubectl or levada command that resolves it. No error text holds a secret
+or a row's values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 
 class LevadaError(Exception):
-    """The base class of every error that Levada raises deliberately."""
+    """The root of every error that Levada raises on purpose. Its class attributes are the retry policy."""
+
+    retried: ClassVar[bool] = False
+    """Whether a running engine tries again by itself, after a growing delay."""
+    counts: ClassVar[bool] = True
+    """Whether it counts as a failed attempt. After ``retries.maxAttempts`` of them a table waits for `levada retry`."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -38,26 +49,61 @@ class LevadaError(Exception):
         return (_rebuild, (type(self), self.code, self.message, self.hint))
 
 
+def rebuild(class_name: str, code: str, message: str, hint: str) -> LevadaError:
+    """Return an error that another process raised, by the name of its class. Unknown classes become NeedsOperator."""
+    kinds = {kind.__name__: kind for kind in _classes(LevadaError)}
+    return _rebuild(kinds.get(class_name, NeedsOperator), code, message, hint)
+
+
+def _classes(kind: type[LevadaError]) -> Iterator[type[LevadaError]]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from _classes(subclass)
+
+
 def _rebuild(kind: type[LevadaError], code: str, message: str, hint: str) -> LevadaError:
     error = kind.__new__(kind)
     LevadaError.__init__(error, code, message, hint=hint)
     return error
 
 
-class Transient(LevadaError):  # noqa: N818 - named after its retry policy
-    """An error that another attempt may resolve. It is retried with back-off."""
+class Transient(LevadaError):  # noqa: N818 - named for the policy that it is
+    """Resolves itself: retried after a growing delay."""
+
+    retried = True
 
 
-class NeedsOperator(LevadaError):  # noqa: N818 - named after its retry policy
-    """An error that a person must resolve. The table or pipeline is parked until a manual retry."""
+class Yielded(Transient):
+    """A copy that waits for sessions of the source, or for the stream. It is retried for as long as they last."""
+
+    counts = False
 
 
-class Permanent(LevadaError):  # noqa: N818 - named after its retry policy
-    """An error that nothing in this process can resolve. The process exits."""
+class NeedsOperator(LevadaError):  # noqa: N818 - named for the policy that it is
+    """Needs a person: parked until a retry is requested."""
+
+
+class Permanent(LevadaError):  # noqa: N818 - named for the policy that it is
+    """Cannot be resolved in this process, which exits."""
+
+
+class LoginFailed(NeedsOperator):
+    """A login that was refused, or whose credentials cannot be read.
+
+    It is retried, because a password is changed at the server and in its Secret one after the other.
+    """
+
+    retried = True
+
+
+class AccessDenied(NeedsOperator):
+    """Credentials that the destination or the staging area refuses. It is retried for the same reason."""
+
+    retried = True
 
 
 class InvalidManifest(NeedsOperator):
-    """A manifest that is invalid. The message names each invalid field by its path."""
+    """A manifest that cannot be read. The message names each field by its path."""
 
 
 class DecodeError(NeedsOperator):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tests.runtime.test_doubted_tables import TABLE, start
 
-from levada.errors import Transient
+from levada.errors import Transient, Yielded
 from levada.runtime.config_ref import LiveConfig
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
@@ -16,7 +16,7 @@ from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, Init, Ready, RetryPolicy
 
-YIELDED = Transient("copy_yielded", "the copy of public.orders gave way to PID 7, which waits for a lock")
+YIELDED = Yielded("copy_yielded", "the copy of public.orders gave way to PID 7, which waits for a lock")
 FAILED = Transient("source_unreachable", "no route")
 ROUNDS = 20
 

@@ -6,7 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from levada.errors import NeedsOperator, StaleEpoch, Transient
+from levada.errors import (
+    AccessDenied,
+    DestinationChanged,
+    LevadaError,
+    LoginFailed,
+    NeedsOperator,
+    StaleEpoch,
+    Transient,
+    Yielded,
+    rebuild,
+)
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
 from levada.runtime.tables.retries import park
@@ -46,6 +56,26 @@ def test_errors_for_the_operator_carry_their_hint() -> None:
     """An error that a person mends is parked with what to do, and nothing retries it by itself."""
     parked = park(NeedsOperator("bad_data", "what", hint="do this"), 1, LIMITS, NOW)
     assert (parked.retry_policy, parked.solution, parked.next_retry) == (RetryPolicy.MANUAL_RETRY, "do this", None)
+
+
+@pytest.mark.parametrize("kind", [LoginFailed, AccessDenied])
+def test_refused_credentials_are_retried(kind: type[LevadaError]) -> None:
+    """They are retried as Transient errors are, because they may be changing. Then they need a manual retry."""
+    policies = [park(kind("refused", "no"), attempt, LIMITS, NOW).retry_policy for attempt in (1, 2, 3)]
+    assert policies == [RetryPolicy.TIMED_RETRY, RetryPolicy.TIMED_RETRY, RetryPolicy.MANUAL_RETRY]
+
+
+def test_a_copy_that_yields_is_retried_without_end() -> None:
+    """It is no failed attempt."""
+    assert park(Yielded("copy_yielded", "waits"), 1000, LIMITS, NOW).retry_policy is RetryPolicy.TIMED_RETRY
+
+
+def test_an_error_of_another_process_keeps_its_policy() -> None:
+    """The name of its class is enough to rebuild it. A name of another version needs a person."""
+    for kind in (Transient, Yielded, NeedsOperator, LoginFailed, AccessDenied, DestinationChanged):
+        error = rebuild(kind.__name__, "code", "message", "hint")
+        assert (type(error), error.code, error.message, error.hint) == (kind, "code", "message", "hint")
+    assert type(rebuild("OfALaterVersion", "code", "message", "")) is NeedsOperator
 
 
 def test_unexpected_errors_are_parked_not_lost() -> None:

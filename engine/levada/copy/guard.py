@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.description import TableDescription
@@ -132,7 +132,7 @@ class TableGuard:
                 self._ended = self._ended or error
                 return
             if waited_for is not None and not self._stop.is_set():
-                self._ended = self._ended or Transient(
+                self._ended = self._ended or Yielded(
                     "copy_yielded",
                     f"the copy of {self._published.name} stopped because it blocked a statement of PID"
                     f" {waited_for[0]}, which waits for an exclusive lock. The copy restarts automatically",

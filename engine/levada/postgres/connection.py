@@ -14,7 +14,7 @@ from typing import Any, Final
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, LoginFailed, NeedsOperator
 from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.silence import AT_WORK, SILENCE_S, Silence, WatchedConnection
@@ -94,8 +94,8 @@ class PostgresConnection:
     def conninfo(self, *, replication: bool = False, application: str = "", addresses: Sequence[str] = ()) -> str:
         """Return libpq's connection string. It contains the password if ``credentials`` is set, so never log it.
 
-        ``application`` is appended to the application name. ``addresses`` are the host's resolved addresses, which
-        libpq uses instead of resolving the name. Raise NeedsOperator ``credentials_unreadable``.
+        ``application`` is appended to the application name. ``addresses`` are those of the host, which libpq then does
+        not resolve. Raise LoginFailed ``credentials_unreadable``.
         """
         parameters: dict[str, Any] = {
             "host": self.host,
@@ -205,7 +205,7 @@ class PostgresConnection:
         try:
             return (self.credentials / name).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise NeedsOperator(
+            raise LoginFailed(
                 "credentials_unreadable",
                 f"key {name} of Secret {self.credentials.name} for {self.where} is unreadable: {type(error).__name__}",
                 hint=f"give Secret {self.credentials.name} the keys username and password, as UTF-8 text",

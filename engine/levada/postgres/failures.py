@@ -11,11 +11,7 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
-
-LOGIN_FAILURES: Final = frozenset({"source_auth_failed", "credentials_unreadable"})
-"""Codes that a login can raise while its password is being changed."""
-
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
 """The command that copies every table again. The next start then creates a lost slot again."""
@@ -113,7 +109,7 @@ FAILURES: Final = (
     ),
     Failure(
         "source_auth_failed",
-        NeedsOperator,
+        LoginFailed,
         sqlstates=("28P01", "28000"),
         pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
         hint="check the username and password in the source's credentials",

@@ -56,7 +56,7 @@ from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import Roster
 from levada.runtime.tables.requests import made
-from levada.runtime.tables.retries import as_levada_error, mends_itself
+from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.startup_requests import take_requested_resyncs, take_said_resyncs
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
@@ -356,7 +356,7 @@ class Pipeline:
                 perform(self._destination.startup)
         except LevadaError as error:
             phases = self._store.get_table_replication_states().values()
-            if not mends_itself(error) or all(isinstance(phase, Init | DataSync) for phase in phases):
+            if not error.retried or all(isinstance(phase, Init | DataSync) for phase in phases):
                 raise
             _log.warning("changes are staged until the destination can be used: %s", error)
 
@@ -467,7 +467,7 @@ class Pipeline:
                 self._assemble(lost)
             except Exception as error:
                 self._error = as_levada_error(error)
-                if not mends_itself(self._error):
+                if not self._error.retried:
                     _log.error("the tables cannot be copied again: %s", self._error)
                     return False
             else:

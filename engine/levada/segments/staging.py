@@ -17,7 +17,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from levada.errors import NeedsOperator, Transient
+from levada.errors import AccessDenied, NeedsOperator, Transient
 from levada.locations import FULL
 from levada.private import create_private, private_file, private_folders, replace_file, sync
 
@@ -212,7 +212,7 @@ def failures(action: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NeedsOperator("staging_file_missing", f"staging: cannot {action}: the file does not exist") from error
     except PermissionError as error:
-        raise NeedsOperator("staging_denied", f"staging: cannot {action}: {error}") from error
+        raise AccessDenied("staging_denied", f"staging: cannot {action}: {error}") from error
     except OSError as error:
         if error.errno == errno.EROFS:
             raise Transient(

@@ -14,9 +14,9 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import LOGIN_FAILURES, source_errors
+from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
 from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
@@ -90,8 +90,8 @@ class PostgresStorage(Storage):
             raise
 
     def _is_retryable(self, error: BaseException) -> bool:
-        # Each login reads the password again.
-        login = self._reached and isinstance(error, NeedsOperator) and error.code in LOGIN_FAILURES
+        # Each login reads the password anew.
+        login = self._reached and isinstance(error, LoginFailed)
         return not self._closed and (login or isinstance(error, Transient))
 
     def _connected(self) -> _Connection:

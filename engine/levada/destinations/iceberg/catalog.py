@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from levada.destinations.collisions import Target
 from levada.destinations.interface import TableSettings
-from levada.errors import InvalidManifest, NeedsOperator
+from levada.errors import InvalidManifest, LoginFailed, NeedsOperator
 from levada.locations import MAX_NAME_BYTES, folded_name, source_name, target_name
 from levada.values import QualifiedTable
 
@@ -148,7 +148,7 @@ class CatalogConfig:
 def read_credentials(folder: Path) -> dict[str, str]:
     """Return the files of a mounted Secret: name to content, without the line's end.
 
-    Raise NeedsOperator ``credentials_unreadable`` for a file that cannot be read, or is not text.
+    Raise LoginFailed ``credentials_unreadable`` for a file that cannot be read, or is not text.
     """
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."]
     return {p.name: _read_key(p) for p in files}
@@ -158,7 +158,7 @@ def _read_key(path: Path) -> str:
     try:
         return path.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise NeedsOperator(
+        raise LoginFailed(
             "credentials_unreadable",
             f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
             hint=f"give Secret {path.parent.name} the key {path.name} as UTF-8 text, readable by this process",

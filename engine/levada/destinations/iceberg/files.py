@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from levada.destinations.iceberg.layout import FIELD_ID, RESERVED, Layout, columns_of
-from levada.errors import DestinationChanged, NeedsOperator, Transient
+from levada.errors import AccessDenied, DestinationChanged, NeedsOperator, Transient
 from levada.locations import FULL
 from levada.schema import ReplicatedTableSchema
 
@@ -92,7 +92,7 @@ def storage_errors(what: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise NeedsOperator(
+        raise AccessDenied(
             "destination_denied", f"{what}: no permission", hint="check the destination's credentials"
         ) from error
     except OSError as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
+from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOperator, Transient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,7 +170,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
     if names and names[0] in _NOT_THERE:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
-        return NeedsOperator("destination_denied", message, hint="check the destination's credentials and grants")
+        return AccessDenied("destination_denied", message, hint="check the destination's credentials and grants")
     # The connection of a catalog may end with an EOFException as well.
     cut = "EOFException" in names and "Failed to open file" in message
     if cut or any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from levada.destinations.iceberg.java import java_errors
-from levada.errors import NeedsOperator
+from levada.errors import AccessDenied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ _MAY_CREATE: Final = (
 def has_tables(jvm: Jvm, properties: Mapping[str, str]) -> bool:
     """Return True if the catalog's tables exist, and False if a start creates them.
 
-    Raise NeedsOperator ``destination_denied`` if they are missing and the role may not create them. That is known of
+    Raise AccessDenied ``destination_denied`` if they are missing and the role may not create them. That is known of
     PostgreSQL alone.
     """
     uri = properties["uri"]
@@ -40,7 +40,7 @@ def has_tables(jvm: Jvm, properties: Mapping[str, str]) -> bool:
         role, schema, may_create = answer.getString(1), answer.getString(2), answer.getBoolean(3)
     schema = schema or "public"
     if not may_create:
-        raise NeedsOperator(
+        raise AccessDenied(
             "destination_denied",
             f"role {role} may not create the catalog's tables in schema {schema} of {uri.partition('?')[0]}",
             hint=f'GRANT USAGE, CREATE ON SCHEMA "{schema}" TO "{role}"',

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from levada.copy.progress import CopyProgress
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import LevadaError, rebuild
 from levada.schema.storage import TableStorage
 from levada.stores.interface import CopyOrder
 from levada.values import Lsn
@@ -42,10 +42,12 @@ class Answer:
         if self.storage is not None:
             told["storage"] = self.storage.to_text()
         if (error := self.error) is not None:
-            transient = isinstance(error, Transient)
             told["error"] = {
-                "transient": transient, "code": error.code, "message": error.message, "hint": error.hint
-            }  # fmt: skip
+                "class_name": type(error).__name__,
+                "code": error.code,
+                "message": error.message,
+                "hint": error.hint,
+            }
         return json.dumps(told)
 
 
@@ -60,9 +62,5 @@ def read_answer(order: CopyOrder) -> Answer:
         progress=CopyProgress(**told["progress"]) if "progress" in told else None,
         lsn=Lsn.parse(told["lsn"]) if "lsn" in told else None,
         storage=TableStorage.from_text(told["storage"]) if "storage" in told else None,
-        error=None if error is None else _error(**error),
+        error=None if error is None else rebuild(**error),
     )
-
-
-def _error(*, transient: bool, code: str, message: str, hint: str) -> LevadaError:
-    return (Transient if transient else NeedsOperator)(code, message, hint=hint)

@@ -28,7 +28,6 @@ from levada.runtime.source.ownership import holdings, identify, refuse
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import MadeAs, made
-from levada.runtime.tables.retries import mends_itself
 from levada.spec import Manifests
 from levada.stores.interface import OwnerRecord
 from levada.stores.phases import DataSync, Init
@@ -138,13 +137,13 @@ def _destination_problems(
                 with destination_errors(type(destination), "startup"):
                     perform(destination.startup)
             except LevadaError as error:
-                yield _problem(error, _warning_if(begun and mends_itself(error)))
+                yield _problem(error, _warning_if(begun and error.retried))
                 return
             # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
             with destination_errors(type(destination), "check"):
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
     except LevadaError as error:
-        yield _problem(error, _warning_if(begun and mends_itself(error)))
+        yield _problem(error, _warning_if(begun and error.retried))
 
 
 def _warning_if(harmless: bool) -> Severity:

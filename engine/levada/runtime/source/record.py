@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from levada.capture.history import KnownSource
-from levada.errors import Transient
+from levada.errors import Yielded
 from levada.postgres.server import ServerIdentity, read_start_time
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
@@ -72,12 +72,12 @@ class SourceRecord:
         return KnownSource(end, witness, acknowledged, self.since, self.identity)
 
     def require_verified(self, connection: psycopg.Connection[Any]) -> None:
-        """Raise Transient ``source_unverified`` if capture has not verified the server that answers.
+        """Raise Yielded ``source_unverified`` if capture has not verified the server that answers.
 
         A copy from a server that was restarted, or from a former primary, may show another history than the stream.
         """
         if self.identity is not None and read_start_time(connection) != self.identity.started_at:
-            raise Transient(
+            raise Yielded(
                 "source_unverified",
                 "the server is not the one that the stream was read from last, or was restarted since: a copy waits"
                 " until the stream has verified its history",

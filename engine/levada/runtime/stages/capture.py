@@ -12,7 +12,7 @@ from levada.capture import CapturePosition, CaptureWorker
 from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.progress import ErrorProgress
-from levada.runtime.tables.retries import as_levada_error, mends_itself
+from levada.runtime.tables.retries import as_levada_error
 from levada.stores.phases import RetryPolicy
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class CaptureThread:
                 known = as_levada_error(error)
                 # A session that began is a success, whatever ended it: the source answers.
                 self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
-                delay = self._limits().delay(self.attempts) if mends_itself(known) else None
+                delay = self._limits().delay(self.attempts) if known.retried else None
                 self._error = _progress(known, self.attempts, delay)
                 if delay is None:
                     _log.error("capture ended: %s", known, exc_info=error if known is not error else None)

@@ -11,7 +11,6 @@ from levada.errors import LevadaError
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.registry import Roster
-from levada.runtime.tables.retries import mends_itself
 from levada.schema import ReplicatedTableSchema
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
@@ -71,7 +70,7 @@ class Retention:
         try:
             self._remove_segments()
         except LevadaError as error:
-            if not mends_itself(error):
+            if not error.retried:
                 raise
             _log.warning("%d segments wait to be removed: %s", len(self._gone), error.message)
         self._release(everywhere)
@@ -103,7 +102,7 @@ class Retention:
         try:
             removed = self._store.prune_table_schemas(retentions)
         except LevadaError as error:
-            if not mends_itself(error):
+            if not error.retried:
                 raise
             _log.warning("schema versions of %d tables wait to be removed: %s", len(retentions), error.message)
         else:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
 
-from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
-from levada.postgres.failures import LOGIN_FAILURES
+from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config import RetryLimits
 from levada.stores.phases import Errored, RetryPolicy
 from levada.values import QualifiedTable
-
-_GIVES_WAY: Final = frozenset({"copy_yielded", "source_unverified"})
-"""Errors of a copy that waits for others: for statements, or for the stream. It is retried for as long as they last."""
-_DENIED: Final = frozenset({"destination_denied", "staging_denied"})
 
 
 def as_levada_error(error: BaseException) -> LevadaError:
@@ -28,18 +22,9 @@ def as_levada_error(error: BaseException) -> LevadaError:
     )
 
 
-def mends_itself(error: LevadaError) -> bool:
-    """Tell whether a running engine tries again: Transient, or refused with credentials that were good before.
-
-    They are changed at the server and in their Secret one after the other. Each login to the source reads the Secret
-    anew; for the destination's see `levada.runtime.host.secret_watcher`.
-    """
-    return isinstance(error, Transient) or error.code in LOGIN_FAILURES or error.code in _DENIED
-
-
 def is_failure(error: BaseException) -> bool:
     """Return True if an error counts as a failed attempt."""
-    return not (isinstance(error, LevadaError) and error.code in _GIVES_WAY)
+    return not isinstance(error, LevadaError) or error.counts
 
 
 def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:
@@ -52,7 +37,7 @@ def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime,
     policy, due = RetryPolicy.MANUAL_RETRY, None
     if void or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
-    elif mends_itself(known) and (attempt < limits.max_attempts or not is_failure(known)):
+    elif known.retried and (attempt < limits.max_attempts or not is_failure(known)):
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
     if policy is RetryPolicy.MANUAL_RETRY and not solution:
