@@ -1,0 +1,38 @@
+"""Every kind of value has all that the engine needs of it, and the page about types is that of the code."""
+
+from __future__ import annotations
+
+import pytest
+from tests.architecture.language import ROOT
+from tests.architecture.type_page import ROWS, Row, iceberg_type, page
+
+from levada.pgoutput.binary import BINARY
+from levada.pgoutput.text import parse_text
+from levada.schema import Kind
+
+SENT_AS_TEXT = {Kind.TEXT, Kind.ARRAY}
+"""Kinds without a binary decoder: a copy reads the text that the stream has."""
+
+
+def test_the_page_is_up_to_date() -> None:
+    """docs/types.md is what the code does. If not: python -m tests.architecture.type_page > docs/types.md."""
+    assert (ROOT / "docs" / "types.md").read_text() == page()
+
+
+def test_every_kind_is_on_the_page() -> None:
+    """No kind of value is left out."""
+    assert {row.type.kind for row in ROWS} == set(Kind)
+
+
+def test_every_kind_has_a_binary_decoder_or_is_sent_as_text() -> None:
+    """A kind is in one of the two sets."""
+    assert set(BINARY) | SENT_AS_TEXT == set(Kind)
+    assert not set(BINARY) & SENT_AS_TEXT
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sql)
+def test_text_decoder_and_iceberg_type(row: Row) -> None:
+    """A sample is decoded into the kind's Arrow type, and a new Iceberg table has a type for it."""
+    assert parse_text(row.type, row.sample).type == row.type.arrow
+    assert parse_text(row.type, row.sample).is_valid
+    assert iceberg_type(row.type)
