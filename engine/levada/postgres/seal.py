@@ -32,7 +32,7 @@ _DIGEST_BYTES: Final = 32
 EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
 KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
 
-# Hashed twice, as in HMAC, so that nobody can extend a message and its digest.
+# Hashed twice, as in HMAC, so that a message and its digest cannot be extended.
 EMIT_BODY: Final = sql.SQL("""
 DECLARE
     secret bytea;
