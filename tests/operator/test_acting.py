@@ -1,4 +1,4 @@
-"""What surrounds the decisions: the budget of writes, the queue, the world, the watchdog, Events, the runner."""
+"""What surrounds the decisions: the budget of writes, the queue, the cache, the watchdog, Events, the runner."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.settings import NoDiffBase, settings
 from levada_operator.app.watchdog import MISSED_FOR_S, SWEEP_DEADLINE_S, Watchdog
-from levada_operator.app.world import World
 from levada_operator.decide.events import Note
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
 from levada_operator.names import FINALIZER
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
@@ -212,102 +212,102 @@ def test_rivals_read_the_same_slot_of_the_same_server(
     host: str, namespace: str, other_host: str, rivals: tuple[str, ...]
 ) -> None:
     """A host is who it is in the cluster's DNS: a Service's bare name is another one in another namespace."""
-    world = World(SURROUNDINGS)
+    cache = ClusterCache(SURROUNDINGS)
     source = {"slot": {"name": "levada_shop"}}
     new = {"name": "new", "namespace": namespace, "creationTimestamp": written(at(60))}
-    world.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
-    world.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
-    seen = world.observe(PipelineKey(namespace, "new"), NOON)
+    cache.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
+    cache.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
+    seen = cache.observe(PipelineKey(namespace, "new"), NOON)
     assert seen is not None
     assert seen.rivals == rivals
 
 
-def test_world_keeps_the_newest_and_forgets_what_is_gone() -> None:
+def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     """An older state of an object, or a list from before a write, takes nothing back."""
-    world = World(SURROUNDINGS)
+    cache = ClusterCache(SURROUNDINGS)
     new, old = (merge(pipeline(), {"metadata": {"resourceVersion": v, "generation": int(v)}}) for v in ("10", "9"))
-    world.put(new)
-    world.put(old)
-    world.put(table_sync())
-    seen = world.observe(SHOP, NOON)
+    cache.put(new)
+    cache.put(old)
+    cache.put(table_sync())
+    seen = cache.observe(SHOP, NOON)
     assert seen is not None
     assert seen.pipeline.generation == 10
     assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
     job = merge(pod_body("lag", "shop-lag-1"), {"kind": "Job"})
-    world.listed(["Pod", "Job"], [pod_body()], NOON)
-    world.wrote(SHOP, [job], [], NOON)
-    world.listed(["Pod", "Job"], [pod_body()], at(5))
-    seen = world.observe(SHOP, at(5))
+    cache.listed(["Pod", "Job"], [pod_body()], NOON)
+    cache.wrote(SHOP, [job], [], NOON)
+    cache.listed(["Pod", "Job"], [pod_body()], at(5))
+    seen = cache.observe(SHOP, at(5))
     assert seen is not None
     assert (len(seen.jobs), len(seen.pods)) == (1, 1)
-    assert world.drivers() == [(SHOP, "10.0.0.7")]
-    world.listed(["Pod", "Job"], [], at(60))
-    seen = world.observe(SHOP, at(60))
+    assert cache.drivers() == [(SHOP, "10.0.0.7")]
+    cache.listed(["Pod", "Job"], [], at(60))
+    seen = cache.observe(SHOP, at(60))
     assert seen is not None
     assert (seen.jobs, seen.pods) == ((), ())
-    world.exist("Pipeline", [], at(60))
-    assert world.observe(SHOP, at(60)) is None
+    cache.exist("Pipeline", [], at(60))
+    assert cache.observe(SHOP, at(60)) is None
 
 
 def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
     """The watch may report the end of an object after the next one of that name was created."""
-    world = World(SURROUNDINGS)
-    world.put(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
-    world.put(merge(table_sync(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
-    world.gone(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
-    world.gone(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
-    seen = world.observe(SHOP, NOON)
+    cache = ClusterCache(SURROUNDINGS)
+    cache.put(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    cache.put(merge(table_sync(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    cache.gone(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
+    cache.gone(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
+    seen = cache.observe(SHOP, NOON)
     assert seen is not None
     assert len(seen.table_syncs) == 1
-    world.gone(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
-    assert world.observe(SHOP, NOON) is None
+    cache.gone(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
+    assert cache.observe(SHOP, NOON) is None
 
 
-def test_world_sees_movement_and_rivals() -> None:
+def test_cache_sees_movement_and_rivals() -> None:
     """Only a position that changes counts as movement; of two Pipelines with one slot the older is a rival."""
-    world = World(SURROUNDINGS)
-    world.put(pipeline())
-    world.reported(SHOP, progress(fetched=0))
-    world.reported(SHOP, progress(fetched=30))
-    seen = world.observe(SHOP, at(30))
+    cache = ClusterCache(SURROUNDINGS)
+    cache.put(pipeline())
+    cache.reported(SHOP, progress(fetched=0))
+    cache.reported(SHOP, progress(fetched=30))
+    seen = cache.observe(SHOP, at(30))
     assert seen is not None
     assert seen.moved_at == NOON
     younger = merge(pipeline(), {"metadata": {"name": "copy", "uid": "u2", "creationTimestamp": "2026-01-31T11:59:00Z"},
                                  "spec": {"source": {"slot": {"name": "levada_data__shop"}}}})  # fmt: skip
-    world.put(younger)
-    other = world.observe(PipelineKey("data", "copy"), at(30))
+    cache.put(younger)
+    other = cache.observe(PipelineKey("data", "copy"), at(30))
     assert other is not None
     assert other.rivals == ("data/shop",)
-    seen = world.observe(SHOP, at(30))
+    seen = cache.observe(SHOP, at(30))
     assert seen is not None
     assert seen.rivals == ()
 
 
-def test_world_finds_the_pods_that_cannot_be_created() -> None:
+def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     """A StatefulSet or a Job without its pod has the newest failure of its own; one with a pod has none."""
-    world = World(SURROUNDINGS)
-    world.put(pipeline())
+    cache = ClusterCache(SURROUNDINGS)
+    cache.put(pipeline())
     labels = {"levada.dev/pipeline": "shop"}
     metadata = {"name": "shop-driver", "namespace": "data", "uid": "s", "labels": labels}
-    world.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
+    cache.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
     job = {"name": "shop-cleanup", "uid": "j", "creationTimestamp": written(NOON)}
-    world.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
-    assert world.lacking_pods() == ["data"]
+    cache.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
+    assert cache.lacking_pods() == ["data"]
     failures = [CreationFailure(u, f"{u} {s}", at(s)) for u, s in (("s", 5), ("s", 9), ("j", 7), ("other", 8))]
-    world.creations_failed("data", failures)
+    cache.creations_failed("data", failures)
 
     def found() -> dict[str, str]:
-        seen = world.observe(SHOP, NOON)
+        seen = cache.observe(SHOP, NOON)
         assert seen is not None
         return {k.kind: f.message for k, f in seen.creation_failures.items()}
 
     assert found() == {"StatefulSet": "s 9", "Job": "j 7"}
-    world.put(pod_body())
+    cache.put(pod_body())
     assert found() == {"Job": "j 7"}
     of_job = {"labels": labels, "ownerReferences": [{"uid": "j"}]}
-    world.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
+    cache.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
     assert found() == {}
-    assert world.lacking_pods() == []
+    assert cache.lacking_pods() == []
 
 
 def test_event_is_counted_and_not_repeated_at_once() -> None:

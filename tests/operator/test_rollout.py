@@ -26,11 +26,12 @@ from tests.operator.samples import (
     written,
 )
 
-from levada_operator.app.world import World
+from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.decide.plan import Plan
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.decide.rollout import is_updating
 from levada_operator.names import UPDATED_AT
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -208,46 +209,49 @@ def test_driver_without_an_update_holds_nobody_up() -> None:
 
 def test_one_turn_at_a_time_in_one_process() -> None:
     """From the plan on, before anything is written, the turn is taken. A plan that failed gives it back."""
-    world = World(NEW)
+    cache = ClusterCache(NEW)
+    turns = UpdateTurns(cache, NEW.updates.deadline)
     for name in ("shop", "mall"):
         body = pipeline()
-        world.put(merge(body, {"metadata": {"name": name, "resourceVersion": "1"}}))
+        cache.put(merge(body, {"metadata": {"name": name, "resourceVersion": "1"}}))
     shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
 
     def others(key: PipelineKey) -> int:
-        seen = world.observe(key, NOON)
+        seen = cache.observe(key, NOON, turns.others(key))
         assert seen is not None
         return seen.updating
 
-    world.began(shop)
+    turns.begin(shop)
     assert (others(shop), others(mall)) == (0, 1)
-    world.carried_out(shop, NOON)
-    world.listed(("Pod", "StatefulSet", "Job"), [], NOON)
+    turns.end(shop, NOON)
+    cache.listed(("Pod", "StatefulSet", "Job"), [], NOON)
+    turns.refresh(NOON)
     assert others(mall) == 0
-    world.began(shop)
-    world.wrote(shop, [stateful_set(observedGeneration=3)], [], NOON)
-    world.carried_out(shop, NOON)
-    world.listed(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
+    turns.begin(shop)
+    cache.wrote(shop, [stateful_set(observedGeneration=3)], [], NOON)
+    turns.end(shop, NOON)
+    cache.listed(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
+    turns.refresh(NOON)
     assert others(mall) == 1
     pod_ready = merge(of_revision("b"), {"metadata": {"resourceVersion": "9"}})
     current = merge(stateful_set(), {"metadata": {"resourceVersion": "8"}})
-    world.listed(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
+    cache.listed(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
+    turns.refresh(at(5))
     assert others(mall) == 0
 
 
 def test_refused_update_gives_its_turn_back() -> None:
     """A driver whose StatefulSet the API server refuses does not restart, so the next one may."""
-    world = World(NEW)
+    cache = ClusterCache(NEW)
+    turns = UpdateTurns(cache, NEW.updates.deadline)
     for name in ("shop", "mall"):
-        world.put(merge(pipeline(), {"metadata": {"name": name, "resourceVersion": "1"}}))
+        cache.put(merge(pipeline(), {"metadata": {"name": name, "resourceVersion": "1"}}))
     shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
     refusal = Refusal(DRIVER, "unknown field")
-    world.began(shop)
-    world.refused(shop, (refusal,))
-    world.carried_out(shop, NOON)
-    seen = world.observe(mall, NOON)
-    assert seen is not None
-    assert seen.updating == 0
+    turns.begin(shop)
+    cache.refused(shop, (refusal,))
+    turns.end(shop, NOON)
+    assert turns.others(mall) == 0
 
 
 def test_first_start_is_no_update() -> None:

@@ -73,7 +73,7 @@ def _needs_cleanup(shell: Shell, body: kopf.Body) -> bool:
     One whose policy retains everything needs it to release the ownership of what stays.
     """
     pipeline = read_pipeline(_plain(body))
-    return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not shell.world.rivals(pipeline)
+    return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not shell.cache.rivals(pipeline)
 
 
 def _plain(body: kopf.Body) -> dict[str, Any]:

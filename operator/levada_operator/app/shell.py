@@ -1,4 +1,4 @@
-"""The operator's loops: sweep, wake, reconcile. kopf only feeds the world and wakes keys."""
+"""The operator's loops: sweep, wake, reconcile. kopf only fills the cache and wakes keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Final
 
 from levada_operator.act.budget import WriteBudget
@@ -14,10 +15,11 @@ from levada_operator.act.runner import Runner
 from levada_operator.app.config import Config
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeping import Fetch, Sweeper
+from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
-from levada_operator.app.world import World, utcnow
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body, PipelineKey
 
 _log = logging.getLogger(__name__)
@@ -32,13 +34,20 @@ class Shell:
 
     def __init__(self, config: Config, cluster: Cluster, fetch: Fetch) -> None:
         self.config = config
-        self.world = World(config.surroundings)
+        self.cache = ClusterCache(config.surroundings)
+        self._turns = UpdateTurns(self.cache, config.surroundings.updates.deadline)
         self.watchdog = Watchdog(time.monotonic)
         self.watched: dict[PipelineKey, str] = {}
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-request")
         self._runner = Runner(cluster, WriteBudget(time.monotonic), self._executor)
         self._sweeper = Sweeper(
-            cluster, self.world, self.watchdog, self._executor, namespaces=config.namespaces, fetch=fetch
+            cluster,
+            self.cache,
+            self._turns,
+            self.watchdog,
+            self._executor,
+            namespaces=config.namespaces,
+            fetch=fetch,
         )
         self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
         self._swept = asyncio.Event()
@@ -57,16 +66,16 @@ class Shell:
 
     def seen(self, body: Body) -> None:
         """Take in an object that kopf tells of."""
-        self.world.put(body)
+        self.cache.put(body)
         if body["kind"] == "Pipeline":
             metadata = body["metadata"]
             self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
 
     def gone(self, body: Body) -> None:
         """Forget an object that kopf reports as deleted."""
-        self.world.gone(body)
+        self.cache.gone(body)
         key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
-        if body["kind"] == "Pipeline" and key not in self.world.pipelines:
+        if body["kind"] == "Pipeline" and key not in self.cache.pipelines:
             self.watched.pop(key, None)
 
     async def wake(self, key: PipelineKey) -> None:
@@ -89,7 +98,7 @@ class Shell:
     async def _sweeping(self) -> None:
         while True:
             try:
-                await self._sweeper.sweep(self.watched, utcnow())
+                await self._sweeper.sweep(self.watched, _utcnow())
             except RequestFailed as error:
                 _log.warning("cannot look at the cluster: %s", error)
             except Exception:
@@ -98,7 +107,7 @@ class Shell:
                 if not self._swept.is_set():
                     self._swept.set()
                     self._tasks += [asyncio.create_task(self._working(), name=f"work-{i}") for i in range(_WORKERS)]
-                for key in list(self.world.pipelines):
+                for key in list(self.cache.pipelines):
                     await self._queue.wake(key)
             await asyncio.sleep(self.config.sweep_s)
 
@@ -107,7 +116,7 @@ class Shell:
             key = await self._queue.take()
             try:
                 # What is being deleted is kopf's to call, which remembers where it was.
-                if "deletionTimestamp" not in self.world.pipelines.get(key, {}).get("metadata", {}):
+                if "deletionTimestamp" not in self.cache.pipelines.get(key, {}).get("metadata", {}):
                     await self._reconcile(key)
             except RequestFailed as error:
                 FAILURES.inc()
@@ -119,8 +128,8 @@ class Shell:
                 await self._queue.done(key)
 
     async def _reconcile(self, key: PipelineKey) -> bool:
-        now = utcnow()
-        observed = self.world.observe(key, now)
+        now = _utcnow()
+        observed = self.cache.observe(key, now, self._turns.others(key))
         if observed is None:
             return True
         with RECONCILE.time():
@@ -128,18 +137,22 @@ class Shell:
             if not plan.empty:
                 # No await since it was observed: no other plan can have taken the same turn.
                 if plan.updates:
-                    self.world.began(key)
+                    self._turns.begin(key)
                 try:
                     outcome = await self._runner.carry_out(plan, observed)
-                    self.world.wrote(key, outcome.written, outcome.deleted, now)
-                    self.world.refused(key, outcome.refusals)
+                    self.cache.wrote(key, outcome.written, outcome.deleted, now)
+                    self.cache.refused(key, outcome.refusals)
                 finally:
-                    self.world.carried_out(key, now)
+                    self._turns.end(key, now)
                 if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
                     # The next plan has the refusal in the status.
                     await self.wake(key)
                 if outcome.failed is not None and not plan.release:
                     raise outcome.failed
             elif observed.refusals:
-                self.world.refused(key, ())
+                self.cache.refused(key, ())
         return plan.release
+
+
+def _utcnow() -> datetime:
+    return datetime.now(UTC)

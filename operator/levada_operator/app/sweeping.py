@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from levada_operator.act.metrics import PIPELINES, SWEEP, TABLES
+from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
-from levada_operator.app.world import World
 from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.names import PIPELINE_LABEL
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
 from levada_operator.observe.progress import read_progress
@@ -47,7 +48,8 @@ class Sweeper:
     def __init__(
         self,
         cluster: Cluster,
-        world: World,
+        cache: ClusterCache,
+        turns: UpdateTurns,
         watchdog: Watchdog,
         executor: Executor,
         *,
@@ -55,7 +57,8 @@ class Sweeper:
         fetch: Fetch,
     ) -> None:
         self._cluster = cluster
-        self._world = world
+        self._cache = cache
+        self._turns = turns
         self._watchdog = watchdog
         self._executor = executor
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
@@ -63,17 +66,17 @@ class Sweeper:
         self._turn = 0
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
-        """Bring the world up to date. ``watched``: the versions of Pipelines that kopf told of. Raise RequestFailed."""
+        """Bring the cache up to date. ``watched``: the versions of Pipelines that kopf told of. Raise RequestFailed."""
         resting = self._turn % _RESTING_EVERY == 0
         if self._turn % _ALL_EVERY == 0:
-            self._world.exist("TableSync", await self._objects("TableSync", ""), now)
+            self._cache.exist("TableSync", await self._objects("TableSync", ""), now)
         if resting:
             pipelines = await self._objects("Pipeline", "")
-            self._world.exist("Pipeline", pipelines, now)
+            self._cache.exist("Pipeline", pipelines, now)
             self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
         await self._list(MOVING + RESTING if resting else MOVING, now)
-        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._world.lacking_pods()))
-        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._world.drivers()))
+        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.lacking_pods()))
+        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._cache.drivers()))
         self._turn += 1
         self._watchdog.swept()
         self._count()
@@ -81,7 +84,8 @@ class Sweeper:
 
     async def _list(self, kinds: tuple[str, ...], now: datetime) -> None:
         bodies = await asyncio.gather(*(self._objects(kind, PIPELINE_LABEL) for kind in kinds))
-        self._world.listed(kinds, [body for each in bodies for body in each], now)
+        self._cache.listed(kinds, [body for each in bodies for body in each], now)
+        self._turns.refresh(now)
 
     async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:
         each = await asyncio.gather(
@@ -96,16 +100,16 @@ class Sweeper:
             # An operator without this right does everything else.
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
-        self._world.creations_failed(namespace, [read_creation_failure(e) for e in events])
+        self._cache.creations_failed(namespace, [read_creation_failure(e) for e in events])
 
     async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
         document = await self._run(self._fetch, address, HTTP_PORT)
         progress = read_progress(document, now) if document is not None else None
         if progress is not None:
-            self._world.reported(key, progress)
+            self._cache.reported(key, progress)
 
     def _count(self) -> None:
-        for gauge, bodies in ((PIPELINES, self._world.pipelines), (TABLES, self._world.table_syncs)):
+        for gauge, bodies in ((PIPELINES, self._cache.pipelines), (TABLES, self._cache.table_syncs)):
             gauge.clear()
             phases = Counter((b.get("status") or {}).get("phase", "Pending") for b in bodies.values())
             for phase, count in phases.items():

@@ -1,14 +1,13 @@
-"""All that was last seen of the cluster, by Pipeline: from kopf's events, from lists, from what we wrote ourselves."""
+"""In-memory cache of the cluster's objects by Pipeline, from watch events, lists and the operator's own writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from levada.spec import default_object_name
-from levada_operator.decide.rollout import is_updating
-from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_name, driver_pod
+from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     Body,
@@ -32,8 +31,8 @@ _WRITTEN_FOR: Final = timedelta(seconds=15)
 """How long an object that we wrote counts although a list, which may be older, does not have it."""
 
 
-class World:
-    """For one event loop."""
+class ClusterCache:
+    """The objects as last seen. Use it within one event loop: nothing is locked."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
@@ -44,8 +43,6 @@ class World:
         self._progress: dict[PipelineKey, ProgressReport] = {}
         self._moved_at: dict[PipelineKey, datetime] = {}
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
-        self._beginning: set[PipelineKey] = set()
-        self._updating: set[PipelineKey] = set()
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
 
     def put(self, body: Body) -> None:
@@ -111,7 +108,6 @@ class World:
             for key in [k for k in mine if k.kind in listed]:
                 if (owner, key) not in there and (owner, key) not in self._written_at:
                     del mine[key]
-        self._count_updates(now)
 
     def exist(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
         """Take in all Pipelines, or all TableSyncs: one that is not among them is gone, unless it was made just now."""
@@ -135,7 +131,7 @@ class World:
         """Return where each driver that runs can be asked."""
         found = []
         for key in self.pipelines:
-            body = self._children.get(key, {}).get(ObjectKey("Pod", driver_pod(key.name)))
+            body = self.child(key, "Pod", driver_pod(key.name))
             address = (body or {}).get("status", {}).get("podIP")
             if address and not (body or {})["metadata"].get("deletionTimestamp"):
                 found.append((key, address))
@@ -157,8 +153,23 @@ class World:
         lacking = ((k, b["metadata"].get("uid", "")) for k, b in _without_pods(self._children.get(key, {})))
         return {k: known[uid] for k, uid in lacking if uid in known}
 
-    def observe(self, key: PipelineKey, now: datetime) -> Observed | None:
-        """Return all that is known of a Pipeline, None if there is none of that name."""
+    def owners(self) -> list[PipelineKey]:
+        """Return every Pipeline that owns an object, including one that was deleted before its objects."""
+        return list(self._children)
+
+    def child(self, key: PipelineKey, kind: str, name: str) -> Body | None:
+        """Return an object that a Pipeline owns, None if there is none."""
+        return self._children.get(key, {}).get(ObjectKey(kind, name))
+
+    def is_refused(self, key: PipelineKey) -> bool:
+        """Return True if the API server refused an object of the Pipeline's last plan."""
+        return bool(self._refusals.get(key))
+
+    def observe(self, key: PipelineKey, now: datetime, updating: int = 0) -> Observed | None:
+        """Return all that is known of a Pipeline, None if there is none of that name.
+
+        ``updating`` is how many other Pipelines' drivers are restarting after an update.
+        """
         body = self.pipelines.get(key)
         if body is None:
             return None
@@ -181,29 +192,9 @@ class World:
             moved_at=self._moved_at.get(key),
             rivals=self.rivals(pipeline),
             refusals=self._refusals.get(key, ()),
-            updating=len(self._updating - {key}),
+            updating=updating,
             creation_failures=self._creation_failures(key),
         )
-
-    def began(self, key: PipelineKey) -> None:
-        """Note that a plan which replaces a running driver is being carried out."""
-        self._beginning.add(key)
-        self._updating.add(key)
-
-    def carried_out(self, key: PipelineKey, now: datetime) -> None:
-        """Note that a plan was carried out, as far as it could be. A refused one gives its turn back."""
-        self._beginning.discard(key)
-        if self._refusals.get(key) and not self._is_updating(key, now):
-            self._updating.discard(key)
-
-    def _count_updates(self, now: datetime) -> None:
-        self._updating = self._beginning | {key for key in self._children if self._is_updating(key, now)}
-
-    def _is_updating(self, key: PipelineKey, now: datetime) -> bool:
-        mine = self._children.get(key, {})
-        driver = mine.get(ObjectKey("StatefulSet", driver_name(key.name)))
-        pod = mine.get(ObjectKey("Pod", driver_pod(key.name)))
-        return driver is not None and is_updating(driver, pod, now, self._surroundings.updates.deadline)
 
     def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
         """Return the older Pipelines that read the same slot."""
@@ -230,11 +221,6 @@ def _resolved(host: str, namespace: str) -> str:
     """Return a host's name as the cluster's DNS has it: one without a dot is a Service of the Pipeline's namespace."""
     name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
     return name if "." in name or ":" in name else f"{name}.{namespace}"
-
-
-def utcnow() -> datetime:
-    """Return the time."""
-    return datetime.now(UTC)
 
 
 def _without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:

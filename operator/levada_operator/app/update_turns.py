@@ -1,0 +1,44 @@
+"""The turns of updates: which drivers are restarting because an update of the operator replaced their pods."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from levada_operator.decide.rollout import is_updating
+from levada_operator.names import driver_name, driver_pod
+from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.objects import PipelineKey
+
+
+class UpdateTurns:
+    """Counts the drivers that are restarting. ``deadline`` is how long each may take before it no longer counts."""
+
+    def __init__(self, cache: ClusterCache, deadline: timedelta) -> None:
+        self._cache = cache
+        self._deadline = deadline
+        self._beginning: set[PipelineKey] = set()
+        self._updating: set[PipelineKey] = set()
+
+    def others(self, key: PipelineKey) -> int:
+        """Return how many drivers of other Pipelines are restarting."""
+        return len(self._updating - {key})
+
+    def begin(self, key: PipelineKey) -> None:
+        """Take a turn for a plan that replaces a running driver. Call it before the plan's first write."""
+        self._beginning.add(key)
+        self._updating.add(key)
+
+    def end(self, key: PipelineKey, now: datetime) -> None:
+        """Record that the plan was carried out as far as possible. A refused plan gives its turn back."""
+        self._beginning.discard(key)
+        if self._cache.is_refused(key) and not self._is_updating(key, now):
+            self._updating.discard(key)
+
+    def refresh(self, now: datetime) -> None:
+        """Count again, from the cached objects. Call it after each list of StatefulSets and Pods."""
+        self._updating = self._beginning | {key for key in self._cache.owners() if self._is_updating(key, now)}
+
+    def _is_updating(self, key: PipelineKey, now: datetime) -> bool:
+        driver = self._cache.child(key, "StatefulSet", driver_name(key.name))
+        pod = self._cache.child(key, "Pod", driver_pod(key.name))
+        return driver is not None and is_updating(driver, pod, now, self._deadline)
