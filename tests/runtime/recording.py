@@ -20,8 +20,8 @@ class Recording(Destination):
     name: ClassVar[str] = "recording"
     capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True)
 
-    def __init__(self, told: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
-        self.told = {} if told is None else told
+    def __init__(self, table_settings: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
+        self.table_settings = {} if table_settings is None else table_settings
         self.marks: dict[TableId, Watermark] = {}
         self.copies: list[tuple[str, TableSettings | None, tuple[str, ...], int]] = []
         self.dropped: list[tuple[str, TableSettings | None]] = []
@@ -33,7 +33,7 @@ class Recording(Destination):
 
     def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         with self.lock:
-            self.dropped.append((schema.name.name, self.told.get(schema.name)))
+            self.dropped.append((schema.name.name, self.table_settings.get(schema.name)))
             self.marks.pop(schema.id, None)
 
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
@@ -41,7 +41,7 @@ class Recording(Destination):
         count = sum(rows.map_partitions(lambda reader: sum(batch.num_rows for batch in reader)))
         columns = tuple(c.name for c in schema.columns)
         with self.lock:
-            self.copies.append((schema.name.name, self.told.get(schema.name), columns, count))
+            self.copies.append((schema.name.name, self.table_settings.get(schema.name), columns, count))
             self.marks[schema.id] = mark
         return Durability.DURABLE
 

@@ -21,8 +21,8 @@ class Replacing(Recording):
 
     capabilities: ClassVar[Capabilities] = replace(Recording.capabilities, replacement=True)
 
-    def __init__(self, told: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
-        super().__init__(told)
+    def __init__(self, table_settings: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
+        super().__init__(table_settings)
         self.steps: list[str] = []
         self.meanwhile: Callable[[str], None] = lambda step: None
         self.held: dict[str, int] = {}
@@ -50,7 +50,7 @@ class Replacing(Recording):
         self._step("copied")
         with self.lock:
             columns = tuple(c.name for c in schema.columns)
-            self.copies.append((schema.name.name, self.told.get(schema.name), columns, count))
+            self.copies.append((schema.name.name, self.table_settings.get(schema.name), columns, count))
             self._beside[schema.id] = count
         return True
 

@@ -60,8 +60,8 @@ class Rig:
         self.db = db
         self.spark = spark
         self.storage = MemoryStorage()
-        self.told: dict[QualifiedTable, TableSettings] = {}
-        self.destination = Recording(self.told)
+        self.table_settings: dict[QualifiedTable, TableSettings] = {}
+        self.destination = Recording(self.table_settings)
         self.config = PipelineConfig(
             name="shop",
             source=db.connection,
@@ -80,7 +80,11 @@ class Rig:
 
     def start(self) -> None:
         self.running = Pipeline(
-            self.config, store=self.store(), destination=self.destination, told=self.told, spark=self.spark
+            self.config,
+            store=self.store(),
+            destination=self.destination,
+            table_settings=self.table_settings,
+            spark=self.spark,
         )
         self.running.start()
 

@@ -17,7 +17,7 @@ from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_schema
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies import remote
 from levada.runtime.copies.job import open_order
 from levada.runtime.copies.orders import Answer, read_answer
@@ -154,11 +154,11 @@ def test_a_table_is_dropped_before_the_store_forgets_it(db: Database, tmp_path: 
         StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
     )  # fmt: skip
     destination = Dropping(store)
-    copier = TableCopy(LiveConfig(config), store, destination, {}, cast(Any, None), 1)
+    copier = TableCopy(ConfigRef(config), store, destination, {}, cast(Any, None), 1)
     with pytest.raises(Transient):
-        DedicatedCopy(copier, silence_s=0.1)._make_way(TableId(id_), NAME)
+        DedicatedCopy(copier, silence_s=0.1)._prepare_target(TableId(id_), NAME)
     assert [s.name.name for s in store.get_table_schemas()] == ["former"]
-    DedicatedCopy(copier, silence_s=0.1)._make_way(TableId(id_), NAME)
+    DedicatedCopy(copier, silence_s=0.1)._prepare_target(TableId(id_), NAME)
     assert {stored for _, stored in ((n, tuple(s)) for n, s in destination.seen)} == {("former",)}
     assert [name for name, _ in destination.seen[:2]] == ["former", "former"]
     assert store.get_table_schemas() == ()

@@ -14,15 +14,15 @@ from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
-from levada.runtime.tables.doubts import Doubts
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import Resync, Step
+from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
 from levada.values import Lsn, QualifiedTable, TableId
@@ -39,18 +39,18 @@ def store() -> MemoryStore:
     return made
 
 
-def start(tmp_path: Path, store: MemoryStore) -> tuple[Roster, TableRecord]:
+def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
     """Return the tables as an engine that starts has them."""
     config = PipelineConfig(
         "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
         PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
     )  # fmt: skip
-    roster = Roster(LiveConfig(config), store, Recording(), lambda: 1)
+    registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1)
     found = SourceTables(
         (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
     )
-    roster.adopt(found, (), resync=False)
-    return roster, roster.tables[TABLE]
+    registry.adopt(found, (), resync=False)
+    return registry, registry.tables[TABLE]
 
 
 @pytest.mark.parametrize(("phase", "becomes"), [(FinishedCopy(Lsn(200)), Init), (Ready(), Errored)])
@@ -59,10 +59,10 @@ def test_a_copy_that_the_stream_has_not_reached_is_made_again(
 ) -> None:
     """A crash of server and engine between a copy and its first change parks nothing. A Ready table is parked."""
     store.update_table_replication_states({TABLE: phase})
-    Doubts(store).add([TABLE], Lsn(100))
-    roster, record = start(tmp_path, store)
-    roster.step(record)
-    roster.locate(record, Lsn(200))
+    UnverifiedTables(store).add([TABLE], Lsn(100))
+    registry, record = start(tmp_path, store)
+    registry.step(record)
+    registry.set_position(record, Lsn(200))
     assert isinstance(record.phase, becomes)
     assert isinstance(store.get_table_replication_state(TABLE), becomes)
 
@@ -70,11 +70,11 @@ def test_a_copy_that_the_stream_has_not_reached_is_made_again(
 def test_a_doubt_stays_until_the_destination_was_read(tmp_path: Path, store: MemoryStore) -> None:
     """Engines that end before they read the destination, and further restarts of the server, leave the first doubt."""
     store.update_table_replication_states({TABLE: Ready()})
-    Doubts(store).add([TABLE], Lsn(100))
+    UnverifiedTables(store).add([TABLE], Lsn(100))
     start(tmp_path, store)
-    Doubts(store).add([TABLE], Lsn(300))
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(200))
+    UnverifiedTables(store).add([TABLE], Lsn(300))
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(200))
     assert isinstance(record.phase, Errored)
     assert record.phase.code == "source_changed"
 
@@ -82,12 +82,12 @@ def test_a_doubt_stays_until_the_destination_was_read(tmp_path: Path, store: Mem
 def test_a_doubt_that_is_settled_does_not_come_back(tmp_path: Path, store: MemoryStore) -> None:
     """A table that was found not to be beyond goes on, and is not parked for what it applies afterwards."""
     store.update_table_replication_states({TABLE: Ready()})
-    Doubts(store).add([TABLE], Lsn(100))
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(100))
-    roster.doubts.keep()
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(200))
+    UnverifiedTables(store).add([TABLE], Lsn(100))
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(100))
+    registry.unverified.save()
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(200))
     assert isinstance(record.phase, Ready)
 
 
@@ -97,29 +97,29 @@ def test_a_finished_copy_under_a_running_engine(
 ) -> None:
     """The server is restarted under the engine: a copy that is ahead of the verified history is made again."""
     store.update_table_replication_states({TABLE: FinishedCopy(Lsn(snapshot))})
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(snapshot))
-    roster.source_restarted(Lsn(100))
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(snapshot))
+    registry.source_restarted(Lsn(100))
     assert isinstance(record.phase, becomes)
 
 
 def test_a_look_under_way_is_compared(tmp_path: Path, store: MemoryStore) -> None:
     """The server is restarted while the destination is read: what is read then is compared."""
     store.update_table_replication_states({TABLE: Ready()})
-    roster, record = start(tmp_path, store)
-    roster.source_restarted(Lsn(100))
+    registry, record = start(tmp_path, store)
+    registry.source_restarted(Lsn(100))
     assert store.get_fingerprint("doubts")
-    roster.locate(record, Lsn(200))
+    registry.set_position(record, Lsn(200))
     assert isinstance(record.phase, Errored)
 
 
 def test_a_copy_under_way_is_made_again(tmp_path: Path, store: MemoryStore) -> None:
     """The server is restarted while a table is copied: that copy, finished or not, is of no use."""
     store.update_table_replication_states({TABLE: Init()})
-    roster, record = start(tmp_path, store)
+    registry, record = start(tmp_path, store)
     record.begin(Job.COPY)
-    roster.enter(record, DataSync())
-    roster.source_restarted(Lsn(100))
+    registry.enter(record, DataSync())
+    registry.source_restarted(Lsn(100))
     assert record.copy_outdated
     assert record.cancel.is_set()
 
@@ -138,10 +138,10 @@ def test_a_shadow_copy_under_a_running_engine(
 ) -> None:
     """The server is restarted under the engine: a shadow copy that is ahead is begun again, and the table goes on."""
     store.update_table_replication_states({TABLE: Ready()})
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(50))
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(50))
     record.resync = resync
-    roster.source_restarted(Lsn(100))
+    registry.source_restarted(Lsn(100))
     assert isinstance(record.phase, Ready)
     assert record.resync.outdated is outdated
 
@@ -149,16 +149,18 @@ def test_a_shadow_copy_under_a_running_engine(
 def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store: MemoryStore) -> None:
     """The copy's snapshot may be of a history that the source loses, until the stream has reached it."""
     store.update_table_replication_states({TABLE: Ready()})
-    roster, record = start(tmp_path, store)
-    roster.locate(record, Lsn(50))
+    registry, record = start(tmp_path, store)
+    registry.set_position(record, Lsn(50))
     record.resync = Resync(step=Step.CATCHING_UP, lsn=Lsn(200))
-    roster.backlog.track(TABLE, Lsn(200), shadow=True)
+    registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
-    stage = ResyncStage(StageParts(roster._live, roster, store, Recording(), queue.SimpleQueue()), nothing, applier)
-    roster.staged_lsn = Lsn(100)
+    stage = ResyncStage(
+        StageParts(registry._config_ref, registry, store, Recording(), queue.SimpleQueue()), nothing, applier
+    )
+    registry.staged_lsn = Lsn(100)
     stage.start(0.0)
     assert not record.resync.running
-    roster.staged_lsn = Lsn(200)
+    registry.staged_lsn = Lsn(200)
     stage.start(0.0)
     assert record.resync.running
     assert record.busy is Job.SWAP

@@ -17,7 +17,7 @@ from levada.postgres.publications import ensure_coverage
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.source.record import SourceRecord
 from levada.schema import ReplicatedTableSchema
@@ -94,7 +94,7 @@ def test_a_copy_waits_for_a_verified_server(db: Database, tmp_path: Path) -> Non
     epoch = store.next_epoch()
     server = read_server(db.connection, "levada_shop").identity
     SourceRecord(store).begin(replace(server, started_at="an earlier start"), Lsn(0))
-    copier = TableCopy(LiveConfig(config), store, destination, {}, cast(Any, None), epoch)
+    copier = TableCopy(ConfigRef(config), store, destination, {}, cast(Any, None), epoch)
     with pytest.raises(Transient) as refused:
         copier.run(TableId(orders), SCHEMA.name, threading.Event(), lambda rows: None)
     assert refused.value.code == "source_unverified"

@@ -83,7 +83,7 @@ def test_a_batch_that_does_not_end_is_death() -> None:
     assert hung(applying(DEADLINE - 1), DEADLINE) == ""
     assert "apply of table public.payments" in hung(applying(DEADLINE), DEADLINE)
     assert "maintain" in hung(applying(DEADLINE, job=Job.MAINTAIN), DEADLINE)
-    assert "look" in hung(applying(DEADLINE, job=Job.LOOK), DEADLINE)
+    assert "look" in hung(applying(DEADLINE, job=Job.READ_WATERMARK), DEADLINE)
     assert hung(applying(DEADLINE, job=Job.MAINTAIN, pending_segments=0), DEADLINE) == ""
     assert hung(applying(DEADLINE, job_since=None), DEADLINE) == ""
     assert hung(applying(DEADLINE, job=Job.COPY), DEADLINE) == ""

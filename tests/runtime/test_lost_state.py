@@ -13,7 +13,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.preparation import prepare_source
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.startup_requests import take_requested_resyncs
+from levada.runtime.tables.startup_requests import apply_requested_resyncs
 from levada.segments.log import SegmentLog
 from levada.stores import MemoryStore, PipelineStore, PostgresStore
 from levada.stores.interface import TableAction
@@ -35,7 +35,7 @@ def start(config: PipelineConfig, store: PipelineStore) -> None:
     store.next_epoch()
     store.load_table_replication_states()
     store.load_fingerprints()
-    take_requested_resyncs(store)
+    apply_requested_resyncs(store)
     log = SegmentLog(open_staging(config.staging), config.name)
     prepare_source(config, store, SourceRecord(store), log)
 

@@ -16,11 +16,11 @@ from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.report.snapshot import table_progress
 from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.capture import CaptureThread
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.stores import MemoryStore
 from levada.stores.phases import Init, Ready, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -28,8 +28,8 @@ from levada.values import QualifiedTable, TableId
 ID, NAME = TableId(1), QualifiedTable("public", "orders")
 
 
-def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> Roster:
-    """Return a roster of one table in that phase."""
+def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> TableRegistry:
+    """Return a registry of one table in that phase."""
     config = PipelineConfig(
         "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
         PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
@@ -37,24 +37,24 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> Roster:
     store = MemoryStore("shop")
     store.next_epoch()
     store.update_table_replication_states({ID: phase})
-    roster = Roster(LiveConfig(config), store, Recording(), lambda: 1)
+    registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1)
     published = (PublishedTable(ID, NAME, "r", (), None, None),)
-    roster.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
-    return roster
+    registry.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
+    return registry
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 280.0])
 def test_lag_grows_while_changes_cannot_be_read(tmp_path: Path, silent_s: float) -> None:
     """Nothing that is staged waits, and the table trails all the same: what is at the source is not known."""
-    roster = roster_with(tmp_path, Ready())
-    assert table_progress(roster.tables[ID], roster, 0, silent_s).lag_seconds == silent_s
+    registry = roster_with(tmp_path, Ready())
+    assert table_progress(registry.tables[ID], registry, 0, silent_s).lag_seconds == silent_s
 
 
 def test_a_copy_that_has_not_begun_is_not_the_last_one(tmp_path: Path) -> None:
     """A table that waits for its new copy does not show the size of the copy before."""
-    roster = roster_with(tmp_path, Init())
-    roster.tables[ID].copied = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
-    assert table_progress(roster.tables[ID], roster, 0).copy is None
+    registry = roster_with(tmp_path, Init())
+    registry.tables[ID].copied = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
+    assert table_progress(registry.tables[ID], registry, 0).copy is None
 
 
 def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:

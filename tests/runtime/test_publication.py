@@ -15,7 +15,7 @@ from tests.runtime.test_changes import Only, wait_for
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
-from levada.runtime.tables.rules import is_void
+from levada.runtime.tables.rules import needs_resync
 from levada.schema import ReplicatedTableSchema
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored
@@ -116,6 +116,6 @@ def test_an_error_after_the_loss_leaves_the_table_parked(rig: Published, db: Dat
     rig.stop()
     store = rig.store()
     store.load_table_replication_states()
-    assert [p.code for p in store.get_table_replication_states().values() if isinstance(p, Errored) and is_void(p)] == [
-        "publication_membership_changed"
-    ]
+    assert [
+        p.code for p in store.get_table_replication_states().values() if isinstance(p, Errored) and needs_resync(p)
+    ] == ["publication_membership_changed"]

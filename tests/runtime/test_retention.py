@@ -25,11 +25,11 @@ from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     """The slot is told what was applied all the same; the next turn removes what is left."""
-    # Of the roster this needs three fields.
-    roster: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40), tables={})
+    # Of the registry this needs three fields.
+    registry: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40), tables={})
     manifests = [segment(start, start + 10, {1: 5}) for start in (10, 20, 30)]
     for manifest in manifests:
-        roster.backlog.add_segment(manifest)
+        registry.backlog.add_segment(manifest)
     folder = tmp_path / "p"
     # A folder in the place of the file: no file system removes it as one, whoever asks.
     (folder / f"{manifests[1].name}.json").mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     store = MemoryStore("p")
     store.next_epoch()
     retention = Retention(
-        roster, SegmentLog(Staging.open(str(tmp_path)), "p"), store, SourceRecord(store), released.append
+        registry, SegmentLog(Staging.open(str(tmp_path)), "p"), store, SourceRecord(store), released.append
     )
     retention.remove(100)
     assert {f.name for f in folder.iterdir()} == {f"{m.name}.json" for m in manifests[1:]}
@@ -74,11 +74,11 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
         for version in (0, 10, 40, 70):
             store.store_table_schema(schema(version, each.id))
     backlog.add_segment(segment(80, 90, {3: 1}))
-    roster: Any = SimpleNamespace(backlog=backlog, staged_lsn=Lsn(90), tables={r.id: r for r in records})
+    registry: Any = SimpleNamespace(backlog=backlog, staged_lsn=Lsn(90), tables={r.id: r for r in records})
     source = SourceRecord(store)
     source.remember(Lsn(remembered), None)
     log = SegmentLog(Staging.open(str(folder), durable=durable), "p")
-    Retention(roster, log, store, source, lambda lsn: None).remove(100)
+    Retention(registry, log, store, source, lambda lsn: None).remove(100)
     left: dict[int, list[int]] = {}
     for kept in store.get_table_schemas():
         left.setdefault(kept.id, []).append(kept.snapshot_id)

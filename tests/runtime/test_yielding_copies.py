@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.runtime.test_doubted_tables import TABLE, start
 
 from levada.errors import Transient, Yielded
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
@@ -32,22 +32,22 @@ def test_a_first_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> N
     """Each time the status has the reason and the time of the next try. Failures before and after count as before."""
     store = new_store()
     store.update_table_replication_states({TABLE: Init()})
-    roster, record = start(tmp_path, store)
-    roster.enter(record, DataSync())
-    roster.park(record, FAILED)
+    registry, record = start(tmp_path, store)
+    registry.enter(record, DataSync())
+    registry.park(record, FAILED)
     for _ in range(ROUNDS):
-        roster.enter(record, Init())
-        roster.enter(record, DataSync())
-        roster.park(record, YIELDED)
+        registry.enter(record, Init())
+        registry.enter(record, DataSync())
+        registry.park(record, YIELDED)
         assert isinstance(record.phase, Errored)
         assert record.phase.retry_policy is RetryPolicy.TIMED_RETRY
         assert record.error is not None
         assert (record.error.code, record.error.reason) == (YIELDED.code, YIELDED.message)
         assert record.error.next_retry is not None
     assert record.attempts == 1
-    roster.enter(record, Init())
-    roster.enter(record, DataSync())
-    roster.park(record, FAILED)
+    registry.enter(record, Init())
+    registry.enter(record, DataSync())
+    registry.park(record, FAILED)
     assert record.attempts == 2
 
 
@@ -55,10 +55,10 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     """It is never given up for that, and the status has the reason."""
     store = new_store()
     store.update_table_replication_states({TABLE: Ready()})
-    roster, record = start(tmp_path, store)
+    registry, record = start(tmp_path, store)
     nothing = cast(Any, None)
-    live: LiveConfig = roster._live
-    stage = ResyncStage(StageParts(live, roster, store, nothing, queue.SimpleQueue()), nothing, nothing)
+    config_ref: ConfigRef = registry._config_ref
+    stage = ResyncStage(StageParts(config_ref, registry, store, nothing, queue.SimpleQueue()), nothing, nothing)
     for _ in range(ROUNDS):
         record.resync = record.resync or Resync()
         record.resync.step, record.resync.running = Step.COPYING, True

@@ -13,7 +13,7 @@ from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.places import find_misplaced, place_problems
-from levada.runtime.tables.requests import MadeAs, made_otherwise
+from levada.runtime.tables.requests import CopySettings, settings_changed
 from levada.stores.interface import TableControls
 from levada.values import QualifiedTable, TableId
 
@@ -44,7 +44,7 @@ def config(**tables: TableConfig) -> PipelineConfig:
     return result
 
 
-def new(*tables: QualifiedTable) -> dict[TableId, tuple[QualifiedTable, MadeAs | None]]:
+def new(*tables: QualifiedTable) -> dict[TableId, tuple[QualifiedTable, CopySettings | None]]:
     """Tables that were never copied, the first with the lowest OID."""
     return {TableId(i): (table, None) for i, table in enumerate(tables, start=1)}
 
@@ -71,13 +71,13 @@ def test_names_that_differ_in_case_collide_where_that_is_folded(kind: str, colli
 def test_new_tables_of_one_name_stop_no_pipeline_with_copied_tables() -> None:
     """They were created at the source since. A manifest that moves copied tables to one place is refused as before."""
     one, other = QualifiedTable("a", "t"), QualifiedTable("b", "t")
-    copied = {TableId(9): (ORDERS, MadeAs.of(config(), ORDERS))}
+    copied = {TableId(9): (ORDERS, CopySettings.of(config(), ORDERS))}
     ((error, refused),) = place_problems(config(), catalog().target, {**copied, **new(one, other)})
     assert (error.code, refused) == ("destination_collision", False)
     misplaced = find_misplaced(config(), catalog().target, {**copied, **new(one, other)})
     assert misplaced.keys() == {2}, "the second one is parked"
     moved = config(bills=TableConfig(destination_table="x"), orders=TableConfig(destination_table="x"))
-    both = copied | {TableId(10): (BILLS, MadeAs.of(config(), BILLS))}
+    both = copied | {TableId(10): (BILLS, CopySettings.of(config(), BILLS))}
     assert [refused for _, refused in place_problems(moved, catalog().target, both)] == [True]
 
 
@@ -131,37 +131,37 @@ def test_who_has_a_target_keeps_it() -> None:
 
 def test_a_renamed_table_keeps_its_place() -> None:
     """Only a destinationTable under the new name moves it, and another copy under the same settings does not."""
-    before = MadeAs.of(config(), ORDERS)
-    again = MadeAs.of(config(), BILLS, before)
-    assert before.place == again.place == MadeAs.of(config(), BILLS, again).place == ORDERS
+    before = CopySettings.of(config(), ORDERS)
+    again = CopySettings.of(config(), BILLS, before)
+    assert before.place == again.place == CopySettings.of(config(), BILLS, again).place == ORDERS
     assert again.settings(BILLS) == TableSettings(destination_table="orders", place=ORDERS)
     assert catalog().table(BILLS, again.settings(BILLS)).name == "orders"
-    assert not made_otherwise(TableControls(made_as=before.to_text()), again)
-    moved = MadeAs.of(config(bills=TableConfig(destination_table="bills")), BILLS, before)
+    assert not settings_changed(TableControls(made_as=before.to_text()), again)
+    moved = CopySettings.of(config(bills=TableConfig(destination_table="bills")), BILLS, before)
     assert moved.place == BILLS
-    assert made_otherwise(TableControls(made_as=before.to_text()), moved)
+    assert settings_changed(TableControls(made_as=before.to_text()), moved)
 
 
 def test_a_renamed_table_keeps_its_destination_table() -> None:
     """The TableSync goes by the former name: what it said holds until the new name has one that says otherwise."""
-    before = MadeAs.of(config(orders=TableConfig(destination_table="x")), ORDERS)
-    again = MadeAs.of(config(orders=TableConfig(destination_table="x")), BILLS, before)
+    before = CopySettings.of(config(orders=TableConfig(destination_table="x")), ORDERS)
+    again = CopySettings.of(config(orders=TableConfig(destination_table="x")), BILLS, before)
     assert before.place == again.place == QualifiedTable("public", "x")
-    assert not made_otherwise(TableControls(made_as=again.to_text()), MadeAs.of(config(), BILLS, again))
-    same = MadeAs.of(config(bills=TableConfig(destination_table="x")), BILLS, before)
-    assert not made_otherwise(TableControls(made_as=before.to_text()), same)
-    taken_back = MadeAs.of(config(), ORDERS, before)
+    assert not settings_changed(TableControls(made_as=again.to_text()), CopySettings.of(config(), BILLS, again))
+    same = CopySettings.of(config(bills=TableConfig(destination_table="x")), BILLS, before)
+    assert not settings_changed(TableControls(made_as=before.to_text()), same)
+    taken_back = CopySettings.of(config(), ORDERS, before)
     assert taken_back.place == ORDERS
-    assert made_otherwise(TableControls(made_as=before.to_text()), taken_back)
+    assert settings_changed(TableControls(made_as=before.to_text()), taken_back)
 
 
 def test_a_new_table_under_the_old_name_is_misplaced() -> None:
     """The renamed table goes on, also where names were swapped; the new one is told who has its place."""
-    before = MadeAs.of(config(), ORDERS)
+    before = CopySettings.of(config(), ORDERS)
     found = find_misplaced(config(), catalog().target, {TableId(1): (BILLS, before), TableId(2): (ORDERS, None)})
     assert found.keys() == {2}
     assert "public.bills and public.orders" in found[TableId(2)].message
-    swapped = {TableId(1): (BILLS, before), TableId(2): (ORDERS, MadeAs.of(config(), BILLS))}
+    swapped = {TableId(1): (BILLS, before), TableId(2): (ORDERS, CopySettings.of(config(), BILLS))}
     assert find_misplaced(config(), catalog().target, swapped) == {}
 
 

@@ -36,34 +36,34 @@ class Journal:
         self.errors: list[str] = []
         store = MemoryStore("p")
         store.next_epoch()
-        self.journal = StorageJournal(store, self._void)
+        self.journal = StorageJournal(store, self._park)
         self.record = TableRecord(TABLE, QualifiedTable("public", "t"), Ready())
-        self.journal.copied(TABLE, Lsn(10), storage(10))
+        self.journal.record_copy(TABLE, Lsn(10), storage(10))
 
-    def _void(self, record: TableRecord, error: LevadaError) -> None:
+    def _park(self, record: TableRecord, error: LevadaError) -> None:
         self.errors.append(error.code)
 
     def truncated(self, xid: int) -> None:
         """Stage a TRUNCATE of the table."""
         truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid)
         manifest: Any = SimpleNamespace(truncates=(truncate,))
-        self.journal.landed(manifest)
+        self.journal.record_truncates(manifest)
 
     def judge(self, staged: int) -> None:
-        self.journal.judge([self.record], Lsn(staged))
+        self.journal.evaluate_snapshots([self.record], Lsn(staged))
 
 
 def test_a_truncate_is_known_until_a_look_shows_it() -> None:
     """A look from before the TRUNCATE may be judged after it was staged."""
     made = Journal()
-    made.journal.seen(look(20, 20, storage(10)))
+    made.journal.add_snapshot(look(20, 20, storage(10)))
     made.truncated(20)
     made.judge(30)
-    made.journal.seen(look(40, 30, storage(20, 900)))
+    made.journal.add_snapshot(look(40, 30, storage(20, 900)))
     made.judge(50)
     assert made.errors == []
     # It explains nothing that comes after it.
-    made.journal.seen(look(60, 40, storage(30, 1300)))
+    made.journal.add_snapshot(look(60, 40, storage(30, 1300)))
     made.judge(70)
     assert made.errors == ["partition_changed"]
 
@@ -72,7 +72,7 @@ def test_looks_are_judged_however_far_the_stream_trails() -> None:
     """While each look is newer than what is staged, the oldest one waits, and no later one takes its place."""
     made = Journal()
     for at in (20, 40, 60):
-        made.journal.seen(look(at, at, storage(15, 900)))
+        made.journal.add_snapshot(look(at, at, storage(15, 900)))
         made.judge(at - 10)
         if at == 40:
             assert made.errors == ["partition_changed"]

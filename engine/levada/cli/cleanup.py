@@ -37,7 +37,7 @@ from levada.runtime.source.ownership import (
     store_holdings,
 )
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.requests import made
+from levada.runtime.tables.requests import last_copy_settings
 from levada.schema import ReplicatedTableSchema
 from levada.segments.log import SegmentLog
 from levada.spec import DeletionAction, Manifests
@@ -183,7 +183,7 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     store.load_table_controls()
     store.load_fingerprints()
     newest = {schema.id: schema for schema in store.get_table_schemas()}
-    copied_as = {id_: made(store.get_table_controls(id_)) for id_ in newest}
+    copied_as = {id_: last_copy_settings(store.get_table_controls(id_)) for id_ in newest}
     former = SourceRecord(store).former
     if not newest:
         return "destination: no tables in the store"
@@ -196,7 +196,7 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
             for schema in newest.values():
                 if (before := copied_as[schema.id]) is not None:
                     # A table that was renamed at the source keeps the name of its copy.
-                    parts.told[schema.name] = before.settings(schema.name)
+                    parts.table_settings[schema.name] = before.settings(schema.name)
                 if (error := drop_table(parts.destination, schema, store)) is not None:
                     kept.append(error)
         finally:

@@ -56,7 +56,7 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
             parts.destination.startup()
         try:
             job = CopyJob(
-                parts.config, parts.store, parts.destination, parts.told, parts.spark, cancelled, parts.source
+                parts.config, parts.store, parts.destination, parts.table_settings, parts.spark, cancelled, parts.source
             )
             copied = job.run(id_, table)
         finally:

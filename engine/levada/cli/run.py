@@ -182,7 +182,7 @@ class _Run:
                 parts.config,
                 store=parts.store,
                 destination=parts.destination,
-                told=parts.told,
+                table_settings=parts.table_settings,
                 spark=parts.spark,
                 source=parts.source,
             )

@@ -29,7 +29,7 @@ from levada.runtime.progress import (
 )
 from levada.runtime.tables.places import TargetOf, target_name
 from levada.runtime.tables.record import error_progress
-from levada.runtime.tables.requests import made
+from levada.runtime.tables.requests import last_copy_settings
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase
@@ -152,7 +152,7 @@ def published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
 
 
 def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targets: TargetOf) -> str:
-    copied = made(store.get_table_controls(id_))
+    copied = last_copy_settings(store.get_table_controls(id_))
     return "" if name is None or copied is None else target_name(targets, name, copied)
 
 

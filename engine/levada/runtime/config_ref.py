@@ -21,35 +21,35 @@ FIXED: Final = (
 """What a running pipeline cannot change of its configuration."""
 
 
-class LiveConfig:
+class ConfigRef:
     """Holds one configuration, replaced as a whole; any thread may read it at any time.
 
     A table that is there keeps its columns until it is copied again: `columns` are changed by the supervisor alone.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
-        self._now = config
+        self._config = config
         self.columns: dict[QualifiedTable, frozenset[str]] = {}
         """The columns that tables leave out as they are."""
 
     @property
-    def now(self) -> PipelineConfig:
+    def current(self) -> PipelineConfig:
         """Return the configuration that holds now."""
-        return self._now
+        return self._config
 
     def replace(self, config: PipelineConfig) -> None:
         """Let another configuration hold from now on; raise ValueError if that takes another pipeline."""
-        require_same(self._now, config)
-        self._now = config
+        require_same(self._config, config)
+        self._config = config
 
     def selects(self, table: QualifiedTable) -> bool:
         """Tell whether a table is replicated now."""
-        return self._now.selects(table)
+        return self._config.selects(table)
 
     def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
         """Return the columns that are left out of a table as it is, or as it will be if it is not there yet."""
         kept = self.columns.get(table)
-        return self._now.table(table).excluded_columns if kept is None else kept
+        return self._config.table(table).excluded_columns if kept is None else kept
 
 
 def require_same(old: PipelineConfig, new: PipelineConfig) -> None:

@@ -9,10 +9,10 @@ class Job(StrEnum):
     """One kind of work on one table at its destination. Liveness judges every kind that is not said to be exempt."""
 
     COPY = "copy"
-    LOOK = "look"
+    READ_WATERMARK = "look"
     APPLY = "apply"
     MAINTAIN = "maintain"
-    FOLLOW = "follow"
+    APPLY_TO_SHADOW = "follow"
     SWAP = "swap"
 
     @property

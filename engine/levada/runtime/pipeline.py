@@ -21,7 +21,7 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Tran
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.server import read_start_time
 from levada.runtime.config import PipelineConfig
-from levada.runtime.config_ref import LiveConfig, require_same
+from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.progress import PipelineState, Progress, reached
@@ -54,10 +54,10 @@ from levada.runtime.stages.stage import StageParts
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.registry import Roster
-from levada.runtime.tables.requests import made
+from levada.runtime.tables.registry import TableRegistry
+from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.startup_requests import take_requested_resyncs, take_said_resyncs
+from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -82,9 +82,9 @@ class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
-    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``told`` is what the
-    destination reads of each table's settings; it is changed when a table is copied under others. ``source`` is what it
-    reads of the source, and is read again when that may be another one.
+    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``table_settings``
+    has each table's settings as the destination reads them. It changes when a table is copied with other settings.
+    ``source`` has the source's identity as the destination reads it. It is refreshed when the server may be another.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Pipeline:
         *,
         store: PipelineStore,
         destination: Destination,
-        told: MutableMapping[QualifiedTable, TableSettings] | None = None,
+        table_settings: MutableMapping[QualifiedTable, TableSettings] | None = None,
         spark: SparkSession | None = None,
         source: SourceIdentity | None = None,
     ) -> None:
-        self._live = LiveConfig(config)
+        self._config_ref = ConfigRef(config)
         self._store = store
         self._destination = destination
-        self._told = {} if told is None else told
+        self._table_settings = {} if table_settings is None else table_settings
         self._spark = spark
         self._source = source
         self._started_at = datetime.now(UTC)
@@ -130,7 +130,7 @@ class Pipeline:
     @property
     def config(self) -> PipelineConfig:
         """The configuration that holds now."""
-        return self._live.now
+        return self._config_ref.current
 
     # ---- for callers ----------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Pipeline:
         A copy that runs goes on as it was begun, unless it is suspended, no longer selected, or to be made otherwise.
         Raise ValueError if it differs in what a running pipeline cannot change: where it reads, stages and keeps state.
         """
-        require_same(self._live.now, config)
+        require_same(self._config_ref.current, config)
         self._inbox.put(Reconfigured(config))
 
     def stop(self) -> None:
@@ -280,7 +280,7 @@ class Pipeline:
         store.load_table_replication_states()
         store.load_table_controls()
         store.load_fingerprints()
-        take_requested_resyncs(store)
+        apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()
         self._open_destination()
         self._before = read_source_before(config)
@@ -319,12 +319,14 @@ class Pipeline:
             kept.forget()
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
         log.ledger = kept.load(manifests, known)
-        self._tell_destination(source.tables)
+        self._load_table_settings(source.tables)
         inbox = self._inbox = next_inbox(self._inbox)
         if lost is not None:
             self._stopping = threading.Event()
         reports = CaptureReports(inbox, self._stopping)
-        self._worker = assemble_worker(self._live, store, log, record, kept, self._epoch, reports, self._look_soon)
+        self._worker = assemble_worker(
+            self._config_ref, store, log, record, kept, self._epoch, reports, self._look_soon
+        )
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
         supervisor = self._make_supervisor(capture, self._worker, log, record)
         supervisor.adopt(source.found, manifests, resync=source.resync)
@@ -346,7 +348,7 @@ class Pipeline:
 
     def _take_tables(self, tables: tuple[PublishedTable, ...]) -> None:
         """Apply requests made while the engine was stopped, and refuse tables that would share a place."""
-        take_said_resyncs(self.config, self._store, tables)
+        apply_manifest_resyncs(self.config, self._store, tables)
         refuse_collisions(self.config, self._store, self._destination.target, tables)
 
     def _open_destination(self) -> None:
@@ -360,36 +362,42 @@ class Pipeline:
                 raise
             _log.warning("changes are staged until the destination can be used: %s", error)
 
-    def _tell_destination(self, tables: tuple[PublishedTable, ...]) -> None:
+    def _load_table_settings(self, tables: tuple[PublishedTable, ...]) -> None:
         """Let the destination find each table where its copy was made, whatever is said of it now."""
         for table in tables:
-            before = made(self._store.get_table_controls(table.id))
+            before = last_copy_settings(self._store.get_table_controls(table.id))
             if before is not None:
-                self._told[table.name] = before.settings(table.name)
+                self._table_settings[table.name] = before.settings(table.name)
 
     def _make_supervisor(
         self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
     ) -> Supervisor:
-        config, live, store, destination, inbox = self.config, self._live, self._store, self._destination, self._inbox
+        config, config_ref, store, destination, inbox = (
+            self.config,
+            self._config_ref,
+            self._store,
+            self._destination,
+            self._inbox,
+        )
         spark, policy = self._spark, config.on_unrepresentable
         assert spark is not None
         together = destination.capabilities.ordering is Ordering.PIPELINE
         turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-        copier = TableCopy(live, store, destination, self._told, spark, self._epoch, turn)
+        copier = TableCopy(config_ref, store, destination, self._table_settings, spark, self._epoch, turn)
         applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
-        roster = Roster(live, store, destination, capture.reopen, Ledger(log.ledger.ends))
-        parts = StageParts(live, roster, store, destination, inbox)
-        self._looks = StorageLooks(live, lambda: list(roster.tables), inbox)
+        registry = TableRegistry(config_ref, store, destination, capture.reopen, Ledger(log.ledger.ends))
+        parts = StageParts(config_ref, registry, store, destination, inbox)
+        self._looks = StorageLooks(config_ref, lambda: list(registry.tables), inbox)
         return Supervisor(
-            live,
-            roster,
+            config_ref,
+            registry,
             capture=capture,
             copies=CopyStage(parts, copier),
             applies=ApplyStage(parts, applier),
             resyncs=ResyncStage(parts, copier, applier),
-            discovery=Discovery(live, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
+            discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
-            retention=Retention(roster, log, store, record, worker.applied, self._ledger.keep),
+            retention=Retention(registry, log, store, record, worker.applied, self._ledger.keep),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
             publish=self._publish,
@@ -434,7 +442,7 @@ class Pipeline:
         while True:
             assert self._supervisor is not None
             self._run_supervisor(self._supervisor)
-            self._error = self._supervisor.roster.fatal
+            self._error = self._supervisor.registry.fatal
             if not self._begin_again():
                 break
         if isinstance(self._error, StaleEpoch):
@@ -507,4 +515,4 @@ class Pipeline:
             durable=self._staging.durable,
             silent_s=self._capture.silent_s(),
         )
-        self._progress = replace(progress, verified_lsn=supervisor.roster.storage.verified_lsn)
+        self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)

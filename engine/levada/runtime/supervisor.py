@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
@@ -40,7 +40,7 @@ from levada.runtime.stages.messages import (
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.rewrites import StorageLooks
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.storage_journal import TableAltered
@@ -64,8 +64,8 @@ class Supervisor:
 
     def __init__(
         self,
-        live: LiveConfig,
-        roster: Roster,
+        config_ref: ConfigRef,
+        registry: TableRegistry,
         *,
         capture: CaptureThread,
         copies: CopyStage,
@@ -79,8 +79,8 @@ class Supervisor:
         publish: Callable[[Supervisor], None],
         inbox: queue.SimpleQueue[Report],
     ) -> None:
-        self.live = live
-        self.roster = roster
+        self.config_ref = config_ref
+        self.registry = registry
         self._capture = capture
         self._copies = copies
         self._applies = applies
@@ -98,21 +98,21 @@ class Supervisor:
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Before the thread runs: take up what the store, the destination and the staging have."""
-        self.roster.adopt(source, manifests, resync=resync)
+        self.registry.adopt(source, manifests, resync=resync)
         self._discovery.later(time.monotonic())
 
     def run(self) -> None:
-        """Decide until stopped; an error that nothing can go on after is left in the roster's ``fatal``."""
+        """Run the stages until stopped. A fatal error is stored in the registry's ``fatal``."""
         try:
-            while not self._stop.is_set() and self.roster.fatal is None:
+            while not self._stop.is_set() and self.registry.fatal is None:
                 self._take_reports(_TICK_S)
                 self._decide(time.monotonic())
                 self._publish(self)
         except LevadaError as error:
-            self.roster.fatal = error
+            self.registry.fatal = error
         except Exception as error:
             _log.exception("the supervisor failed")
-            self.roster.fatal = as_levada_error(error)
+            self.registry.fatal = as_levada_error(error)
         finally:
             self._copies.cancel()
             self._resyncs.cancel()
@@ -132,7 +132,7 @@ class Supervisor:
             self._take_reports(0)
             self._retention.remove(math.inf)
         except LevadaError as error:
-            self.roster.fatal = self.roster.fatal or error
+            self.registry.fatal = self.registry.fatal or error
         self._publish(self)
 
     def _take_reports(self, timeout_s: float) -> None:
@@ -144,13 +144,13 @@ class Supervisor:
                 self._take(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        self.roster.staged_lsn = max(self.roster.staged_lsn, staged)
+        self.registry.staged_lsn = max(self.registry.staged_lsn, staged)
 
     def _take(self, report: Report) -> None:
-        tables = self.roster.tables
+        tables = self.registry.tables
         match report:
             case Landed(manifest):
-                self.roster.land(manifest)
+                self.registry.segment_staged(manifest)
                 if manifest.truncates:
                     # Every partition has a new file then. Take note of them before they change otherwise.
                     self._looks.soon()
@@ -173,42 +173,42 @@ class Supervisor:
                 self._resyncs.ended(tables[table], report)
             case TableFailed(table, error, recorded):
                 if table in tables:
-                    self.roster.void(tables[table], error)
+                    self.registry.park_until_resync(tables[table], error)
                 recorded.set()
                 # A publication that lost the table may be changed back here, if it is managed.
                 self._discovery.soon()
             case TableAltered(table):
                 if table in tables:
-                    self.roster.storage.altered(tables[table], report)
+                    self.registry.storage.table_altered(tables[table], report)
                 report.recorded.set()
             case StorageSeen(look):
                 self._looks.ended()
                 if look is not None:
-                    self.roster.storage.seen(look)
+                    self.registry.storage.add_snapshot(look)
             case Discovered():
                 self._discovered(report)
             case Reconfigured(config):
                 self._reconfigure(config)
             case SourceRestarted(verified_to, recorded):
-                self.roster.source_restarted(verified_to)
+                self.registry.source_restarted(verified_to)
                 recorded.set()
             case Fatal(error):
-                self.roster.fatal = error
+                self.registry.fatal = error
 
     def _decide(self, now: float) -> None:
         if now >= self._next_actions:
             self._next_actions = now + _ACTIONS_EVERY_S
             self._check()
-            self.roster.take_actions()
-            self.roster.take_controls()
+            self.registry.apply_actions()
+            self.registry.apply_requests()
         self._discovery.start(now)
         self._looks.start(now)
-        self.roster.storage.judge(self.roster.tables.values(), self.roster.staged_lsn)
-        for record in self.roster.tables.values():
+        self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
+        for record in self.registry.tables.values():
             if not record.busy and not record.suspended:
-                self.roster.step(record)
-        self.roster.check_places()
-        self.roster.doubts.keep()
+                self.registry.step(record)
+        self.registry.check_places()
+        self.registry.unverified.save()
         self._applies.start_looks()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)
@@ -217,14 +217,14 @@ class Supervisor:
         self._retention.remove(now)
 
     def _reconfigure(self, config: PipelineConfig) -> None:
-        selected = config.selects != self.live.now.selects
-        self.live.replace(config)
+        selected = config.selects != self.config_ref.current.selects
+        self.config_ref.replace(config)
         self._configure(config)
         if selected:
             # The stream tells of a table once in a session: one that was not selected then is passed over.
             self._copy_after_session = self._capture.reopen()
             self._discovery.soon()
-        self.roster.reconfigured()
+        self.registry.reconfigured()
         self._next_actions = 0.0
         _log.info("the changed configuration is taken up")
 
@@ -232,5 +232,5 @@ class Supervisor:
         if not self._discovery.ended(report):
             return
         assert report.tables is not None
-        if not self.roster.discovered(report.tables, self._copy_after_session):
+        if not self.registry.discovered(report.tables, self._copy_after_session):
             self._discovery.soon()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from levada.destinations.interface import Destination, TableSettings
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.requests import made
+from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
@@ -34,14 +34,14 @@ _BEAT_S: Final = 5.0
 
 
 class CopyJob:
-    """Copies one table as its driver ordered. ``told`` is what the destination was told of tables, and reads."""
+    """Copies one table as its driver ordered. The destination reads the settings of tables from ``table_settings``."""
 
     def __init__(
         self,
         config: PipelineConfig,
         store: PipelineStore,
         destination: Destination,
-        told: MutableMapping[QualifiedTable, TableSettings],
+        table_settings: MutableMapping[QualifiedTable, TableSettings],
         spark: SparkSession,
         cancelled: threading.Event,
         source: SourceIdentity | None = None,
@@ -49,7 +49,7 @@ class CopyJob:
         self._config = config
         self._store = store
         self._destination = destination
-        self._told = told
+        self._table_settings = table_settings
         self._spark = spark
         self._source = source
         self._cancelled = cancelled
@@ -69,7 +69,7 @@ class CopyJob:
         if not self._store.change_copy_order(table, order, mine):
             return None
         _log.info("copying %s for the driver with epoch %d", name, order.epoch)
-        with self._beating(table, mine) as answer:
+        with self._heartbeat(table, mine) as answer:
             try:
                 copied = self._copier(table, name, order.epoch).run(table, name, self._cancelled, self._started)
             except Exception as error:
@@ -91,7 +91,7 @@ class CopyJob:
         self._store.load_fingerprints()
         if self._source is not None:
             self._source.renew(SourceRecord(self._store).former)
-        noted = made(self._store.get_table_controls(table))
+        noted = last_copy_settings(self._store.get_table_controls(table))
         config = self._config
         if noted is not None:
             said = TableConfig(
@@ -101,11 +101,11 @@ class CopyJob:
             )
             tables = {**config.tables, name: said}
             config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
-            self._told[name] = noted.settings(name)
-        return TableCopy(LiveConfig(config), self._store, self._destination, self._told, self._spark, epoch)
+            self._table_settings[name] = noted.settings(name)
+        return TableCopy(ConfigRef(config), self._store, self._destination, self._table_settings, self._spark, epoch)
 
     @contextmanager
-    def _beating(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:
+    def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:
         """Tell of the copy every few seconds; end it when the order is not this process's any more."""
         ended, turn = threading.Event(), threading.Lock()
         last = mine

@@ -34,33 +34,33 @@ class Answer:
 
     def to_text(self) -> str:
         """Return it for the store."""
-        told: dict[str, Any] = {"beat": self.beat}
+        data: dict[str, Any] = {"beat": self.beat}
         if self.progress is not None:
-            told["progress"] = asdict(self.progress)
+            data["progress"] = asdict(self.progress)
         if self.lsn is not None:
-            told["lsn"] = str(self.lsn)
+            data["lsn"] = str(self.lsn)
         if self.storage is not None:
-            told["storage"] = self.storage.to_text()
+            data["storage"] = self.storage.to_text()
         if (error := self.error) is not None:
-            told["error"] = {
+            data["error"] = {
                 "class_name": type(error).__name__,
                 "code": error.code,
                 "message": error.message,
                 "hint": error.hint,
             }
-        return json.dumps(told)
+        return json.dumps(data)
 
 
 def read_answer(order: CopyOrder) -> Answer:
     """Return what the process has said last."""
     if not order.answer:
         return Answer()
-    told = json.loads(order.answer)
-    error = told.get("error")
+    data = json.loads(order.answer)
+    error = data.get("error")
     return Answer(
-        beat=told["beat"],
-        progress=CopyProgress(**told["progress"]) if "progress" in told else None,
-        lsn=Lsn.parse(told["lsn"]) if "lsn" in told else None,
-        storage=TableStorage.from_text(told["storage"]) if "storage" in told else None,
+        beat=data["beat"],
+        progress=CopyProgress(**data["progress"]) if "progress" in data else None,
+        lsn=Lsn.parse(data["lsn"]) if "lsn" in data else None,
+        storage=TableStorage.from_text(data["storage"]) if "storage" in data else None,
         error=None if error is None else rebuild(**error),
     )

@@ -16,7 +16,7 @@ from levada.postgres.catalog import read_table_schema
 from levada.runtime.copies.orders import read_answer
 from levada.runtime.copies.table_copy import Copied, TableCopy, newest_schema
 from levada.runtime.tables.publication_gaps import published_table
-from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
@@ -26,7 +26,7 @@ from levada.values import Lsn, QualifiedTable, TableId
 
 _POLL_S: Final = 2.0
 
-_NOTHING_YET: Final = CopyProgress(
+_NO_PROGRESS: Final = CopyProgress(
     rows=0, bytes=0, total_rows=0, total_bytes=0, percent=0.0, rows_per_second=0.0, seconds_left=None, unrepresentable=0
 )
 
@@ -36,7 +36,7 @@ class OrderedCopy:
     """A copy under way elsewhere; ``token`` is what its process is to be told apart by."""
 
     token: str
-    newest: CopyProgress = field(default=_NOTHING_YET)
+    newest: CopyProgress = field(default=_NO_PROGRESS)
 
     def progress(self) -> CopyProgress:
         """Return how far the copy has come, from any thread."""
@@ -62,7 +62,7 @@ class DedicatedCopy:
         Raise Transient ``copy_silent`` if none takes the order, or the one that took it is not heard of any more.
         """
         store = self.copier.store
-        self._make_way(table, name)
+        self._prepare_target(table, name)
         order = CopyOrder(uuid.uuid4().hex, self.copier.epoch)
         store.order_copy(table, order)
         seen = OrderedCopy(order.token)
@@ -71,18 +71,18 @@ class DedicatedCopy:
             lsn, storage = self._wait(table, name, order, seen, cancelled)
         finally:
             store.order_copy(table, None)
-        return self._taken_over(table, name, lsn, storage)
+        return self._verify_copy(table, name, lsn, storage)
 
-    def _make_way(self, table: TableId, name: QualifiedTable) -> None:
+    def _prepare_target(self, table: TableId, name: QualifiedTable) -> None:
         """Record the settings that the copy is made under. Drop a table that its copy cannot take the place of.
 
         It is dropped by the schema that it was copied as, which the store keeps until then.
         """
-        config, store, destination = self.copier.live.now, self.copier.store, self.copier.destination
+        config, store, destination = self.copier.config_ref.current, self.copier.store, self.copier.destination
         schema = self._read_schema(table, name)
         controls = store.get_table_controls(table) or TableControls()
-        before = made(controls)
-        wanted = MadeAs.of(config, name, before)
+        before = last_copy_settings(controls)
+        wanted = CopySettings.of(config, name, before)
         destination.check_place(schema, wanted.settings(name))
         stays = before is not None and (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
         replaced = stays and can_replace(destination)
@@ -90,7 +90,7 @@ class DedicatedCopy:
             self.copier.drop(newest_schema(store, table) or schema, name)
         if before != wanted:
             store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
-            self.copier.told[name] = wanted.settings(name)
+            self.copier.table_settings[name] = wanted.settings(name)
             if not replaced:
                 # Where it is to be now.
                 self.copier.drop(schema, name)
@@ -98,15 +98,15 @@ class DedicatedCopy:
             store.clear_table_copy_state(table)
 
     def _read_schema(self, table: TableId, name: QualifiedTable) -> ReplicatedTableSchema:
-        live = self.copier.live
-        with live.now.source.connect(application="copy") as connection:
-            published = published_table(connection, live.now.publication.name, table, name)
+        config_ref = self.copier.config_ref
+        with config_ref.current.source.connect(application="copy") as connection:
+            published = published_table(connection, config_ref.current.publication.name, table, name)
             return read_table_schema(
                 connection,
                 table,
                 columns=published.column_attnums,
-                exclude=live.excluded_columns(name),
-                policy=live.now.on_unrepresentable,
+                exclude=config_ref.excluded_columns(name),
+                policy=config_ref.current.on_unrepresentable,
             )
 
     def _wait(
@@ -133,7 +133,7 @@ class DedicatedCopy:
                 )
         raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
 
-    def _taken_over(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
+    def _verify_copy(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
         store, destination = self.copier.store, self.copier.destination
         watermark = destination.capabilities.watermark
         store.load_table_schemas()

@@ -19,10 +19,10 @@ from levada.destinations.interface import Destination, TableSettings
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_table_description
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.publication_gaps import note_copied, published_table
-from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.publication_gaps import published_table, record_membership
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
@@ -61,10 +61,10 @@ class Copied:
 class TableCopy:
     """What it takes to copy tables of one pipeline."""
 
-    live: LiveConfig
+    config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
-    told: MutableMapping[QualifiedTable, TableSettings]
+    table_settings: MutableMapping[QualifiedTable, TableSettings]
     """What the destination was told of tables, and reads; kept in step with what each is copied as."""
     spark: SparkSession
     epoch: int
@@ -85,9 +85,9 @@ class TableCopy:
         until the destination has dropped the table. The rows are durable when this returns. Raise Transient
         ``copy_cancelled`` once ``cancelled`` is set.
         """
-        config = self.live.now
-        before = made(self.store.get_table_controls(table))
-        wanted = MadeAs.of(config, name, before)
+        config = self.config_ref.current
+        before = last_copy_settings(self.store.get_table_controls(table))
+        wanted = CopySettings.of(config, name, before)
         former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
         if former is not None:
             perform(self.destination.check_place, replace(former, name=name), wanted.settings(name))
@@ -103,7 +103,7 @@ class TableCopy:
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if replaces and self._replaced(wanted, name, rows, mark):
+            if replaces and self._replace(wanted, name, rows, mark):
                 self.store.store_table_schema(rows.schema)
                 return Copied(rows.schema, snapshot.lsn, storage)
             if former is None:
@@ -111,12 +111,12 @@ class TableCopy:
             if before is not None and (replaces or former is None):
                 self.drop(former or rows.schema, name)
             self.store.store_table_schema(rows.schema)
-            self._settle(before, wanted, rows.schema, name)
+            self._apply_settings(before, wanted, rows.schema, name)
             self._write(rows, mark, cancelled)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage)
 
-    def run_beside(
+    def run_shadow(
         self,
         table: TableId,
         name: QualifiedTable,
@@ -124,14 +124,14 @@ class TableCopy:
         started: Callable[[SnapshotRows, Lsn], None],
     ) -> Copied | None:
         """Copy the table beside itself, as `run` does otherwise; None if there is no table that serves meanwhile."""
-        config = self.live.now
+        config = self.config_ref.current
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
             self._rows(snapshot, table, name, cancelled) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
-            if (before := made(self.store.get_table_controls(table))) is not None:
-                self.told[name] = before.settings(name)
+            if (before := last_copy_settings(self.store.get_table_controls(table))) is not None:
+                self.table_settings[name] = before.settings(name)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             copied = require_flag(copy(rows.schema, rows, mark), copy)
@@ -140,8 +140,8 @@ class TableCopy:
 
     def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
-        if schema.name != name and name in self.told:
-            self.told.setdefault(schema.name, self.told[name])
+        if schema.name != name and name in self.table_settings:
+            self.table_settings.setdefault(schema.name, self.table_settings[name])
         self._remove(schema)
 
     def _remove(self, schema: ReplicatedTableSchema) -> None:
@@ -160,17 +160,17 @@ class TableCopy:
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
-    def _may_replace(self, before: MadeAs | None, wanted: MadeAs) -> bool:
+    def _may_replace(self, before: CopySettings | None, wanted: CopySettings) -> bool:
         """Return whether the new copy can take the place of the table: it is to be where the table is."""
         if not can_replace(self.destination) or before is None:
             return False
         return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
 
-    def _replaced(self, wanted: MadeAs, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+    def _replace(self, wanted: CopySettings, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
         """Copy to where the table is, in one step for its readers. Return False if there is no table."""
         copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
         try:
-            self._note(wanted, rows.schema, name)
+            self._store_settings(wanted, rows.schema, name)
             if not require_flag(copy(rows.schema, rows, mark), copy):
                 return False
             rows.check()
@@ -192,7 +192,7 @@ class TableCopy:
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
         """Hold the table while its rows are read. Yield them and the storage that they are in."""
-        config = self.live.now
+        config = self.config_ref.current
         published, description, schema = self._read_schema(snapshot, table, name)
         with hold_table(config.source, published, schema, description) as guard:
             rows = SnapshotRows(
@@ -208,36 +208,36 @@ class TableCopy:
             )
             yield rows, description.storage
 
-    def _settle(
-        self, before: MadeAs | None, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable
+    def _apply_settings(
+        self, before: CopySettings | None, wanted: CopySettings, schema: ReplicatedTableSchema, name: QualifiedTable
     ) -> None:
         """Apply the present settings to the copy, and remove what is in the place that they give the table."""
         if before == wanted:
             return
-        self._note(wanted, schema, name)
+        self._store_settings(wanted, schema, name)
         self._remove(schema)
 
-    def _note(self, wanted: MadeAs, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
+    def _store_settings(self, wanted: CopySettings, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
         controls = self.store.get_table_controls(schema.id) or TableControls()
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(schema.id, noted)
-        self.told[name] = wanted.settings(name)
+        self.table_settings[name] = wanted.settings(name)
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable
     ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
-        config = self.live.now
+        config = self.config_ref.current
         with config.source.connect(application="copy") as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
             published = published_table(connection, config.publication.name, table, name)
-            note_copied(self.store, connection, config.publication.name, table, name)
+            record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             schema = description.schema(
                 columns=published.column_attnums,
-                exclude=self.live.excluded_columns(name),
+                exclude=self.config_ref.excluded_columns(name),
                 policy=config.on_unrepresentable,
             )
             return published, description, schema

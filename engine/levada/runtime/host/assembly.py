@@ -68,7 +68,7 @@ class Assembled:
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
-    told: dict[QualifiedTable, TableSettings]
+    table_settings: dict[QualifiedTable, TableSettings]
     """What the destination was told of tables; see `Pipeline`."""
     spark: SparkSession
     source: SourceIdentity

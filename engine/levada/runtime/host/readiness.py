@@ -27,7 +27,7 @@ from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, refuse
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.places import place_problems
-from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.spec import Manifests
 from levada.stores.interface import OwnerRecord
 from levada.stores.phases import DataSync, Init
@@ -64,7 +64,7 @@ class _Stored:
 
     begun: bool = False
     owner: OwnerRecord | None = None
-    copied_as: Mapping[TableId, MadeAs] = field(default_factory=dict)
+    copied_as: Mapping[TableId, CopySettings] = field(default_factory=dict)
 
 
 def _check_folder(work_dir: Path) -> None:
@@ -93,7 +93,9 @@ def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
         store.load_table_controls()
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
-        copied_as = {t: before for t in states if (before := made(store.get_table_controls(t))) is not None}
+        copied_as = {
+            t: before for t in states if (before := last_copy_settings(store.get_table_controls(t))) is not None
+        }
         return _Stored(begun, store.get_owner_record(), copied_as)
     finally:
         store.close()

@@ -23,7 +23,7 @@ from levada.runtime.progress import (
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
 
 _RATE_WINDOW_S = 10.0
@@ -45,13 +45,13 @@ class RateMeter:
         return (total - before) / (now - then) if now > then else 0.0
 
 
-def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: float = 0.0) -> TableProgress:
+def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, silent_s: float = 0.0) -> TableProgress:
     """Return one table's progress. ``now_us`` is in microseconds since 1970 UTC.
 
     ``silent_s`` is for how many seconds the replication stream has been closed. The reported lag is at least that,
     because the table may miss changes of that time.
     """
-    pending, controls = roster.backlog.pending(record.id), roster.controls(record)
+    pending, controls = registry.backlog.pending(record.id), registry.controls(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # The size of an earlier copy does not describe one that has not begun.
@@ -63,7 +63,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: f
         mode=record.mode,
         note=_REFUSES_UPDATES if record.refuses_updates else record.note,
         copy=copied if copied is not None or copying else _finished_before(),
-        applied_lsn=roster.position(record) if roster.backlog.position_known(record.id) and not copying else None,
+        applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not copying else None,
         lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,
         pending_rows=pending.rows,
@@ -76,7 +76,7 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: f
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,
-        resync=resync_progress(record, roster),
+        resync=resync_progress(record, registry),
         copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
         job=record.busy,
         job_since=record.busy_since,
@@ -84,13 +84,13 @@ def table_progress(record: TableRecord, roster: Roster, now_us: int, silent_s: f
     )
 
 
-def resync_progress(record: TableRecord, roster: Roster) -> ResyncProgress | None:
+def resync_progress(record: TableRecord, registry: TableRegistry) -> ResyncProgress | None:
     """Return the progress of the table's shadow copy, or None if there is none and none was given up."""
     resync = record.resync
     if resync is None or resync.abandoned:
         given_up = record.resync_error
         return None if given_up is None else ResyncProgress("GivenUp", None, 0, given_up)
-    pending = roster.backlog.pending(record.id, shadow=True)
+    pending = registry.backlog.pending(record.id, shadow=True)
     return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
 
 
@@ -122,19 +122,19 @@ def pipeline_progress(
 ) -> Progress:
     """Return the progress of the pipeline. For the supervisor's thread. ``silent_s`` is as in `table_progress`."""
     now_us = time.time_ns() // 1000
-    roster = supervisor.roster
-    tables = sorted(roster.tables.values(), key=lambda r: r.name)
+    registry = supervisor.registry
+    tables = sorted(registry.tables.values(), key=lambda r: r.name)
     return Progress(
-        pipeline=supervisor.live.now.name,
+        pipeline=supervisor.config_ref.current.name,
         epoch=epoch,
         state=state,
         started_at=started_at,
         at=datetime.now(UTC),
         slot=slot,
         capture=capture,
-        staging=StagingProgress(durable, roster.backlog.segments, roster.backlog.staged_bytes),
-        tables=tuple(table_progress(r, roster, now_us, silent_s) for r in tables),
-        error=fatal_progress(roster.fatal),
+        staging=StagingProgress(durable, registry.backlog.segments, registry.backlog.staged_bytes),
+        tables=tuple(table_progress(r, registry, now_us, silent_s) for r in tables),
+        error=fatal_progress(registry.fatal),
     )
 
 

@@ -65,7 +65,7 @@ def take_back(config: PipelineConfig, store: PipelineStore, before: SourceBefore
         return
     try:
         with config.source.connect(application="start") as connection:
-            _take_back(connection, config, before)
+            _copy_if_published_again(connection, config, before)
     except LevadaError as failure:
         _log.warning(
             "what the failed start made at the source stays until the next start: see slot %s and publication %s: %s",
@@ -75,7 +75,7 @@ def take_back(config: PipelineConfig, store: PipelineStore, before: SourceBefore
         )
 
 
-def _take_back(connection: psycopg.Connection[Any], config: PipelineConfig, before: SourceBefore) -> None:
+def _copy_if_published_again(connection: psycopg.Connection[Any], config: PipelineConfig, before: SourceBefore) -> None:
     now = _read(connection, config)
     if now.slot and not before.slot:
         drop_slot(connection, config.slot.name, wait_s=0)

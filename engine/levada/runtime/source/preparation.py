@@ -38,10 +38,10 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.doubts import Doubts
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.publication_gaps import intends_slot, keep_publication, unreadable_slot
-from levada.runtime.tables.rules import is_void
+from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
+from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
@@ -117,7 +117,7 @@ def prepare_source(
         if owner is not None:
             claim_source(config, store, connection, owner)
         slot = inspect_slot(connection, config.slot.name)
-        require_state(config, store, slot, log.end(), recorded=record.known or intends_slot(store))
+        require_state(config, store, slot, log.end(), recorded=record.known or has_publication_record(store))
         tables = discover(config, connection, store, owner)
         _require_tables(config, tables)
         if owner is not None and config.publication.managed:
@@ -128,7 +128,7 @@ def prepare_source(
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
         resync = _ensure_slot(config, connection, store, record, log, lost, published)
-        keep_publication(store, tables.publication)
+        save_publication(store, tables.publication)
         return SourceState(tables, resync)
 
 
@@ -230,7 +230,7 @@ def _ensure_slot(
             lost = error
     if lost is not None and not config.slot.resync_when_lost:
         phases = store.get_table_replication_states()
-        begun = {t: init for t, init in begun.items() if not is_void(phases[t])}
+        begun = {t: init for t, init in begun.items() if not needs_resync(phases[t])}
         if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
             raise SlotLost(
                 lost.code,
@@ -258,7 +258,8 @@ def _verify(
 ) -> None:
     """Raise SlotLost unless the source is the one, and in the history, that the tables were copied from.
 
-    After a restart of the server that is known only up to a position, so the tables are in doubt, see `Doubts`.
+    After a restart of the server the history is known only up to a position. Tables whose destination may be beyond it
+    are kept in `UnverifiedTables`.
     """
     if not record.known:
         raise SlotLost("slot_lost", f"the store has no record of slot {config.slot.name}", hint=RESYNC_ALL)
@@ -270,7 +271,7 @@ def _verify(
         _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
     if server.identity != record.identity:
         # First: an engine that ends between the two finds a server that it does not know.
-        Doubts(store).add(tables, plan.start)
+        UnverifiedTables(store).add(tables, plan.start)
     record.verified(server.identity)
 
 

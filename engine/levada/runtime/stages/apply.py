@@ -16,7 +16,7 @@ from levada.runtime.job import Job
 from levada.runtime.stages.messages import ApplyEnded, JobBegun, Looked, MaintainEnded
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import apply_is_due, is_void, maintenance_is_due, wants_apply
+from levada.runtime.tables.rules import apply_is_due, maintenance_is_due, needs_resync, wants_apply
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.storage import table_worker
@@ -32,16 +32,16 @@ class ApplyStage(Stage):
         super().__init__(parts)
         self._applier = applier
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
-        self._pool = ThreadPoolExecutor(1 if self._together else parts.live.now.apply_threads, "levada-apply")
+        self._pool = ThreadPoolExecutor(1 if self._together else parts.config_ref.current.apply_threads, "levada-apply")
 
     # ---- where tables are -----------------------------------------------------------------------------------------
 
     def start_looks(self) -> None:
         """Ask the destination where the tables are of which it is to be known."""
-        for record in self._roster.tables.values():
-            if record.look_due and not record.busy:
-                record.look_due = False
-                record.begin(Job.LOOK)
+        for record in self._registry.tables.values():
+            if record.watermark_unknown and not record.busy:
+                record.watermark_unknown = False
+                record.begin(Job.READ_WATERMARK)
                 self._pool.submit(self._look, record.id)
 
     def _look(self, table: TableId) -> None:  # in a pool
@@ -57,23 +57,23 @@ class ApplyStage(Stage):
     def looked(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
         """Let the table go on from where it is; park it where that cannot be told. A parked one stays so."""
         record.end()
-        if is_void(record.phase) or isinstance(record.phase, Init):
+        if needs_resync(record.phase) or isinstance(record.phase, Init):
             # It is to be copied, as was decided meanwhile.
             return
         if not isinstance(outcome, BaseException):
-            self._roster.locate(record, None if outcome is None else outcome.lsn)
+            self._registry.set_position(record, None if outcome is None else outcome.lsn)
         elif not isinstance(record.phase, Errored):
-            self._roster.park(record, outcome)
+            self._registry.park(record, outcome)
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
         """Begin the batches that are due, of each table or of all together; ``now`` is of the monotonic clock."""
-        tables, backlog = self._roster.tables.values(), self._roster.backlog
+        tables, backlog = self._registry.tables.values(), self._registry.backlog
         waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
         if self._together and any(r.busy for r in tables):
             return
-        ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), self._live.now, now)]
+        ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), self._config_ref.current, now)]
         if self._together:
             if ready:
                 self._submit(waiting)
@@ -82,10 +82,10 @@ class ApplyStage(Stage):
             self._submit([record])
 
     def _submit(self, records: list[TableRecord]) -> None:
-        backlog, rows = self._roster.backlog, self._live.now.batch_rows
+        backlog, rows = self._registry.backlog, self._config_ref.current.batch_rows
         chosen = {m.name: m for r in records for m in backlog.next_batch(r.id, rows)}
         manifests = tuple(sorted(chosen.values(), key=lambda m: m.end_lsn))
-        positions = {r.id: self._roster.position(r) for r in records}
+        positions = {r.id: self._registry.position(r) for r in records}
         for record in records:
             record.begin(Job.APPLY)
             record.pending_since = None
@@ -109,28 +109,28 @@ class ApplyStage(Stage):
                 # Raised by the wait for durability. A destination's own InterruptedError is an error as any other.
                 continue
             if isinstance(outcome, BaseException):
-                self._roster.park(record, outcome)
+                self._registry.park(record, outcome)
             else:
                 self._applied(record, outcome)
 
     def _applied(self, record: TableRecord, outcome: Applied) -> None:
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
-        self._roster.backlog.applied(record.id, outcome.until)
+        self._registry.backlog.applied(record.id, outcome.until)
         record.attempts = 0
         record.rows_applied += outcome.rows
         record.unrepresentable += outcome.unrepresentable
         record.last_apply_s = outcome.seconds
         record.last_commit_at = datetime.now(UTC)
-        if self._roster.backlog.pending(record.id).segments and record.pending_since is None:
+        if self._registry.backlog.pending(record.id).segments and record.pending_since is None:
             record.pending_since = time.monotonic() - outcome.seconds
 
     # ---- upkeep ---------------------------------------------------------------------------------------------------
 
     def start_maintenance(self, now: float) -> None:
         """Begin the upkeep that is due; ``now`` is of the monotonic clock."""
-        for record in self._roster.tables.values():
-            if maintenance_is_due(record, self._live.now, now):
+        for record in self._registry.tables.values():
+            if maintenance_is_due(record, self._config_ref.current, now):
                 record.maintained_at = now
                 record.begin(Job.MAINTAIN)
                 self._pool.submit(self._run_maintenance, record.id)
@@ -151,7 +151,7 @@ class ApplyStage(Stage):
         """
         record.end()
         if isinstance(error, DestinationChanged | Permanent):
-            self._roster.park(record, error)
+            self._registry.park(record, error)
         elif error is not None:
             _log.warning("maintenance of %s failed: %s", record.name, error)
 

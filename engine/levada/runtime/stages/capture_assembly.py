@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.errors import LevadaError, Transient
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import Landed, Report, SourceRestarted, TableFailed
@@ -68,7 +68,7 @@ class CaptureReports:
 
 
 def assemble_worker(
-    live: LiveConfig,
+    config_ref: ConfigRef,
     store: PipelineStore,
     log: SegmentLog,
     record: SourceRecord,
@@ -78,10 +78,10 @@ def assemble_worker(
     look: Callable[[], None],
 ) -> CaptureWorker:
     """Return the worker that stages the pipeline's slot. ``look`` asks for a look at the source's catalog soon."""
-    config = live.now
+    config = config_ref.current
 
     def verify() -> None:
-        for table, gap in read_gaps(live.now, store).items():
+        for table, gap in read_gaps(config_ref.current, store).items():
             reports.failed(table, gap)
 
     def persist_ack(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
@@ -105,8 +105,8 @@ def assemble_worker(
         store,
         config.publication.name,
         failed=reports.failed,
-        selects=live.selects,
-        excluded_columns=live.excluded_columns,
+        selects=config_ref.selects,
+        excluded_columns=config_ref.excluded_columns,
         policy=config.on_unrepresentable,
         altered=reports.altered,
         catalog_changed=look,

@@ -10,9 +10,9 @@ from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
-from levada.runtime.tables.publication_gaps import keep_copied
+from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import copies_to_start, is_void
+from levada.runtime.tables.rules import copies_to_start, needs_resync
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.storage import table_worker
 
@@ -24,25 +24,27 @@ class CopyStage(Stage):
         super().__init__(parts)
         self._copier = copier
         self._stopping = False
-        self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.live.now.copy_tables), "levada-copy")
+        self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
     def start(self, sessions: int) -> None:
         """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""
-        for record in copies_to_start(self._roster.tables.values(), self._live.now.copy_tables, sessions):
+        for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
             record.cancel.clear()
             record.copy_outdated = False
             record.begin(Job.COPY)
-            record.copied_as = self._roster.wanted(record)
-            self._roster.enter(record, DataSync())
-            self._roster.storage.begin_copy(record.id)
+            record.copied_as = self._registry.wanted_settings(record)
+            self._registry.enter(record, DataSync())
+            self._registry.storage.begin_copy(record.id)
             # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.
-            self._roster.backlog.track(record.id, self._roster.staged_lsn)
+            self._registry.backlog.track(record.id, self._registry.staged_lsn)
             self._pool.submit(self._run, record)
 
     def _run(self, record: TableRecord) -> None:  # in a pool
         table = record.id
-        elsewhere = self._live.now.table(record.name).dedicated_copy
-        copier = DedicatedCopy(self._copier, self._live.now.progress_deadline_s) if elsewhere else self._copier
+        elsewhere = self._config_ref.current.table(record.name).dedicated_copy
+        copier = (
+            DedicatedCopy(self._copier, self._config_ref.current.progress_deadline_s) if elsewhere else self._copier
+        )
         try:
             copied = copier.run(
                 table, record.name, record.cancel, lambda rows: self._inbox.put(CopyStarted(table, rows))
@@ -59,34 +61,34 @@ class CopyStage(Stage):
             record.copied = record.copy.progress()
             record.unrepresentable += record.copied.unrepresentable
             record.copy = None
-        if is_void(record.phase):
+        if needs_resync(record.phase):
             # Capture left changes of it out meanwhile: the copy is worth nothing.
             return
         if isinstance(outcome, BaseException):
             if not record.cancel.is_set():
-                self._roster.park(record, outcome)
+                self._registry.park(record, outcome)
             elif not self._stopping:
-                self._roster.begin_again(record)
+                self._registry.restart_copy(record)
             return
         if record.copy_outdated:
-            self._roster.begin_again(record)
+            self._registry.restart_copy(record)
             return
         record.attempts = 0
-        self._roster.note_mode(record, outcome.schema)
-        self._roster.places_changed()
+        self._registry.update_mode(record, outcome.schema)
+        self._registry.places_changed()
         record.last_commit_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
-        keep_copied(self._store, record.id)
-        self._roster.storage.copied(record.id, outcome.lsn, outcome.storage)
-        self._roster.enter(record, FinishedCopy(outcome.lsn))
-        self._roster.backlog.applied(record.id, outcome.lsn)
-        self._roster.storage.release(record)
+        adopt_membership(self._store, record.id)
+        self._registry.storage.record_copy(record.id, outcome.lsn, outcome.storage)
+        self._registry.enter(record, FinishedCopy(outcome.lsn))
+        self._registry.backlog.applied(record.id, outcome.lsn)
+        self._registry.storage.evaluate_held(record)
 
     def cancel(self) -> None:
         """End all copies soon, where a restart begins them again."""
         self._stopping = True
-        for record in self._roster.tables.values():
+        for record in self._registry.tables.values():
             record.cancel.set()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from levada.runtime.config import PipelineConfig
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Discovered, Report
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ class Discovery:
 
     def __init__(
         self,
-        live: LiveConfig,
+        config_ref: ConfigRef,
         look: Callable[[PipelineConfig], SourceTables],
         has_gaps: Callable[[PipelineConfig], bool],
         inbox: queue.SimpleQueue[Report],
     ) -> None:
-        self._live = live
+        self._config_ref = config_ref
         self._look = look
         self._has_gaps = has_gaps
         self._inbox = inbox
@@ -47,7 +47,7 @@ class Discovery:
 
     def later(self, now: float) -> None:
         """Look after the usual time; ``now`` is of the monotonic clock."""
-        self._next = now + self._live.now.discovery_s
+        self._next = now + self._config_ref.current.discovery_s
 
     def soon(self) -> None:
         """Look as soon as no other look is under way."""
@@ -59,10 +59,10 @@ class Discovery:
             return
         self._looking, self._next_check = True, now + _CHECK_S
         if now < self._next:
-            self._pool.submit(self._check, self._live.now)
+            self._pool.submit(self._check, self._config_ref.current)
             return
         self.later(now)
-        self._pool.submit(self._run, self._live.now)
+        self._pool.submit(self._run, self._config_ref.current)
 
     def _check(self, config: PipelineConfig) -> None:  # in a pool
         try:
@@ -86,7 +86,7 @@ class Discovery:
     def ended(self, report: Discovered) -> bool:
         """Tell whether what was seen is of any use: seen at all, and by the selectors that hold now."""
         self._looking = False
-        return report.tables is not None and report.config.selects == self._live.now.selects
+        return report.tables is not None and report.config.selects == self._config_ref.current.selects
 
     def close(self) -> None:
         """Wait for a look that is under way."""

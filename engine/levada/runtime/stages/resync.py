@@ -20,7 +20,7 @@ from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobBegun
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
-from levada.runtime.tables.publication_gaps import keep_copied
+from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import (
     Resync,
@@ -32,7 +32,7 @@ from levada.runtime.tables.resync import (
     resyncs_to_start,
 )
 from levada.runtime.tables.retries import is_failure, named, park
-from levada.runtime.tables.rules import apply_is_due, is_void, wants_apply
+from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.storage import table_worker
@@ -49,21 +49,21 @@ class ResyncStage(Stage):
         self._copier = copier
         self._applier = applier
         self._stopping = False
-        self._copies = ThreadPoolExecutor(max(MAX_COPIES, parts.live.now.copy_tables), "levada-resync")
-        self._batches = ThreadPoolExecutor(parts.live.now.apply_threads, "levada-resync-apply")
+        self._copies = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-resync")
+        self._batches = ThreadPoolExecutor(parts.config_ref.current.apply_threads, "levada-resync-apply")
 
     def start(self, now: float) -> None:
         """Begin what is due of each; ``now`` is of the monotonic clock. Before the tables' own batches are begun."""
-        for record in self._roster.tables.values():
+        for record in self._registry.tables.values():
             if record.resync is not None:
                 self._go_on(record, record.resync, now)
-        for record in resyncs_to_start(self._roster.tables.values(), self._live.now.copy_tables, now):
+        for record in resyncs_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, now):
             self._copy(record)
 
     def _go_on(self, record: TableRecord, resync: Resync, now: float) -> None:
         if resync.running:
             if resync.step is Step.COPYING and is_outdated(resync, self._newest(record.id)):
-                resync.begin_anew()
+                resync.restart()
         elif resync.abandoned:
             self._submit(self._copies, record, ResyncJob.DROP, lambda: self._drop(record.id))
         elif resync.outdated:
@@ -72,7 +72,7 @@ class ResyncStage(Stage):
             self._catch_up(record, resync, now)
 
     def _newest(self, table: TableId) -> ReplicatedTableSchema | None:
-        return self._store.get_table_schema(table, SnapshotId(self._roster.staged_lsn))
+        return self._store.get_table_schema(table, SnapshotId(self._registry.staged_lsn))
 
     def _submit(
         self, pool: ThreadPoolExecutor, record: TableRecord, job: ResyncJob, work: Callable[[], object]
@@ -101,12 +101,12 @@ class ResyncStage(Stage):
         resync.cancel.clear()
         resync.step = Step.COPYING
         # Held from here on, as for a first copy.
-        self._roster.backlog.track(table, self._roster.staged_lsn, shadow=True)
+        self._registry.backlog.track(table, self._registry.staged_lsn, shadow=True)
         cancel = resync.cancel
 
         def work() -> Copied | None:  # in a pool
             try:
-                return self._copier.run_beside(
+                return self._copier.run_shadow(
                     table, name, cancel, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
                 )
             except BaseException:
@@ -126,30 +126,30 @@ class ResyncStage(Stage):
             resync.copied, resync.rows = resync.rows.progress(), None
         if copied is None:
             _log.info("table %s: the destination has no table that serves meanwhile", record.name)
-            self._roster.begin_again(record)
+            self._registry.restart_copy(record)
             return
         resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
-        resync.lsn, resync.made, resync.schema = copied.lsn, copied.schema, copied.schema
+        resync.lsn, resync.copied_schema, resync.schema = copied.lsn, copied.schema, copied.schema
         resync.storage = copied.storage
-        self._roster.backlog.applied(record.id, copied.lsn, shadow=True)
+        self._registry.backlog.applied(record.id, copied.lsn, shadow=True)
         _log.info("table %s: its new copy is made and catches up from %s on", record.name, copied.lsn)
 
     # ---- catching up ----------------------------------------------------------------------------------------------
 
     def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
-        backlog, staged, table = self._roster.backlog, self._roster.staged_lsn, record.id
+        backlog, staged, table = self._registry.backlog, self._registry.staged_lsn, record.id
         reached = backlog.position(table, staged, shadow=True)
         if reached > staged:
-            # What is in the table's place must not be ahead of the stream, see `Roster.source_restarted`.
+            # What is in the table's place must not be ahead of the stream, see `TableRegistry.source_restarted`.
             return
         # Of a parked table that the destination did not tell of, it has no more than what is staged.
-        if reached >= (self._roster.position(record) if backlog.position_known(table) else staged):
+        if reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
             swap = self._destination.swap_replacement
             self._submit(self._batches, record, ResyncJob.SWAP, lambda: require_flag(swap(table, mark), swap) and mark)
             return
-        pending, config = backlog.pending(table), self._live.now
+        pending, config = backlog.pending(table), self._config_ref.current
         if not resync.yielded and wants_apply(record, pending) and apply_is_due(record, pending, config, now):
             # The table keeps its freshness: the two take turns.
             resync.yielded = True
@@ -157,33 +157,33 @@ class ResyncStage(Stage):
         resync.yielded = False
         schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, shadow=True)
         assert schema is not None
-        record.begin(Job.FOLLOW)
+        record.begin(Job.APPLY_TO_SHADOW)
         self._submit(
             self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests)
         )
 
     def _swapped(self, record: TableRecord, resync: Resync, position: Lsn) -> None:
-        roster, store = self._roster, self._store
-        assert resync.made is not None
+        registry, store = self._registry, self._store
+        assert resync.copied_schema is not None
         assert resync.lsn is not None
-        keep_copied(store, record.id)
+        adopt_membership(store, record.id)
         assert resync.storage is not None
-        roster.storage.copied(record.id, resync.lsn, resync.storage)
+        registry.storage.record_copy(record.id, resync.lsn, resync.storage)
         # The version before the snapshot's position: a transaction may begin another one exactly there.
-        store.store_table_schema(replace(resync.made, snapshot_id=SnapshotId(resync.lsn - 1)))
+        store.store_table_schema(replace(resync.copied_schema, snapshot_id=SnapshotId(resync.lsn - 1)))
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: its new copy has taken its place at %s", record.name, position)
         record.copied, record.attempts, record.resync_error = resync.copied, 0, None
         record.last_commit_at = datetime.now(UTC)
-        roster.note_mode(record, resync.made)
+        registry.update_mode(record, resync.copied_schema)
         if not resync.abandoned:
-            roster.backlog.promote_shadow(record.id)
-        roster.end_resync(record)
-        if roster.backlog.pending(record.id).segments and record.pending_since is None:
+            registry.backlog.promote_shadow(record.id)
+        registry.end_resync(record)
+        if registry.backlog.pending(record.id).segments and record.pending_since is None:
             record.pending_since = time.monotonic()
-        if isinstance(record.phase, Errored) and not is_void(record.phase):
-            roster.enter(record, FinishedCopy(position))
+        if isinstance(record.phase, Errored) and not needs_resync(record.phase):
+            registry.enter(record, FinishedCopy(position))
 
     # ---- what jobs report -----------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class ResyncStage(Stage):
         """Take note that a copy has its snapshot."""
         if record.resync is not None:
             record.resync.rows, record.resync.lsn = report.rows, report.lsn
-            record.resync.made = report.rows.schema
+            record.resync.copied_schema = report.rows.schema
 
     def ended(self, record: TableRecord, report: ResyncEnded) -> None:
         """Take the new copy on from its job."""
@@ -214,14 +214,14 @@ class ResyncStage(Stage):
                 self._copied(record, resync, outcome)
             case ResyncJob.APPLY, AppliedToShadow():
                 resync.schema, resync.attempts, resync.error = outcome.schema, 0, None
-                self._roster.backlog.applied(record.id, outcome.until, shadow=True)
+                self._registry.backlog.applied(record.id, outcome.until, shadow=True)
             case _:
                 self._begin_again(record, resync)
 
     def _begin_again(self, record: TableRecord, resync: Resync) -> None:
         _log.info("table %s: its new copy is begun again", record.name)
-        self._roster.backlog.forget(record.id, shadow=True)
-        resync.wait()
+        self._registry.backlog.forget(record.id, shadow=True)
+        resync.reset()
 
     def _failed(self, record: TableRecord, resync: Resync, job: ResyncJob, error: BaseException) -> None:
         if self._stopping:
@@ -230,11 +230,11 @@ class ResyncStage(Stage):
             self._begin_again(record, resync)
             return
         if isinstance(error, Permanent):
-            self._roster.fatal = error
+            self._registry.fatal = error
             return
         resync.attempts += is_failure(error)
         attempt = max(1, resync.attempts)
-        parked = named(park(error, attempt, self._live.now.retries, datetime.now(UTC)), record.name)
+        parked = named(park(error, attempt, self._config_ref.current.retries, datetime.now(UTC)), record.name)
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -246,9 +246,9 @@ class ResyncStage(Stage):
         )
         if parked.next_retry is None:
             record.resync_error = resync.error
-            self._roster.abandon_resync(record)
+            self._registry.abandon_resync(record)
             return
-        resync.not_before = time.monotonic() + self._live.now.retries.delay(attempt)
+        resync.not_before = time.monotonic() + self._config_ref.current.retries.delay(attempt)
         if job is ResyncJob.COPY:
             self._begin_again(record, resync)
 
@@ -257,7 +257,7 @@ class ResyncStage(Stage):
     def cancel(self) -> None:
         """End all copies soon, where a restart begins them again."""
         self._stopping = True
-        for record in self._roster.tables.values():
+        for record in self._registry.tables.values():
             if record.resync is not None:
                 record.resync.cancel.set()
 

@@ -10,7 +10,7 @@ from typing import Final
 from levada.errors import LevadaError
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.phases import STREAMING
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.schema import ReplicatedTableSchema
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
@@ -31,14 +31,14 @@ class Retention:
 
     def __init__(
         self,
-        roster: Roster,
+        registry: TableRegistry,
         log: SegmentLog,
         store: SchemaStore,
         record: SourceRecord,
         release: Callable[[Lsn], None],
         keep_ledger: Callable[[Ledger], None] = lambda ledger: None,
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._log = log
         self._store = store
         self._record = record
@@ -57,15 +57,15 @@ class Retention:
         if now < self._next:
             return
         self._next = now + _EVERY_S
-        self._gone += self._roster.backlog.pop_unneeded()
-        everywhere = self._roster.backlog.min_applied_lsn(self._roster.staged_lsn)
+        self._gone += self._registry.backlog.pop_unneeded()
+        everywhere = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
         if not self._log.staging.durable:
             self._record.remember(everywhere, None)
         elif self._gone:
             newest = max(self._gone, key=lambda m: m.end_lsn)
-            if newest.end_lsn > self._roster.backlog.end:
+            if newest.end_lsn > self._registry.backlog.end:
                 # No manifest has the ledger any more once these are removed.
-                self._keep_ledger(self._roster.backlog.ledger)
+                self._keep_ledger(self._registry.backlog.ledger)
             self._record.remember(newest.end_lsn, newest.last)
         try:
             self._remove_segments()
@@ -90,10 +90,10 @@ class Retention:
         if not self._log.staging.durable:
             return
         # A restart streams from the recorded position on, or from the end of a segment that is still there.
-        backlog, resumes = self._roster.backlog, self._record.position
+        backlog, resumes = self._registry.backlog, self._record.position
         reached = {
             record.id: min(backlog.applied_lsn(record.id), resumes)
-            for record in self._roster.tables.values()
+            for record in self._registry.tables.values()
             if record.phase.name in STREAMING and record.resync is None
         }
         retentions = outdated_versions(self._store.get_table_schemas(), reached)

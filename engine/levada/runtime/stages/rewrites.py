@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from levada.postgres.storage import read_storage
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Report, StorageSeen
 from levada.values import SnapshotId, TableId
 
@@ -26,8 +26,10 @@ _NEWEST: Final = SnapshotId(2**64 - 1)
 class StorageLooks:
     """Looks at the storage of all tables every 10 seconds, in a thread of its own, and after `soon`."""
 
-    def __init__(self, live: LiveConfig, tables: Callable[[], list[TableId]], inbox: queue.SimpleQueue[Report]) -> None:
-        self._live = live
+    def __init__(
+        self, config_ref: ConfigRef, tables: Callable[[], list[TableId]], inbox: queue.SimpleQueue[Report]
+    ) -> None:
+        self._config_ref = config_ref
         self._tables = tables
         self._inbox = inbox
         self._next = 0.0
@@ -57,7 +59,7 @@ class StorageLooks:
 
     def _run(self, tables: list[TableId]) -> None:  # in a pool
         try:
-            with self._live.now.source.connect(application="rewrites") as connection:
+            with self._config_ref.current.source.connect(application="rewrites") as connection:
                 self._inbox.put(StorageSeen(read_storage(connection, tables)))
         except Exception as error:
             _log.warning("looking for rewritten tables failed: %s", error)

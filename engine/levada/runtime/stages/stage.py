@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations import Destination
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Report
-from levada.runtime.tables.registry import Roster
+from levada.runtime.tables.registry import TableRegistry
 from levada.stores.interface import PipelineStore
 
 MAX_COPIES: Final = 64
@@ -20,8 +20,8 @@ MAX_COPIES: Final = 64
 class StageParts:
     """The state that stages work on, and the ``inbox`` in which their jobs report to the supervisor."""
 
-    live: LiveConfig
-    roster: Roster
+    config_ref: ConfigRef
+    registry: TableRegistry
     store: PipelineStore
     destination: Destination
     inbox: queue.SimpleQueue[Report]
@@ -31,8 +31,8 @@ class Stage:
     """Runs jobs in threads of its own. The methods belong to the supervisor's thread, unless marked otherwise."""
 
     def __init__(self, parts: StageParts) -> None:
-        self._live = parts.live
-        self._roster = parts.roster
+        self._config_ref = parts.config_ref
+        self._registry = parts.registry
         self._store = parts.store
         self._destination = parts.destination
         self._inbox = parts.inbox

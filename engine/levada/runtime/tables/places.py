@@ -9,7 +9,7 @@ from levada.destinations.collisions import Collision, Place, Target, find_later
 from levada.destinations.interface import TableSettings
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
-from levada.runtime.tables.requests import MadeAs, made
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusabl
 
 
 def find_misplaced(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> dict[TableId, NeedsOperator]:
     """Return the tables that must not be copied, each with the reason. ``tables`` has what each was copied as."""
     places, reasons = _places(config, target, tables)
@@ -37,14 +37,14 @@ def refuse_collisions(
     config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
 ) -> None:
     """Raise NeedsOperator ``destination_collision`` for tables of one place that keep the pipeline from starting."""
-    known = {t.id: (t.name, made(store.get_table_controls(t.id))) for t in tables}
+    known = {t.id: (t.name, last_copy_settings(store.get_table_controls(t.id))) for t in tables}
     for error, refused in place_problems(config, target, known):
         if refused:
             raise error
 
 
 def place_problems(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> Iterator[tuple[NeedsOperator, bool]]:
     """Yield the tables without a place of their own, and True for those that keep the pipeline from starting.
 
@@ -64,12 +64,12 @@ def place_problems(
 
 
 def _places(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, MadeAs | None]]
+    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> tuple[list[Place], dict[TableId, NeedsOperator]]:
     places, unusable = [], {}
     for table, (name, before) in tables.items():
         try:
-            wanted = target(name, MadeAs.of(config, name, before).settings(name))
+            wanted = target(name, CopySettings.of(config, name, before).settings(name))
         except NeedsOperator as error:
             unusable[table] = error
             continue
@@ -78,14 +78,14 @@ def _places(
     return places, unusable
 
 
-def _held(target: TargetOf, name: QualifiedTable, before: MadeAs | None) -> Target | None:
+def _held(target: TargetOf, name: QualifiedTable, before: CopySettings | None) -> Target | None:
     try:
         return None if before is None else target(name, before.settings(name))
     except LevadaError:
         return None
 
 
-def target_name(target: TargetOf, name: QualifiedTable, settings: MadeAs) -> str:
+def target_name(target: TargetOf, name: QualifiedTable, settings: CopySettings) -> str:
     """Return the name that the table has at the destination, empty if it has none."""
     found = _held(target, name, settings)
     return "" if found is None else found.name

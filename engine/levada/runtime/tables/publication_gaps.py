@@ -16,7 +16,7 @@ from levada.postgres.catalog import PublishedTable, published_tables
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
-from levada.runtime.tables.rules import is_void
+from levada.runtime.tables.rules import needs_resync
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.storage import table_worker
 
@@ -47,7 +47,7 @@ def published_table(
     raise table_not_published(connection, publication, [name])
 
 
-def note_copied(
+def record_membership(
     store: PipelineStore, connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
 ) -> None:
     """Note how the publication has a table in the snapshot of its copy.
@@ -68,7 +68,7 @@ def note_copied(
     store.store_fingerprint(_copy_of(table), membership.to_text())
 
 
-def keep_copied(store: PipelineStore, table: TableId) -> None:
+def adopt_membership(store: PipelineStore, table: TableId) -> None:
     """Make what the newest copy noted the table's, before the table streams from that copy."""
     noted = store.get_fingerprint(_copy_of(table))
     if noted is not None:
@@ -76,20 +76,20 @@ def keep_copied(store: PipelineStore, table: TableId) -> None:
         store.delete_fingerprint(_copy_of(table))
 
 
-def forget_copied(store: PipelineStore, table: TableId) -> None:
+def forget_membership(store: PipelineStore, table: TableId) -> None:
     """Forget how the table was published at its copies, where its next state begins with a new copy."""
     for subject in (table_worker(table), _copy_of(table)):
         if store.get_fingerprint(subject) is not None:
             store.delete_fingerprint(subject)
 
 
-def keep_publication(store: PipelineStore, state: PublicationState) -> None:
+def save_publication(store: PipelineStore, state: PublicationState) -> None:
     """Keep the publication that the slot can be read with."""
     if state.identity is not None and store.get_fingerprint(_PUBLICATION) != str(state.identity.oid):
         store.store_fingerprint(_PUBLICATION, str(state.identity.oid))
 
 
-def intends_slot(store: PipelineStore) -> bool:
+def has_publication_record(store: PipelineStore) -> bool:
     """Return True if a start of this pipeline came as far as its slot, see `unreadable_slot`."""
     return store.get_fingerprint(_PUBLICATION) is not None
 
@@ -104,7 +104,7 @@ def unreadable_slot(
     kept = store.get_fingerprint(_PUBLICATION)
     if kept is None:
         # Before the slot is made, so that a slot without this record was never made.
-        keep_publication(store, state)
+        save_publication(store, state)
         return None
     if state.identity is None or kept == str(state.identity.oid) or connection.info.server_version >= _TOLERATES:
         return None
@@ -139,7 +139,7 @@ def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, 
 
 def _depends(phase: TableReplicationPhase, kept: str | None) -> bool:
     if isinstance(phase, Errored):
-        return kept is not None and not is_void(phase)
+        return kept is not None and not needs_resync(phase)
     return phase.name in STREAMING
 
 

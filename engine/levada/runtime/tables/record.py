@@ -9,7 +9,7 @@ from datetime import datetime
 from levada.copy.progress import CopyProgress, RunningCopy
 from levada.runtime.job import Job
 from levada.runtime.progress import ErrorProgress
-from levada.runtime.tables.requests import MadeAs
+from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.resync import Resync
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -20,9 +20,9 @@ class TableRecord:
     """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
 
     ``busy`` is the job that has the table, None for none: a destination is never called for one table from two
-    threads. A batch or upkeep runs since ``busy_since``, None while it waits for a thread. A copy waits for capture's
-    session ``copy_after_session``, is made as ``copied_as``, and ends when ``cancel`` is set. ``look_due``: the
-    destination is to be asked where the table is.
+    threads. A batch or maintenance runs since ``busy_since``, None while it waits for a thread. A copy waits for
+    capture's session ``copy_after_session``, uses the settings ``copied_as``, and ends when ``cancel`` is set.
+    ``watermark_unknown``: the destination's watermark must be read before changes are applied.
     """
 
     id: TableId
@@ -34,7 +34,7 @@ class TableRecord:
     attempts: int = 0
     copy: RunningCopy | None = None
     copied: CopyProgress | None = None
-    look_due: bool = False
+    watermark_unknown: bool = False
     copy_after_session: int = 0
     suspended: bool = False
     pending_since: float | None = None
@@ -51,7 +51,7 @@ class TableRecord:
     """The table's name at the destination, empty if it has none there."""
     misplaced: bool = False
     """True if the table is parked because its place at the destination is another table's, or no place at all."""
-    copied_as: MadeAs | None = None
+    copied_as: CopySettings | None = None
     copy_outdated: bool = False
     """True if the copy that runs may be of a history that the source no longer has."""
     resync: Resync | None = None

@@ -15,18 +15,24 @@ from typing import TYPE_CHECKING, Final
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
 from levada.errors import LevadaError, NeedsOperator, Permanent
-from levada.runtime.config_ref import LiveConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
-from levada.runtime.tables.doubts import Doubts, another_history
 from levada.runtime.tables.phases import at_restart, check_transition
 from levada.runtime.tables.places import MISPLACED, find_misplaced, target_name
-from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_copied
+from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, UNPUBLISHED, find_gaps, forget_membership
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.requests import Asked, MadeAs, asked, made, made_otherwise
-from levada.runtime.tables.resync import Resync, can_replace, may_serve
+from levada.runtime.tables.requests import (
+    CopySettings,
+    TableRequest,
+    last_copy_settings,
+    pending_request,
+    settings_changed,
+)
+from levada.runtime.tables.resync import Resync, can_replace, stays_readable
 from levada.runtime.tables.retries import is_failure, named, park
-from levada.runtime.tables.rules import is_void, lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.tables.rules import lost_copy_is_due, needs_resync, next_phase, retry_is_due
 from levada.runtime.tables.storage_journal import StorageJournal
+from levada.runtime.tables.unverified_tables import UnverifiedTables, another_history
 from levada.schema import ReplicatedTableSchema
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
@@ -43,7 +49,7 @@ _log = logging.getLogger(__name__)
 _CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
 
 
-class Roster:
+class TableRegistry:
     """Every replicated table. ``reopen`` asks for a new session of the stream and returns its number.
 
     ``fatal`` is an error that nothing can go on after; everything below ``staged_lsn`` is staged.
@@ -51,7 +57,7 @@ class Roster:
 
     def __init__(
         self,
-        live: LiveConfig,
+        config_ref: ConfigRef,
         store: PipelineStore,
         destination: Destination,
         reopen: Callable[[], int],
@@ -61,14 +67,14 @@ class Roster:
         self.backlog = Backlog(ledger)
         self.staged_lsn = Lsn(0)
         self.fatal: LevadaError | None = None
-        self._live = live
+        self._config_ref = config_ref
         self._store = store
         self._destination = destination
         self._reopen = reopen
         self._unidentified: set[QualifiedTable] = set()
-        self.storage = StorageJournal(store, self.void)
+        self.storage = StorageJournal(store, self.park_until_resync)
         self._places_changed = False
-        self.doubts = Doubts(store)
+        self.unverified = UnverifiedTables(store)
 
     # ---- which tables there are -----------------------------------------------------------------------------------
 
@@ -78,7 +84,7 @@ class Roster:
         With ``resync`` every table begins with a copy, except those that were parked for good before.
         """
         for manifest in manifests:
-            self.land(manifest)
+            self.segment_staged(manifest)
         phases = self._store.get_table_replication_states()
         left = self._left(source)
         for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
@@ -88,7 +94,7 @@ class Roster:
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for table in source.published:
             stored = phases.get(table.id)
-            begins = resync and not (stored is not None and is_void(stored))
+            begins = resync and not (stored is not None and needs_resync(stored))
             self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
         self._park_gaps(source)
 
@@ -109,8 +115,8 @@ class Roster:
             record = self.tables[table.id]
             self._places_changed |= record.name != table.name
             record.name = table.name
-            record.suspended = self._live.now.table(table.name).suspended
-            self._take_back(record, source)
+            record.suspended = self._config_ref.current.table(table.name).suspended
+            self._copy_if_published_again(record, source)
         self._park_gaps(source)
         gone = [self.tables[t] for t in self.tables.keys() - left.keys() - {t.id for t in source.published}]
         for record in gone:
@@ -122,14 +128,14 @@ class Roster:
             _log.info("table %s is no longer replicated: its destination stays", record.name)
             self._forget(record.id)
             self.backlog.forget(record.id)
-            self._live.columns.pop(record.name, None)
+            self._config_ref.columns.pop(record.name, None)
             del self.tables[record.id]
             self._places_changed = True
         return not any(r.id in self.tables for r in gone)
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
         """Return the known tables that exist and are selected, and that the publication does not have."""
-        state, selects = source.publication, self._live.now.selects
+        state, selects = source.publication, self._config_ref.current.selects
         known = self.tables.keys() | self._store.get_table_replication_states().keys()
         return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
 
@@ -137,7 +143,7 @@ class Roster:
         """Park the tables that may have missed changes, and report the ones that are left out."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self.tables:
-                self.void(self.tables[table], gap)
+                self.park_until_resync(self.tables[table], gap)
         for name in sorted(set(source.unidentified) - self._unidentified):
             _log.warning(
                 "table %s is left out, because it has no replica identity: exclude it in spec.tables, or run"
@@ -154,19 +160,19 @@ class Roster:
                 )  # fmt: skip
             record.refuses_updates = refuses
 
-    def _take_back(self, record: TableRecord, source: SourceTables) -> None:
+    def _copy_if_published_again(self, record: TableRecord, source: SourceTables) -> None:
         """Copy a table again that was parked for not being published, now that it is."""
         parked, identity = record.phase, source.publication.identity
-        if not isinstance(parked, Errored) or is_void(parked) or parked.code not in UNPUBLISHED or record.busy:
+        if not isinstance(parked, Errored) or needs_resync(parked) or parked.code not in UNPUBLISHED or record.busy:
             return
         if identity is not None and ROW_OPERATIONS.issubset(identity.operations):
             _log.info("table %s is published again", record.name)
-            self.begin_again(record)
+            self.restart_copy(record)
 
     def _forget(self, table: TableId) -> None:
         self._store.delete_table_pipeline_state(table)
-        forget_copied(self._store, table)
-        self.doubts.settle(table)
+        forget_membership(self._store, table)
+        self.unverified.resolve(table)
         self.storage.forget(table)
         self._store.delete_replication_progress(resync_worker(table))
 
@@ -177,7 +183,7 @@ class Roster:
         phase: TableReplicationPhase,
         stored: TableReplicationPhase | None,
     ) -> None:
-        said = self._live.now.table(name)
+        said = self._config_ref.current.table(name)
         record = TableRecord(table, name, phase, suspended=said.suspended)
         if isinstance(phase, Errored):
             record.attempts = phase.attempts
@@ -185,30 +191,30 @@ class Roster:
         self._places_changed = True
         versions = [s for s in self._store.get_table_schemas() if s.id == table]
         if versions:
-            self.note_mode(record, versions[-1])
+            self.update_mode(record, versions[-1])
         self.tables[table] = record
         if phase != stored:
             self._store.update_table_replication_states({table: phase})
-        before = made(self._store.get_table_controls(table) or self._first_seen(record))
+        before = last_copy_settings(self._store.get_table_controls(table) or self._first_seen(record))
         kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
-        self._live.columns[name] = kept
-        self._hold(record)
+        self._config_ref.columns[name] = kept
+        self._track_segments(record)
         if self._store.get_replication_progress(resync_worker(table)) is not None:
-            self._go_on_with_resync(record)
+            self._resume_resync(record)
 
     def _first_seen(self, record: TableRecord) -> TableControls:
         """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
-        said = self._live.now.table(record.name)
-        wanted = self.wanted(record).to_text()
+        said = self._config_ref.current.table(record.name)
+        wanted = self.wanted_settings(record).to_text()
         controls = TableControls(said.retry_nonce, said.resync_nonce, "" if isinstance(record.phase, Init) else wanted)
         self._store.store_table_controls(record.id, controls)
         return controls
 
     def reconfigured(self) -> None:
-        """Take up what is said of each table now; what asks for a copy or a retry is left to `take_controls`."""
+        """Take up what is said of each table now; what asks for a copy or a retry is left to `apply_requests`."""
         self._places_changed = True
         for record in self.tables.values():
-            suspended = self._live.now.table(record.name).suspended
+            suspended = self._config_ref.current.table(record.name).suspended
             if suspended != record.suspended:
                 _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
                 record.suspended = suspended
@@ -226,7 +232,7 @@ class Roster:
         self._places_changed = False
         wrong = self._misplaced()
         for record in self.tables.values():
-            copied = made(self.controls(record)) or self.wanted(record)
+            copied = last_copy_settings(self.controls(record)) or self.wanted_settings(record)
             record.destination_table = target_name(self._destination.target, record.name, copied)
             error = wrong.get(record.id)
             if error is None and record.misplaced:
@@ -238,14 +244,14 @@ class Roster:
                 self.park(record, error)
 
     def _misplaced(self) -> dict[TableId, NeedsOperator]:
-        known = {r.id: (r.name, made(self.controls(r))) for r in self.tables.values()}
-        return find_misplaced(self._live.now, self._destination.target, known)
+        known = {r.id: (r.name, last_copy_settings(self.controls(r))) for r in self.tables.values()}
+        return find_misplaced(self._config_ref.current, self._destination.target, known)
 
     def places_changed(self) -> None:
         """Have the places of all tables compared before the next copy begins."""
         self._places_changed = True
 
-    def note_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+    def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Note what the destination's table holds."""
         mode = self._destination.effective_mode(schema)
         record.mode = mode.value
@@ -254,10 +260,10 @@ class Roster:
 
     # ---- segments -------------------------------------------------------------------------------------------------
 
-    def land(self, manifest: Manifest) -> None:
+    def segment_staged(self, manifest: Manifest) -> None:
         """Take note of a segment that was staged."""
         self.backlog.add_segment(manifest)
-        self.storage.landed(manifest)
+        self.storage.record_truncates(manifest)
         self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
         for table in manifest.tables:
             record = self.tables.get(table)
@@ -271,7 +277,7 @@ class Roster:
         """Park the table if a segment that it needs is lost."""
         missing = self.backlog.missing(record.id)
         if missing is not None:
-            self.void(
+            self.park_until_resync(
                 record,
                 NeedsOperator(
                     "segment_missing",
@@ -284,22 +290,22 @@ class Roster:
         """Return the LSN below which nothing of the table is left to apply; 0 while that is not known."""
         return self.backlog.position(record.id, self.staged_lsn)
 
-    def _hold(self, record: TableRecord) -> None:
+    def _track_segments(self, record: TableRecord) -> None:
         """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
         if isinstance(record.phase, Init):
             # What was known of earlier copies must not count against the next one when it fails.
-            forget_copied(self._store, record.id)
-        if is_void(record.phase) or isinstance(record.phase, Init):
-            self.doubts.settle(record.id)
+            forget_membership(self._store, record.id)
+        if needs_resync(record.phase) or isinstance(record.phase, Init):
+            self.unverified.resolve(record.id)
             self.backlog.track(record.id, self.staged_lsn, holds=False)
         elif self._destination.capabilities.watermark:
-            # Asked by a job: one that does not answer must not keep the stream from being staged.
+            # A job reads it: a destination that does not answer must not keep the stream from being staged.
             self.backlog.track(record.id, None)
-            record.look_due = True
+            record.watermark_unknown = True
         else:
-            self.locate(record, self._store.get_replication_progress(table_worker(record.id)))
+            self.set_position(record, self._store.get_replication_progress(table_worker(record.id)))
 
-    def locate(self, record: TableRecord, position: Lsn | None) -> None:
+    def set_position(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
         self.backlog.track(record.id, position)
         if self._is_of_another_history(record, position):
@@ -320,33 +326,33 @@ class Roster:
 
         Only a copy can be beyond: its snapshot may be ahead of the stream.
         """
-        tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or is_void(r.phase))]
+        tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or needs_resync(r.phase))]
         unknown = {r.id for r in tables if not self.backlog.position_known(r.id)}
         ahead = [r for r in tables if r.id not in unknown and self.position(r) > verified_to]
-        self.doubts.add(unknown | {r.id for r in ahead}, verified_to)
+        self.unverified.add(unknown | {r.id for r in ahead}, verified_to)
         for record in tables:
             if record.busy is Job.COPY:
                 record.copy_outdated = True
                 record.cancel.set()
             if record.resync is not None and record.resync.is_ahead(verified_to):
-                record.resync.begin_anew()
+                record.resync.restart()
         for record in ahead:
             if record.busy:
-                record.look_due = True
+                record.watermark_unknown = True
             else:
                 self._is_of_another_history(record, self.position(record))
 
     def _is_of_another_history(self, record: TableRecord, position: Lsn | None) -> bool:
         """Settle the doubt about a table. Copy it again or park it, and return True, if it is beyond what is known."""
-        verified_to = self.doubts.settle(record.id)
+        verified_to = self.unverified.resolve(record.id)
         if position is None or verified_to is None or position <= verified_to:
             return False
         if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
             # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
             _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
-            self.begin_again(record)
+            self.restart_copy(record)
         else:
-            self.void(record, another_history(record.name, position, verified_to))
+            self.park_until_resync(record, another_history(record.name, position, verified_to))
         return True
 
     # ---- phases ---------------------------------------------------------------------------------------------------
@@ -356,7 +362,7 @@ class Roster:
         now = time.monotonic()
         if retry_is_due(record.phase, datetime.now(UTC)):
             self._retry(record)
-        elif lost_copy_is_due(record, self._live.now, now):
+        elif lost_copy_is_due(record, self._config_ref.current, now):
             self._copy_after_loss(record, now)
         elif (phase := next_phase(record.phase, self.position(record), self.staged_lsn)) is not None:
             self.enter(record, phase)
@@ -368,16 +374,16 @@ class Roster:
         _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
         record.phase = phase
 
-    def begin_again(self, record: TableRecord) -> None:
+    def restart_copy(self, record: TableRecord) -> None:
         """Put the table back to where its copy begins, with all that is said of it now."""
         self.abandon_resync(record)
         record.copy = record.copied = None
-        self._take_columns(record)
+        self._apply_excluded_columns(record)
         self._places_changed = True
         if not isinstance(record.phase, Init):
             self.enter(record, Init())
-        self._note_nonces(record)
-        self._hold(record)
+        self._store_nonces(record)
+        self._track_segments(record)
 
     def park(self, record: TableRecord, error: BaseException) -> None:
         """Put the table aside after an error; one that is Permanent ends everything.
@@ -387,26 +393,30 @@ class Roster:
         if isinstance(error, Permanent):
             self.fatal = error
             return
-        if is_void(record.phase):
+        if needs_resync(record.phase):
             # A job ended with an error after the table was parked for good: a retry would pass over what is missing.
             return
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
-            self.void(record, error)
+            self.park_until_resync(record, error)
             return
         record.attempts += is_failure(error)
-        parked = named(park(error, max(1, record.attempts), self._live.now.retries, datetime.now(UTC)), record.name)
+        parked = named(
+            park(error, max(1, record.attempts), self._config_ref.current.retries, datetime.now(UTC)), record.name
+        )
         known = error if isinstance(error, LevadaError) else None
         _log.error(
             "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
         )
         self.enter(record, parked)
 
-    def void(self, record: TableRecord, error: LevadaError) -> None:
+    def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
         """Park a table that missed changes. Only a resync repairs it, which ``onLost: Resync`` starts by itself."""
-        if is_void(record.phase):
+        if needs_resync(record.phase):
             return
         self.abandon_resync(record)
-        parked = named(park(error, 1, self._live.now.retries, datetime.now(UTC), void=True), record.name)
+        parked = named(
+            park(error, 1, self._config_ref.current.retries, datetime.now(UTC), needs_resync=True), record.name
+        )
         _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
         self.enter(record, parked)
         self.backlog.track(record.id, self.staged_lsn, holds=False)
@@ -415,7 +425,7 @@ class Roster:
         if record.resync is not None:
             # The shadow copy that was abandoned with the table is still being removed.
             return
-        if now - record.lost_copied_at > self._live.now.retries.max_delay_s:
+        if now - record.lost_copied_at > self._config_ref.current.retries.max_delay_s:
             record.lost_copies = 0
         record.lost_copies += 1
         record.lost_copied_at = now
@@ -423,7 +433,7 @@ class Roster:
 
     # ---- what a person asks ---------------------------------------------------------------------------------------
 
-    def take_actions(self) -> None:
+    def apply_actions(self) -> None:
         """Do what was asked through the store."""
         for table, action in self._store.take_table_actions().items():
             record = self.tables.get(table)
@@ -436,49 +446,49 @@ class Roster:
             else:
                 self._retry_on_demand(record)
 
-    def take_controls(self) -> None:
+    def apply_requests(self) -> None:
         """Do what was asked through the manifest, once for each value."""
         for record in self.tables.values():
-            self._take_controls(record)
+            self._apply_request(record)
 
-    def _take_controls(self, record: TableRecord) -> None:
-        said, wanted = self._live.now.table(record.name), self.wanted(record)
+    def _apply_request(self, record: TableRecord) -> None:
+        said, wanted = self._config_ref.current.table(record.name), self.wanted_settings(record)
         controls = self.controls(record)
         if record.busy is Job.COPY:
             if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
                 record.cancel.set()
             return
-        told = asked(controls, said, wanted)
-        if (record.busy or _is_abandoning(record)) and told is not Asked.NOTHING:
+        request = pending_request(controls, said, wanted)
+        if (record.busy or _is_abandoning(record)) and request is not TableRequest.NOTHING:
             return
         if isinstance(record.phase, Init):
             # Its copy begins with whatever holds then.
-            self._take_columns(record)
-        elif told is Asked.RESYNC:
+            self._apply_excluded_columns(record)
+        elif request is TableRequest.RESYNC:
             self._resync(record)
-        elif told is Asked.RETRY:
+        elif request is TableRequest.RETRY:
             self._retry_on_demand(record)
-        self._note_nonces(record)
+        self._store_nonces(record)
 
-    def wanted(self, record: TableRecord) -> MadeAs:
+    def wanted_settings(self, record: TableRecord) -> CopySettings:
         """Return what a copy of the table that begins now depends on."""
-        return MadeAs.of(self._live.now, record.name, made(self.controls(record)))
+        return CopySettings.of(self._config_ref.current, record.name, last_copy_settings(self.controls(record)))
 
     def controls(self, record: TableRecord) -> TableControls:
         """Return what was acted on for the table."""
         return self._store.get_table_controls(record.id) or TableControls()
 
-    def _note_nonces(self, record: TableRecord) -> None:
-        said, controls = self._live.now.table(record.name), self.controls(record)
+    def _store_nonces(self, record: TableRecord) -> None:
+        said, controls = self._config_ref.current.table(record.name), self.controls(record)
         noted = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
         if noted != controls:
             self._store.store_table_controls(record.id, noted)
 
-    def _take_columns(self, record: TableRecord) -> None:
+    def _apply_excluded_columns(self, record: TableRecord) -> None:
         """Let the stream leave out what is to be left out now; the copy must not be older than that."""
-        excluded = self._live.now.table(record.name).excluded_columns
-        if self._live.columns.get(record.name) != excluded:
-            self._live.columns[record.name] = excluded
+        excluded = self._config_ref.current.table(record.name).excluded_columns
+        if self._config_ref.columns.get(record.name) != excluded:
+            self._config_ref.columns[record.name] = excluded
             record.copy_after_session = self._reopen()
 
     def _resync(self, record: TableRecord) -> None:
@@ -491,37 +501,37 @@ class Roster:
             return
         _log.info("table %s is copied again", record.name)
         # A copy by another process takes the table's place when it is made, and is not brought up to date beside it.
-        here = not self._live.now.table(record.name).dedicated_copy
-        if here and can_replace(self._destination) and may_serve(record) and not self._is_made_otherwise(record):
-            self._resync_beside(record)
+        here = not self._config_ref.current.table(record.name).dedicated_copy
+        if here and can_replace(self._destination) and stays_readable(record) and not self._settings_changed(record):
+            self._start_shadow_copy(record)
             return
-        if is_void(record.phase):
+        if needs_resync(record.phase):
             # The stream leaves the table out until it begins anew, and the copy must not be older than that.
             record.copy_after_session = self._reopen()
         record.attempts = 0
-        self.begin_again(record)
+        self.restart_copy(record)
 
-    def _is_made_otherwise(self, record: TableRecord) -> bool:
-        return made_otherwise(self.controls(record), self.wanted(record))
+    def _settings_changed(self, record: TableRecord) -> bool:
+        return settings_changed(self.controls(record), self.wanted_settings(record))
 
     # ---- a copy beside a table that streams -----------------------------------------------------------------------
 
-    def _resync_beside(self, record: TableRecord) -> None:
+    def _start_shadow_copy(self, record: TableRecord) -> None:
         self._store.upsert_replication_progress(resync_worker(record.id), self.staged_lsn)
         record.resync_error = None
         if record.resync is None:
             record.resync = Resync()
         else:
-            record.resync.begin_anew()
+            record.resync.restart()
 
-    def _go_on_with_resync(self, record: TableRecord) -> None:
+    def _resume_resync(self, record: TableRecord) -> None:
         """Begin a new copy again that the process before this one did not end."""
-        if can_replace(self._destination) and may_serve(record):
+        if can_replace(self._destination) and stays_readable(record):
             record.resync = Resync()
             return
         self._store.delete_replication_progress(resync_worker(record.id))
-        if isinstance(record.phase, Errored) and not is_void(record.phase):
-            self.begin_again(record)
+        if isinstance(record.phase, Errored) and not needs_resync(record.phase):
+            self.restart_copy(record)
 
     def abandon_resync(self, record: TableRecord) -> None:
         """Let the table's new copy go, if one is made; not an error if it goes already."""
@@ -540,7 +550,7 @@ class Roster:
     # ---- retries --------------------------------------------------------------------------------------------------
 
     def _retry_on_demand(self, record: TableRecord) -> None:
-        if is_void(record.phase):
+        if needs_resync(record.phase):
             assert isinstance(record.phase, Errored)
             _log.warning("table %s cannot be retried, only copied again: %s", record.name, record.phase.solution)
         elif isinstance(record.phase, Errored):
@@ -552,7 +562,7 @@ class Roster:
         _log.info("table %s: retrying from %s", record.name, phase.name)
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
-        self._hold(record)
+        self._track_segments(record)
 
 
 def _is_abandoning(record: TableRecord) -> bool:

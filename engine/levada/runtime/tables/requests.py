@@ -13,7 +13,7 @@ from levada.values import QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
-class MadeAs:
+class CopySettings:
     """What a table's copy depends on: another one makes a new copy.
 
     ``table`` is the name that the settings were given for: a table that was renamed at the source since keeps them.
@@ -28,7 +28,7 @@ class MadeAs:
     """The schema and name that the table's place at the destination follows. A renamed table keeps its place."""
 
     @classmethod
-    def of(cls, config: PipelineConfig, table: QualifiedTable, before: MadeAs | None = None) -> MadeAs:
+    def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
         """Return what a copy that begins now depends on; ``before`` is what the newest copy depends on."""
         said = config.table(table)
         if before is not None and said.destination_table == (before.destination_table if before.table == table else ""):
@@ -58,7 +58,7 @@ class MadeAs:
         )
 
     @classmethod
-    def from_text(cls, text: str) -> MadeAs:
+    def from_text(cls, text: str) -> CopySettings:
         """Read what `to_text` returned."""
         said = json.loads(text)
         return cls(
@@ -71,7 +71,7 @@ class MadeAs:
         )
 
 
-class Asked(StrEnum):
+class TableRequest(StrEnum):
     """What is asked of a table and was not acted on yet."""
 
     NOTHING = "nothing"
@@ -79,23 +79,23 @@ class Asked(StrEnum):
     RESYNC = "resync"
 
 
-def asked(controls: TableControls, said: TableConfig, wanted: MadeAs) -> Asked:
+def pending_request(controls: TableControls, said: TableConfig, wanted: CopySettings) -> TableRequest:
     """Compare what was acted on with what is said now. A nonce of 0 asks for nothing: nobody set it, or unset it."""
-    if said.resync_nonce not in (0, controls.resync_nonce) or made_otherwise(controls, wanted):
-        return Asked.RESYNC
+    if said.resync_nonce not in (0, controls.resync_nonce) or settings_changed(controls, wanted):
+        return TableRequest.RESYNC
     if said.retry_nonce not in (0, controls.retry_nonce):
-        return Asked.RETRY
-    return Asked.NOTHING
+        return TableRequest.RETRY
+    return TableRequest.NOTHING
 
 
-def made_otherwise(controls: TableControls, wanted: MadeAs) -> bool:
+def settings_changed(controls: TableControls, wanted: CopySettings) -> bool:
     """Tell whether the table's copy was made under other settings than are wanted now."""
-    before = made(controls)
+    before = last_copy_settings(controls)
     if before is None:
         return False
     return before != wanted if before.table == wanted.table else before.place != wanted.place
 
 
-def made(controls: TableControls | None) -> MadeAs | None:
+def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
     """Return what the table's newest copy was made as; None before the first."""
-    return MadeAs.from_text(controls.made_as) if controls is not None and controls.made_as else None
+    return CopySettings.from_text(controls.made_as) if controls is not None and controls.made_as else None

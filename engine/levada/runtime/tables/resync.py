@@ -55,7 +55,7 @@ class Resync:
     copied: CopyProgress | None = None
     lsn: Lsn | None = None
     """The snapshot of the copy."""
-    made: ReplicatedTableSchema | None = None
+    copied_schema: ReplicatedTableSchema | None = None
     """The version as of that snapshot."""
     schema: ReplicatedTableSchema | None = None
     """The version that was applied last."""
@@ -66,7 +66,7 @@ class Resync:
     yielded: bool = False
     error: ErrorProgress | None = None
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Let what was made so far go, and begin again with a copy."""
         self.outdated = True
         self.cancel.set()
@@ -75,10 +75,10 @@ class Resync:
         """Return True if the copy's snapshot may be beyond a position of the WAL."""
         return self.step is Step.COPYING or (self.lsn is not None and self.lsn > position)
 
-    def wait(self) -> None:
+    def reset(self) -> None:
         """Go back to the first step."""
         self.step, self.outdated = Step.WAITING, False
-        self.rows = self.copied = self.lsn = self.made = self.schema = self.storage = None
+        self.rows = self.copied = self.lsn = self.copied_schema = self.schema = self.storage = None
 
     @property
     def copy(self) -> CopyProgress | None:
@@ -113,7 +113,7 @@ class ResyncEnded:
     outcome: object
 
 
-def may_serve(record: TableRecord) -> bool:
+def stays_readable(record: TableRecord) -> bool:
     """Tell whether the destination has a table that may serve while it is copied again, and go on."""
     return record.phase.name in STREAMING
 
@@ -131,16 +131,16 @@ def copies_running(tables: Iterable[TableRecord]) -> int:
 
 def is_outdated(resync: Resync, newest: ReplicatedTableSchema | None) -> bool:
     """Tell whether the table's columns changed after the copy's snapshot, which no copy beside a table follows."""
-    if newest is None or resync.made is None or resync.lsn is None or newest.snapshot_id <= resync.lsn:
+    if newest is None or resync.copied_schema is None or resync.lsn is None or newest.snapshot_id <= resync.lsn:
         return False
-    return _shape(newest) != _shape(resync.made)
+    return _shape(newest) != _shape(resync.copied_schema)
 
 
 def _is_waiting(record: TableRecord, now: float) -> bool:
     resync = record.resync
     if resync is None or resync.step is not Step.WAITING or resync.running or resync.abandoned:
         return False
-    serves = may_serve(record) or isinstance(record.phase, Errored)
+    serves = stays_readable(record) or isinstance(record.phase, Errored)
     return serves and not record.suspended and now >= resync.not_before
 
 

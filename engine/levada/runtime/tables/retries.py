@@ -27,15 +27,17 @@ def is_failure(error: BaseException) -> bool:
     return not isinstance(error, LevadaError) or error.counts
 
 
-def park(error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, void: bool = False) -> Errored:
+def park(
+    error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, needs_resync: bool = False
+) -> Errored:
     """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
 
     What mends itself is retried until the attempts are used up; then, as for any other error, somebody must ask.
-    ``void``: changes of the table were left out, so that no retry but only a new copy makes it right.
+    ``needs_resync``: changes of the table were left out, so that no retry but only a new copy makes it right.
     """
     known = as_levada_error(error)
     policy, due = RetryPolicy.MANUAL_RETRY, None
-    if void or isinstance(known, Permanent):
+    if needs_resync or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
     elif known.retried and (attempt < limits.max_attempts or not is_failure(known)):
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))

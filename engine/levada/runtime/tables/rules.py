@@ -49,7 +49,7 @@ def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
     return phase.next_retry is not None and phase.next_retry <= now
 
 
-def is_void(phase: TableReplicationPhase) -> bool:
+def needs_resync(phase: TableReplicationPhase) -> bool:
     """Tell whether changes of the table were left out, so that only a new copy makes it right."""
     return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
 
@@ -60,7 +60,7 @@ def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) ->
     The first copy is due immediately. Each further one waits for the retry delay: the cause may persist, and a copy of
     a large table must not follow another without end. ``now`` is of the monotonic clock, in seconds.
     """
-    if not (config.slot.resync_when_lost and is_void(record.phase)):
+    if not (config.slot.resync_when_lost and needs_resync(record.phase)):
         return False
     return not record.lost_copies or now - record.lost_copied_at >= config.retries.delay(record.lost_copies)
 

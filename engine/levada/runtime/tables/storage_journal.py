@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import is_void
+from levada.runtime.tables.rules import needs_resync
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.stores.interface import PipelineStore
@@ -81,12 +81,12 @@ class StorageJournal:
     ``void`` parks a table until it is copied again.
     """
 
-    def __init__(self, store: PipelineStore, void: Callable[[TableRecord, LevadaError], None]) -> None:
+    def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
         self._store = store
-        self._void = void
+        self._park = park
         self._held: dict[TableId, list[TableAltered]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
-        self._looks: list[StorageSnapshot] = []
+        self._snapshots: list[StorageSnapshot] = []
         """The oldest one that was not judged yet, and the newest."""
         self.verified_lsn = Lsn(0)
         """Where the WAL was before the last look that was judged."""
@@ -101,44 +101,44 @@ class StorageJournal:
         self._truncates.pop(table, None)
         self._store.delete_fingerprint(storage_subject(table))
 
-    def copied(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
+    def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Keep the storage that a table was copied from, unless a newer one is known to be right as well."""
         known = self._baseline(table)
         if known is None or known.lsn < lsn:
             self._keep(table, Baseline(lsn, 0, storage))
 
-    def release(self, record: TableRecord) -> None:
+    def evaluate_held(self, record: TableRecord) -> None:
         """Judge the announcements that came while the table was copied."""
         for report in self._held.pop(record.id, ()):
-            self._judge_announcement(record, report)
+            self._evaluate_announcement(record, report)
 
-    def landed(self, manifest: Manifest) -> None:
+    def record_truncates(self, manifest: Manifest) -> None:
         """Note which transactions truncated which tables."""
         for truncate in manifest.truncates:
             for table in truncate.tables:
                 self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
 
-    def altered(self, record: TableRecord, report: TableAltered) -> None:
+    def table_altered(self, record: TableRecord, report: TableAltered) -> None:
         """Judge an announced ALTER TABLE. While the table is copied, wait for the copy's snapshot."""
         if isinstance(record.phase, DataSync):
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
-            self._judge_announcement(record, report)
+            self._evaluate_announcement(record, report)
 
-    def seen(self, look: StorageSnapshot) -> None:
+    def add_snapshot(self, look: StorageSnapshot) -> None:
         """Take a look, to be judged by `judge`. One that waits stays, as what is staged may always trail the newest."""
-        self._looks = [*self._looks[:1], look]
+        self._snapshots = [*self._snapshots[:1], look]
 
-    def judge(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
+    def evaluate_snapshots(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
         """Judge each look once everything below ``staged`` includes all that it shows."""
-        while self._looks and staged >= self._looks[0].end:
-            self._judge_look(self._looks.pop(0), tables)
+        while self._snapshots and staged >= self._snapshots[0].end:
+            self._evaluate_snapshot(self._snapshots.pop(0), tables)
 
-    def _judge_look(self, look: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
+    def _evaluate_snapshot(self, look: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
         self.verified_lsn = max(self.verified_lsn, look.start)
         for record in tables:
             storage, known = look.tables.get(record.id), self._baseline(record.id)
-            if storage is None or isinstance(record.phase, Init | DataSync) or is_void(record.phase):
+            if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
                 continue
             if known is None:
                 self._keep(record.id, Baseline(look.start, 0, storage))
@@ -146,18 +146,18 @@ class StorageJournal:
             if look.start < known.lsn or (known.xid and not look.shows(known.xid)):
                 continue
             truncates = self._truncates.pop(record.id, frozenset())
-            self._judge(record, known, Baseline(look.start, 0, storage), Witness(truncates=truncates))
+            self._evaluate(record, known, Baseline(look.start, 0, storage), Witness(truncates=truncates))
             if later := frozenset(xid for xid in truncates if not look.shows(xid)):
                 self._truncates[record.id] = later
 
-    def _judge_announcement(self, record: TableRecord, report: TableAltered) -> None:
+    def _evaluate_announcement(self, record: TableRecord, report: TableAltered) -> None:
         known = self._baseline(record.id)
-        if known is None or report.at < known.lsn or is_void(record.phase):
+        if known is None or report.at < known.lsn or needs_resync(record.phase):
             return
         witness = Witness(True, report.plain, self._truncates.get(record.id, frozenset()))
-        self._judge(record, known, Baseline(report.at, report.xid, report.storage), witness)
+        self._evaluate(record, known, Baseline(report.at, report.xid, report.storage), witness)
 
-    def _judge(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
+    def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
         if known.storage == now.storage:
             return
         version = self._store.get_table_schema(record.id, _NEWEST)
@@ -167,7 +167,7 @@ class StorageJournal:
             self._keep(record.id, now)
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
-        self._void(record, rows_changed(record.name, found))
+        self._park(record, rows_changed(record.name, found))
 
     def _baseline(self, table: TableId) -> Baseline | None:
         text = self._store.get_fingerprint(storage_subject(table))

@@ -17,7 +17,7 @@ from levada.values import Lsn, QualifiedTable, TableId, resync_command
 _SUBJECT: Final = "doubts"
 
 
-class Doubts:
+class UnverifiedTables:
     """Keeps for each table in doubt the position that the source was verified to.
 
     The doubts are in the store, because a process that ends before it has read the destination leaves them to the next
@@ -36,15 +36,15 @@ class Doubts:
             known = self._verified.get(table, verified_to)
             self._verified[table] = min(known, verified_to)
             self._changed = True
-        self.keep()
+        self.save()
 
-    def settle(self, table: TableId) -> Lsn | None:
+    def resolve(self, table: TableId) -> Lsn | None:
         """End the doubt of a table and return the position that the source was verified to, None without a doubt."""
         verified_to = self._verified.pop(table, None)
         self._changed |= verified_to is not None
         return verified_to
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Keep what was settled in the store. Call it before a settled table is written to."""
         if not self._changed:
             return
