@@ -172,7 +172,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few rows do what otherwise takes millions."""
     monkeypatch.setattr(index_runs, "_BLOCK", 4)
     monkeypatch.setattr(index_module, "_IN_MEMORY_ROWS", 16)
-    monkeypatch.setattr(index_files, "_PAST_LINES", 3)
+    monkeypatch.setattr(index_files, "_OBSOLETE_LINES", 3)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -114,7 +114,7 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
         assert opened is not None
         Claim.take(opened, hadoop.mark(1000, epoch))
 
-    with pytest.raises(error, match="epoch 2" if epoch == 2 else "by somebody else"):
+    with pytest.raises(error, match="epoch 2" if epoch == 2 else "another process copies"):
         destination.write_table_rows(ORDERS, SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
     assert hadoop.destination().applied(ORDERS.id) is None
     assert named(hadoop) == set()

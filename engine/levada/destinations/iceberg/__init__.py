@@ -1,7 +1,7 @@
-"""Tables in an Iceberg catalog.
+"""The Iceberg destination, which implements `levada.destinations.interface`.
 
-Data and position-delete files are written by pyarrow, in Spark tasks or in this process; commits go through Iceberg's
-Java API in Spark's JVM. What is asked of a destination is in `levada.destinations.interface`.
+pyarrow writes the data files and position-delete files, in Spark tasks or in this process. Commits go through Iceberg's
+Java API in Spark's JVM.
 """
 
 from levada.destinations.iceberg.destination import IcebergDestination

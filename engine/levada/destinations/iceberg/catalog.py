@@ -1,4 +1,4 @@
-"""The catalog that a manifest names: its settings as Spark has them, and the names of tables in it."""
+"""The configuration of the manifest's catalog: its Spark properties, and the names of tables in it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _NAMES: Final = {
     "hive": (re.compile(r"[A-Za-z0-9_]{1,128}"), "at most 128 letters a-z, digits and _"),
     "glue": (re.compile(r"[a-z0-9_]{1,252}"), "lower-case letters a-z, digits and _"),
 }
-"""Catalogs that take fewer names than a file system does."""
+"""Name patterns of catalogs that allow fewer names than a file system."""
 _POSTGRES: Final = {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60"}
-"""Seconds, by the names of PostgreSQL's driver. Without them a catalog that went away is waited for without end."""
+"""Timeouts in seconds, by the names of PostgreSQL's JDBC driver. Without them an unreachable catalog blocks forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table in a catalog: the levels of its namespace, and its name."""
+    """The levels of a table's namespace, and its name."""
 
     namespace: tuple[str, ...]
     name: str
@@ -54,9 +54,9 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class CatalogConfig:
-    """A catalog under a name in Spark. ``properties`` holds secrets.
+    """The configuration of a catalog. ``properties`` may contain secrets.
 
-    ``namespace`` has the template of each level.
+    ``name`` is the catalog's name in Spark. ``namespace`` has the template of each level.
     """
 
     name: str
@@ -65,9 +65,9 @@ class CatalogConfig:
 
     @classmethod
     def from_manifest(cls, config: Mapping[str, Any], pipeline: str, credentials: Path | None = None) -> Self:
-        """Read the manifest's section; each file of ``credentials`` is a catalog property of that name.
+        """Read the manifest's section. Each file in ``credentials`` is a catalog property of that name.
 
-        Raise InvalidManifest with the path of the field.
+        Raise InvalidManifest with the path of the invalid field.
         """
         catalog = config.get("catalog") or {}
         kind = str(catalog.get("type"))
@@ -79,7 +79,7 @@ class CatalogConfig:
         properties = {"type": _TYPES[kind], **_DEFAULTS.get(kind, {})}
         if kind == "Jdbc" and str(catalog["uri"]).startswith("jdbc:postgresql:"):
             properties |= _POSTGRES
-        # A REST catalog says itself how its files are reached.
+        # A REST catalog configures the file access itself.
         if kind == "Glue" or (kind != "Rest" and _ON_S3.match(str(catalog.get("warehouse")))):
             properties |= _S3
         properties |= {key: str(catalog[key]) for key in ("uri", "warehouse") if catalog.get(key)}
@@ -90,16 +90,16 @@ class CatalogConfig:
         return cls(name, properties, _template(str(config.get("namespace") or "{schema}")))
 
     def spark_conf(self) -> dict[str, str]:
-        """Return the settings of a Spark session under which the catalog is found."""
+        """Return the Spark settings that define the catalog."""
         prefix = f"spark.sql.catalog.{self.name}"
-        # Spark's cache would hide what other writers commit, and share table objects between threads.
+        # Spark's cache would hide commits of other writers, and share table objects between threads.
         conf = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
         return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
 
     def table(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return the place of a source's table, each of its parts encoded by `target_name`.
+        """Return the name of a source table's Iceberg table. `target_name` encodes each of its parts.
 
-        Raise NeedsOperator ``destination_name_unusable`` for a name that this kind of catalog does not take.
+        Raise NeedsOperator ``destination_name_unusable`` for a name that this type of catalog does not allow.
         """
         place = settings.place_of(source)
         levels = tuple(target_name(level.replace(_SCHEMA, place.schema)) for level in self.namespace)
@@ -108,12 +108,15 @@ class CatalogConfig:
         return found
 
     def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
-        """Return the place as other layers compare it: equal where the catalog or its file system sees one name."""
+        """Return that name in the form that other layers compare.
+
+        Identities are equal if the catalog or its file system treats the names as equal.
+        """
         name = str(self.table(source, settings))
         return Target(name, folded_name(name) if self._folds_case else name)
 
     def may_hold(self, namespace: tuple[str, ...]) -> bool:
-        """Return True if the template makes this namespace of some schema."""
+        """Return True if the template produces this namespace for some schema."""
         if len(namespace) != len(self.namespace):
             return False
         return all(
@@ -126,7 +129,7 @@ class CatalogConfig:
         form, words = _NAMES.get(kind, (None, ""))
         parts = (*table.namespace, table.name)
         if form is not None and not all(map(form.fullmatch, parts)):
-            why = f"a catalog of type {kind} takes names of {words} only"
+            why = f"a catalog of type {kind} allows only names of {words}"
         elif any(len(part.encode()) > MAX_NAME_BYTES for part in (".".join(table.namespace), table.name)):
             why = f"a name in the lake has at most {MAX_NAME_BYTES} bytes"
         else:
@@ -139,16 +142,16 @@ class CatalogConfig:
 
     @property
     def _folds_case(self) -> bool:
-        """False where names that differ in case alone are known to be two: PostgreSQL's rows, and Linux' folders."""
+        """False if the catalog is known to be case-sensitive: on PostgreSQL, and in folders on Linux."""
         if self.properties["type"] == "jdbc":
             return not self.properties["uri"].startswith("jdbc:postgresql:")
         return self.properties["type"] != "hadoop" or sys.platform in ("darwin", "win32")
 
 
 def read_credentials(folder: Path) -> dict[str, str]:
-    """Return the files of a mounted Secret: name to content, without the line's end.
+    """Return the contents of a mounted Secret's files by name, without the trailing line break.
 
-    Raise LoginFailed ``credentials_unreadable`` for a file that cannot be read, or is not text.
+    Raise LoginFailed ``credentials_unreadable`` for a file that cannot be read, or that is not UTF-8 text.
     """
     files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."]
     return {p.name: _read_key(p) for p in files}
@@ -168,7 +171,7 @@ def _read_key(path: Path) -> str:
 def _template(text: str) -> tuple[str, ...]:
     levels = tuple(text.split("."))
     if not all(levels) or set("{}") & set(text.replace(_SCHEMA, "")):
-        raise _invalid("namespace", f"is {text!r}; the only placeholder is {_SCHEMA}")
+        raise _invalid("namespace", f"is {text!r}, and the only placeholder is {_SCHEMA}")
     return levels
 
 

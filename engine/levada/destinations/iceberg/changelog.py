@@ -1,8 +1,9 @@
-"""One batch of changes as rows of a table that holds every change.
+"""Writes one batch of changes to a changelog table, which has a row for each change.
 
-A row has the source's columns as the change tells them, and what happened beside them: an insert or an update has the
-new row, a delete what is known of the old one, a truncate (``T``) nothing. An update that moves a row to another key,
-or one of a table without a key, is a delete of the old row and an insert of the new one, under one ordinal.
+A row has the source's columns, and additional columns that describe the change. For an insert or update the source's
+columns have the new row. For a delete they have the known values of the old row. For a truncate (``T``) they are NULL.
+An update that changes the key becomes a delete of the old row and an insert of the new row, with the same ordinal. So
+does an update in a table without a key.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 def write_changelog(
     storage: Storage, layout: Layout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
 ) -> list[WrittenFile]:
-    """Write every change from ``after`` on, inclusive; return the files."""
+    """Write the changes from ``after`` on, inclusive. Return the files."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]
     with DataWriter(storage, layout.arrow) as writer:
         for batch in events.scan():
@@ -43,7 +44,7 @@ def write_changelog(
 
 
 def change_rows(batch: pa.RecordBatch, schema: ReplicatedTableSchema) -> pa.Table:
-    """Return changes, laid out as `levada.schema.changes` says, as rows of the changelog. Pure."""
+    """Return the changelog rows of changes in the layout of `levada.schema.changes`. Pure."""
     columns = {name: batch.column(name) for name in schema.arrow.names}
     has_old = _mask(batch.column(OLD).is_valid())
     columns, unknown = _with_old_values(batch, schema, columns)
@@ -64,9 +65,9 @@ def change_rows(batch: pa.RecordBatch, schema: ReplicatedTableSchema) -> pa.Tabl
 def _table(
     batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array], unknown: pa.Array | None
 ) -> pa.Table:
-    beside = {name: batch.column(name) for name in (OP, COMMIT_LSN, ORDINAL, COMMIT_TS)}
-    beside[UNCHANGED] = pa.nulls(batch.num_rows, pa.list_(pa.string())) if unknown is None else unknown
-    return pa.table({**{name: columns[name] for name in schema.arrow.names}, **beside})
+    change_columns = {name: batch.column(name) for name in (OP, COMMIT_LSN, ORDINAL, COMMIT_TS)}
+    change_columns[UNCHANGED] = pa.nulls(batch.num_rows, pa.list_(pa.string())) if unknown is None else unknown
+    return pa.table({**{name: columns[name] for name in schema.arrow.names}, **change_columns})
 
 
 def _moved(batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array], has_old: Mask) -> Mask:
@@ -83,7 +84,10 @@ def _moved(batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[s
 def _with_old_values(
     batch: pa.RecordBatch, schema: ReplicatedTableSchema, columns: dict[str, pa.Array]
 ) -> tuple[dict[str, pa.Array], pa.Array | None]:
-    """Take unchanged values from full old images; return the names of those that are still unknown, row by row."""
+    """Fill in unchanged values from complete old rows.
+
+    Return the columns, and for each row the names of unknown ones.
+    """
     unchanged = batch.column(UNCHANGED)
     if unchanged.null_count == len(unchanged):
         return columns, None
@@ -105,8 +109,10 @@ def _with_old_values(
     still = names != ""
     counts = np.bincount(rows[still], minlength=batch.num_rows)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    told = pa.ListArray.from_arrays(pa.array(offsets), pa.array(names[still], pa.string()), mask=pa.array(counts == 0))
-    return result, told
+    unknown = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(names[still], pa.string()), mask=pa.array(counts == 0)
+    )
+    return result, unknown
 
 
 def _truncate_rows(truncates: Sequence[Truncate], schema: ReplicatedTableSchema) -> pa.Table:

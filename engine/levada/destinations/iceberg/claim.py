@@ -1,7 +1,8 @@
-"""Who makes a copy of a table, its first or one beside it, and where the files are.
+"""The copy lease of a table: the driver that copies it, as an initial or a shadow copy, and the folder of its files.
 
-A property of the table tells it, so that whoever comes after a crash removes files that no commit names. The commit
-that makes them the table's removes the claim: a folder that is claimed has nothing that the table needs.
+The lease is stored in a table property, so that after a crash the next driver can remove files that no commit refers
+to. The commit that adds the files to the table also removes the lease. So while a folder has a lease, the table needs
+none of its files.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The driver that makes a copy, and the folder of the files, which ends with a slash."""
+    """The epoch of the copying driver, and the folder of its files. The folder ends with a slash."""
 
     epoch: int
     folder: str
 
     @classmethod
     def of(cls, table: IcebergTable) -> Claim | None:
-        """Return the claim on the table. None: no copy of it is made, or the property cannot be read."""
+        """Return the lease on the table, or None if there is none or it cannot be parsed."""
         return cls.parse(table.metadata.properties)
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> Claim | None:
-        """Return the claim that the properties of a table have, None without one that can be read."""
+        """Return the lease in a table's properties, or None if there is none or it cannot be parsed."""
         try:
             kept = json.loads(properties.get(Property.CLAIM, ""))
             return cls(int(kept["epoch"]), str(kept["folder"]))
@@ -44,38 +45,41 @@ class Claim:
 
     @classmethod
     def take(cls, table: IcebergTable, mark: Watermark) -> Claim:
-        """Claim the table in place of whoever began before; what they left is removed.
+        """Take the lease on the table. If there is an earlier lease, replace it and remove its files.
 
-        Raise StaleEpoch if that is a newer driver.
+        Raise StaleEpoch if the earlier lease belongs to a newer driver.
         """
         former = cls.of(table)
         if former is not None:
             if former.epoch > mark.epoch:
                 raise StaleEpoch(mark.epoch, former.epoch)
-            _log.info("%s: removing what a copy left that did not end", table.name)
+            _log.info("%s: removing the files of an interrupted copy", table.name)
             former.remove_files(table)
         claim = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
-        told = json.dumps({"epoch": claim.epoch, "folder": claim.folder})
-        table.set_properties({Property.CLAIM.value: told})
+        text = json.dumps({"epoch": claim.epoch, "folder": claim.folder})
+        table.set_properties({Property.CLAIM.value: text})
         return claim
 
     def holds(self, table: IcebergTable, mark: Watermark) -> bool:
-        """Tell whether the claim is on the table, as that was last read; raise StaleEpoch if a newer driver's is."""
+        """Return True if the table, as last read, has this lease. Raise StaleEpoch if a newer driver has the lease."""
         current = Claim.of(table)
         if current is not None and current.epoch > mark.epoch:
             raise StaleEpoch(mark.epoch, current.epoch)
         return current == self
 
     def release(self, table: IcebergTable) -> None:
-        """Remove the files and the claim, unless the table has them by now, or another driver has claimed it."""
+        """Remove the files and the lease, unless the files were committed or another driver has taken the lease."""
         if Claim.of(table) == self:
             self.remove_files(table)
             table.set_properties({Property.CLAIM.value: None})
 
     def remove_files(self, table: IcebergTable) -> None:
-        """Remove the files. Call it while the claim is on the table: until then no snapshot names them."""
+        """Remove the files.
+
+        Call it only while the table has the lease, as no snapshot refers to the files until then.
+        """
         table.remove_folder(self.folder)
 
     def storage(self, table: IcebergTable) -> Storage:
-        """Return where the files go, with the credentials that the table has now."""
+        """Return the storage for the copy's folder, with the table's current credentials."""
         return replace(table.storage(), folder=self.folder)

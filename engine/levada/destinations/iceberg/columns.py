@@ -1,4 +1,4 @@
-"""Columns between the source's Arrow types and the Iceberg table's."""
+"""Conversion of columns from the Iceberg table's Arrow types to those of the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 
 def as_source(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return a column of the Iceberg table in the source's Arrow type; times are kept as text there."""
+    """Return a column of the Iceberg table in the source's Arrow type. Iceberg tables store times as text."""
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):

@@ -1,4 +1,4 @@
-"""`IcebergDestination`: tables in an Iceberg catalog, written through Spark."""
+"""`IcebergDestination`, which writes tables to an Iceberg catalog through Spark."""
 
 from __future__ import annotations
 
@@ -51,16 +51,19 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
 _ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
-"""The codes of a table that another owner or another source table has."""
+"""Error codes of a table that belongs to another owner or to another source table."""
 _RELOAD_S: Final = 600
-"""A catalog may lend credentials with a table that it loads; they are asked for anew before they end."""
+"""The interval, in seconds, after which a table is loaded again.
+
+A catalog may vend temporary credentials with a table.
+"""
 
 
 class IcebergDestination(Destination):
-    """Keeps each table of the source as an Iceberg table (format version 2), its watermark in every snapshot.
+    """Writes each source table to an Iceberg table of format version 2, with its watermark in every commit.
 
-    Upsert tables get position deletes, found in an index of keys that is kept in ``context.work_dir`` and can be lost.
-    A table without a usable key holds every change (`effective_mode`).
+    Upsert tables get position deletes. The positions come from a key index in ``context.work_dir``, which can be
+    rebuilt if it is lost. A table without a usable key is a changelog (`effective_mode`).
     """
 
     name: ClassVar[str] = "iceberg"
@@ -79,20 +82,23 @@ class IcebergDestination(Destination):
         self._states: dict[TableId, TableState] = {}
         self._searched = False
         self._unread: list[LevadaError] = []
-        """The errors of tables that the search could not read."""
+        """Errors of the tables that the search could not read."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
-        """Make one from the manifest's ``spec.destination.iceberg``; the Secret's keys are catalog properties."""
+        """Create a destination from the manifest's ``spec.destination.iceberg``.
+
+        The Secret's keys are catalog properties.
+        """
         catalog = CatalogConfig.from_manifest(config, context.pipeline, context.credentials)
         return cls(catalog, context, MaintenanceSettings.from_manifest(config.get("maintenance") or {}))
 
     def startup(self) -> None:
-        """Open the catalog, so that one that cannot be used is told of before anything is copied."""
+        """Open the catalog, so that an unusable one is reported before a copy begins."""
         self._tables.open()
 
     def check(self) -> None:
-        """Raise if the catalog's namespaces cannot be listed, or the warehouse of a Hadoop catalog not written."""
+        """Raise if the catalog's namespaces cannot be listed, or if a Hadoop catalog's warehouse cannot be written."""
         self._tables.check()
 
     def shutdown(self) -> None:
@@ -100,19 +106,19 @@ class IcebergDestination(Destination):
         self._tables.close()
 
     def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
-        """Return what the table holds: what was asked for, but every change where no key tells rows apart."""
+        """Return the configured mode, or CHANGELOG for a table without a usable key."""
         columns = {c.attnum for c in schema.columns}
         keyed = bool(schema.key) and columns.issuperset(schema.key)
         return self._settings(schema)[1].mode if keyed else TableMode.CHANGELOG
 
     def target(self, table: QualifiedTable, settings: TableSettings) -> Target:
-        """Return the name in the lake."""
+        """Return the table's name in the catalog."""
         return self._tables.target(table, settings)
 
     def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:
-        """Raise NeedsOperator if the place under ``settings`` has a table that is not this one's, nor a former one's.
+        """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace.
 
-        A former one of the same name, which the source no longer has, makes room.
+        It may replace this source table's own table, and that of a dropped source table of the same name.
         """
         place = self._tables.place(schema.name, settings)
         state = self._find(schema.id)
@@ -120,10 +126,10 @@ class IcebergDestination(Destination):
             self._tables.check_free(place, schema)
 
     def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        """Remove the table with its files and its index; a table already gone is success.
+        """Drop the table with its files and its index. A missing table is no error.
 
-        Raise NeedsOperator, with nothing removed, if the place that the configuration gives it now is another's. Raise
-        StaleEpoch if a driver newer than ``epoch`` has written or claimed the table.
+        Raise NeedsOperator, without removing data, if the configured name belongs to another table. Raise StaleEpoch if
+        a driver newer than ``epoch`` has written the table or copies it.
         """
         state = self._state(schema)
         with state.lock:
@@ -141,10 +147,13 @@ class IcebergDestination(Destination):
         except DestinationChanged as error:
             if error.code not in _ANOTHERS:
                 raise
-            _log.warning("%s is left alone: %s", name, error.message)
+            _log.warning("%s is not dropped: %s", name, error.message)
 
     def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        """Write the rows as data files in Spark tasks, and commit them with ``mark``; what was there before goes."""
+        """Write the rows as data files in Spark tasks, and commit them with ``mark``.
+
+        The commit removes all earlier rows.
+        """
         state = self._state(schema)
         mode = self.effective_mode(schema)
         with state.lock:
@@ -162,7 +171,7 @@ class IcebergDestination(Destination):
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one commit with ``mark``, which a table without any records as well."""
+        """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
         for table_id in events.tables:
             changes = events.changes(table_id)
             state = self._state(changes.schema)
@@ -171,14 +180,17 @@ class IcebergDestination(Destination):
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
-        """Return the mark of Levada's last commit; raise DestinationChanged if that is not what the table holds."""
+        """Return the watermark of Levada's last commit.
+
+        Raise DestinationChanged if another writer changed the table.
+        """
         state = self._find(table)
         if state is None and self._unread:
             self._searched = False
             state = self._find(table)
         if state is None:
             if self._unread:
-                # One of these may be the table.
+                # One of the unreadable tables may be this one.
                 raise self._unread[0]
             return None
         with state.lock:
@@ -191,9 +203,9 @@ class IcebergDestination(Destination):
             return state.mark
 
     def maintain(self, table: TableId) -> None:
-        """Check that the table is as Levada left it, then compact it and expire its old snapshots if it is time.
+        """Check the table for changes by other writers. If it is due, compact it and expire old snapshots.
 
-        Raise DestinationChanged if another writer changed it, also where no batch would notice.
+        Raise DestinationChanged if another writer changed the table, even if batches would not detect it.
         """
         state = self._states.get(table)
         if state is None:
@@ -209,12 +221,14 @@ class IcebergDestination(Destination):
             except DestinationChanged as error:
                 if not self._was_outdated(state, error):
                     raise
-                _log.warning("maintenance of %s failed, as another writer removed files: %s", state.name, error.message)
+                _log.warning(
+                    "maintenance of %s failed because another writer removed files: %s", state.name, error.message
+                )
 
-    # -- a copy beside the table
+    # -- the shadow copy of a table
 
     def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
-        """Write the rows to data files that no commit names; False if there is no table of ours that serves."""
+        """Write the rows to data files that no commit refers to. Return False if there is no readable table of ours."""
         state = self._state(schema)
         with state.lock:
             table = self._open_replaceable(state, schema)
@@ -232,7 +246,7 @@ class IcebergDestination(Destination):
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
-        """Write the batch to further files that no commit names; False if it changes the columns."""
+        """Write the batch to more files that no commit refers to. Return False if the batch changes the columns."""
         (table_id,) = events.tables
         changes = events.changes(table_id)
         state = self._state(changes.schema)
@@ -244,7 +258,7 @@ class IcebergDestination(Destination):
                 return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
-        """Commit the files in the place of everything that the table has, with the columns that they have."""
+        """Replace all files and columns of the table by those of the shadow copy, in one commit."""
         state = self._find(table)
         if state is None:
             return False
@@ -261,7 +275,7 @@ class IcebergDestination(Destination):
             return True
 
     def drop_replacement(self, table: TableId) -> None:
-        """Remove the files, the claim on the table and the index."""
+        """Remove the shadow copy's files and index, and release its lease on the table."""
         state = self._find(table)
         if state is None:
             return
@@ -272,7 +286,7 @@ class IcebergDestination(Destination):
             state.forget_replacement()
 
     def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
-        """Return True if the table is a finished copy, in its place, and can be replaced there."""
+        """Return True if the table is a finished copy under its configured name, and one commit can replace it."""
         return table.metadata.mark is not None and state.name == self._place(schema) and table.is_replaceable()
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
@@ -284,7 +298,8 @@ class IcebergDestination(Destination):
         if self._intact(state, table).since:
             table.record_current()
         if rewritten and state.index is not None and state.schema is not None:
-            # Before old snapshots go: then the index can no longer follow from its own to the current one.
+            # Update the index before old snapshots expire. Afterwards the history between its snapshot and the current
+            # one is lost.
             self._index(state, table, state.schema, table.metadata.layout)
         expire(table, settings, int(time.time() * 1000))
         if now >= state.files_due_at:
@@ -295,7 +310,7 @@ class IcebergDestination(Destination):
     # -- finding tables
 
     def _state(self, schema: ReplicatedTableSchema) -> TableState:
-        """Return what is kept of the table; one that was renamed at the source keeps its place."""
+        """Return the state of the table. A table that was renamed at the source keeps its name in the catalog."""
         state = self._find(schema.id)
         if state is None:
             place = self._place(schema)
@@ -307,7 +322,10 @@ class IcebergDestination(Destination):
         return self._tables.place(*self._settings(schema))
 
     def _settings(self, schema: ReplicatedTableSchema) -> tuple[QualifiedTable, TableSettings]:
-        """Return the settings of the table and the name that they are for: its present one, else that of its copy."""
+        """Return the table's settings, and the source name for which they were found.
+
+        That is the current name, or the name during the copy if only that one has its own settings.
+        """
         known, state = self._context.tables, self._states.get(schema.id)
         former = None if state is None or state.table is None else source_of(state.table.metadata.properties)
         name = former if schema.name not in known and former in known else schema.name
@@ -319,7 +337,7 @@ class IcebergDestination(Destination):
         return self._tables.create(state.name, schema, mode)
 
     def _find(self, table: TableId) -> TableState | None:
-        """Return what is kept of the table; the catalog is searched once, what is made later is known."""
+        """Return the state of the table, or None. The catalog is searched once, as tables created later are known."""
         with self._lock:
             if table not in self._states and not self._searched:
                 self._unread = []
@@ -334,7 +352,7 @@ class IcebergDestination(Destination):
         return TableState(table, name, self._context.work_dir / "iceberg-keys" / str(int(table)))
 
     def _open(self, state: TableState) -> IcebergTable | None:
-        """Return the table as it is now, None if there is none."""
+        """Return the table with its current metadata, or None if there is no table."""
         now = time.monotonic()
         if state.table is None or now - state.loaded_at >= _RELOAD_S or self._tables.repeats_versions:
             state.table, state.loaded_at = self._tables.load(state.name, state.id), now
@@ -343,14 +361,14 @@ class IcebergDestination(Destination):
             state.table.refresh()
             self._tables.owner.require(state.name, state.table.metadata.properties, state.id)
         except LevadaError:
-            # It may be dropped, or made again by another: the catalog knows.
+            # The table may have been dropped, or created again by another owner. Load it from the catalog.
             state.table, state.loaded_at = self._tables.load(state.name, state.id), now
         return state.table
 
     def _open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
-        """Return the table as `_open` does, None also if it can only be replaced as a whole.
+        """Return the table as `_open` does, but None if it must be dropped before a copy.
 
-        Its metadata cannot be read, or it is a former source table's.
+        That is so if its metadata cannot be read, or if it belongs to a former source table.
         """
         try:
             return self._open(state)
@@ -371,14 +389,14 @@ class IcebergDestination(Destination):
             except CommitConflict as conflict:
                 if attempt == _ATTEMPTS:
                     raise
-                _log.info("%s; trying again", conflict.message)
+                _log.info("retrying a commit: %s", conflict.message)
             except DestinationChanged as error:
                 if attempt == _ATTEMPTS or not self._was_outdated(state, error):
                     raise
-                _log.info("%s, but it is no longer the table's; trying again", error.message)
+                _log.info("retrying, as the table no longer refers to the file: %s", error.message)
 
     def _was_outdated(self, state: TableState, error: DestinationChanged) -> bool:
-        """Return True if a file is missing that the table no longer names: another writer compacted it away."""
+        """Return True if a file is missing because another writer's compaction replaced it."""
         if error.code != "table_damaged" or state.table is None:
             return False
         before = state.table.metadata.snapshot_id
@@ -411,10 +429,10 @@ class IcebergDestination(Destination):
         return state.mark
 
     def _intact(self, state: TableState, table: IcebergTable) -> Lineage:
-        """Check the table as `IcebergTable.check_intact` does, and that its mark is no older than it was."""
+        """Check the table as `IcebergTable.check_intact` does, and that its watermark has not moved back."""
         found, held = table.check_intact(), table.metadata.mark
         if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
-            # The changes in between are no longer staged.
+            # The changes between the two watermarks are no longer staged.
             raise rolled_back(table.name, table.metadata)
         return found
 
@@ -427,7 +445,7 @@ class IcebergDestination(Destination):
             batch.run(events, after)
         if not batch.changes and len(events.versions) == 1:
             index.discard()
-            # The segments go: without the mark a restart would miss them.
+            # The segments will be removed. Without the watermark, a restart would report them as missing.
             table.record_mark(mark)
             return
         try:
@@ -436,7 +454,7 @@ class IcebergDestination(Destination):
             batch.discard()
             raise
         except BaseException:
-            # It may have happened all the same: the files stay.
+            # The commit may have succeeded all the same, so keep the files.
             index.discard()
             raise
         self._commit_index(state, index, snapshot)
@@ -456,7 +474,7 @@ class IcebergDestination(Destination):
     # -- the key index
 
     def _index(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout) -> KeyIndex:
-        """Return the index, true to the table as it is now."""
+        """Return the key index, up to date with the table's current snapshot."""
         with index_errors(state.index_folder):
             return self._followed_index(state, table, schema, layout)
 
@@ -469,7 +487,7 @@ class IcebergDestination(Destination):
         try:
             follow(state.index, table, reader, self._context.pipeline)
         except DamageError as error:
-            _log.warning("the key index of %s is damaged and built again: %s", state.name, error)
+            _log.warning("rebuilding the damaged key index of %s: %s", state.name, error)
             state.forget_index()
             return self._followed_index(state, table, schema, layout)
         except BaseException:
@@ -492,8 +510,8 @@ class IcebergDestination(Destination):
             reader = KeyReader.of(schema, layout, state.index.seed)
             add_files(state.index, reader, table.storage().io(), (whole(f.path) for f in files))
         except OSError as error:
-            # The table has the copy; the first batch builds the index.
-            _log.warning("the key index of %s cannot be kept: %s", state.name, error)
+            # The copy is committed. The first batch builds the index.
+            _log.warning("the key index of %s cannot be written: %s", state.name, error)
             state.forget_index()
             return
         self._commit_index(state, state.index, snapshot)
@@ -502,35 +520,35 @@ class IcebergDestination(Destination):
         try:
             index.commit(snapshot)
         except (OSError, DamageError) as error:
-            # The table has the batch; the index is made anew.
-            _log.warning("the key index of %s cannot be kept: %s", state.name, error)
+            # The batch is committed. The next batch rebuilds the index.
+            _log.warning("the key index of %s cannot be written: %s", state.name, error)
             state.forget_index()
 
 
 def _write_claimed(rows: TableRows, writer: PartitionWriter, claim: Claim, table: IcebergTable) -> list[WrittenFile]:
-    """Write the rows' files; if that fails, remove those that were written."""
+    """Write the rows to data files. After an error, remove the files that were written."""
     try:
         return [file for part in rows.map_partitions(writer) for file in part]
     except Exception:
-        # What cannot be removed now goes with the claim when the copy is begun again.
+        # Files that cannot be removed now are removed with the lease, when the next copy begins.
         with suppress(LevadaError):
             claim.release(table)
         raise
 
 
 def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, claim: Claim) -> int:
-    """Commit copied rows in the place of all that is there; return the snapshot's id.
+    """Commit the copied rows, and remove all earlier rows. Return the snapshot's ID.
 
-    Raise CommitConflict if somebody else has begun a copy meanwhile, StaleEpoch if that is a newer driver.
+    Raise CommitConflict if another copy of the table has begun in the meantime, and StaleEpoch if its driver is newer.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        # A copy takes hours: what has happened to the table since must be known before the files are looked at.
+        # A copy may take hours, so read the current metadata before the commit is built.
         table.refresh()
         table.check_epoch(mark)
         if not claim.holds(table, mark):
-            raise CommitConflict("commit_conflict", f"{table.name} is being copied by somebody else")
+            raise CommitConflict("commit_conflict", f"another process copies {table.name}")
         try:
-            # The rows have every value: what was to be filled in before is so no longer.
+            # The copied rows have all values, so a pending backfill is obsolete.
             done = {Property.FILL.value: None, Property.CLAIM.value: None}
             return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
         except CommitConflict:

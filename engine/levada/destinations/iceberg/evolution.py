@@ -1,4 +1,4 @@
-"""Bringing a table's columns to a version of the source's; every step may be repeated after a crash."""
+"""Evolution of a table's columns to a version of the source table. Each step can be repeated after a crash."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange) -> Layout:
-    """Change the table's columns to those of the version, in one commit; return them.
+    """Change the table's columns to those of ``schema`` in one commit. Return the new columns.
 
-    Added columns whose constant the rows that are there must get are noted in a property by the same commit; `fill`
-    does it. Raise NeedsOperator for what Iceberg cannot take, before anything is written.
+    If existing rows need the constant of an added column, the same commit lists the column in a table property, and
+    `fill` writes the constant. Raise NeedsOperator, without writing, for a change that Iceberg does not support.
     """
     current = table.metadata.layout
     step = reconcile(current, table.metadata.last_field_id, schema, mode, policy)
@@ -52,10 +52,10 @@ def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode
 
 
 def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spark: SparkSession) -> bool:
-    """Give rows that are there the constants of added columns, if any wait for it; tell whether files were rewritten.
+    """Write the constants of added columns to existing rows, if any are pending. Return True if files were rewritten.
 
-    PostgreSQL does so without a word in the WAL. No row is written to the table between the column and its filling, so
-    every row that is there gets the constant.
+    PostgreSQL gives existing rows the constant without streaming them. No row is written to the table between the
+    addition of a column and this backfill, so all rows in the table get the constant.
     """
     columns = {c.attnum: c for c in schema.columns}
     pending = _pending(table)
@@ -68,7 +68,7 @@ def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spa
             continue
         constants[field.name] = parse_text(column.type, column.missing_value)
         if not constants[field.name].is_valid:
-            raise unsupported(schema, f"the default of column {column.name} has no place in {column.type.arrow}")
+            raise unsupported(schema, f"{column.type.arrow} cannot represent the default of column {column.name}")
     done = {Property.FILL.value: None}
     if not constants or not table.metadata.facts.data_files:
         table.set_properties(done)
@@ -85,7 +85,7 @@ def _pending(table: IcebergTable) -> set[int]:
 def _rewrite(
     table: IcebergTable, layout: Layout, constants: Mapping[str, pa.Scalar], spark: SparkSession
 ) -> list[WrittenFile]:
-    """Write every row anew with the constants, as Spark tasks of one data file each."""
+    """Rewrite all rows with the constants. Each data file is one Spark task."""
     task = _FillTask(table.storage(), layout, constants, str(table.name))
     tasks: SparkTasks[list[WrittenFile]] = SparkTasks(
         spark.sparkContext,

@@ -1,6 +1,6 @@
-"""Parquet files as Iceberg wants them, written and read by pyarrow, in this process or in a Spark task.
+"""Parquet files of Iceberg tables, written and read by pyarrow, in this process or in a Spark task.
 
-Row ``i`` of a file has position ``i``. Nothing here needs a JVM.
+Row ``i`` of a file has position ``i``. This module does not need a JVM.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TARGET_BYTES: Final = 128 << 20
-"""A data file is closed when it has reached this size."""
+"""The size in bytes from which a data file is closed."""
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 << 20
-"""A row group is closed at whichever of the two comes first; it is what a writer holds in memory."""
+"""A row group is written at this number of rows or Arrow bytes. Until then a writer holds it in memory."""
 _SAMPLE_ROWS: Final = 8192
-"""The rows that tell whether a column's values repeat."""
+"""The number of rows that are sampled to find columns with repeated values."""
 
 # Fixed by Iceberg's specification, "Position Delete Files".
 POSITION_DELETES: Final = pa.schema(
@@ -50,7 +50,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that no commit names yet."""
+    """A file that is not committed yet."""
 
     path: str
     rows: int
@@ -59,28 +59,28 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a table's files are: the folder for new ones, and PyIceberg's settings to reach it. Holds secrets."""
+    """The folder for a table's new files, and PyIceberg's properties to access it. May contain secrets."""
 
     folder: str
     properties: Mapping[str, str] = field(repr=False)
 
     def io(self) -> FileIO:
-        """Return PyIceberg's way to the files."""
+        """Return PyIceberg's FileIO for the files."""
         return _file_io(self.folder, tuple(sorted(self.properties.items())))
 
     def remove(self, files: Iterable[WrittenFile]) -> None:
-        """Remove files that no commit names; one that cannot be removed stays as garbage."""
+        """Remove uncommitted files. A file that cannot be removed is left as an orphan."""
         io = self.io()
         for written in files:
             try:
                 io.delete(written.path)
             except Exception as error:
-                _log.warning("%s stays behind as garbage: %s", written.path, type(error).__name__)
+                _log.warning("cannot remove the orphan file %s: %s", written.path, type(error).__name__)
 
 
 @lru_cache(maxsize=64)
 def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
-    # Kept, because it keeps connections to an object store.
+    # Cached, because it has a connection pool of the object store.
     from pyiceberg.io import load_file_io
 
     return load_file_io(dict(properties), folder)
@@ -88,7 +88,7 @@ def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
 
 @contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Turn what a file system raises into errors that say who mends them."""
+    """Convert errors of a file system to Levada's errors. ``what`` describes the operation in their messages."""
     try:
         yield
     except PermissionError as error:
@@ -97,15 +97,17 @@ def storage_errors(what: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno in FULL:
-            raise Transient("destination_full", f"{what}: {error}", hint="give the lake more room") from error
+            raise Transient(
+                "destination_full", f"{what}: {error}", hint="free space in the lake's storage, or enlarge it"
+            ) from error
         raise Transient("destination_unavailable", f"{what}: {error}") from error
 
 
 @contextmanager
 def table_file(path: str) -> Iterator[None]:
-    """Raise DestinationChanged if a file that the table names is missing or is not Parquet.
+    """Raise DestinationChanged if a file of the table is missing or is not valid Parquet.
 
-    Other errors become those of `storage_errors`.
+    Other errors are converted as by `storage_errors`.
     """
     with storage_errors(f"read {path}"):
         try:
@@ -119,7 +121,10 @@ def table_file(path: str) -> Iterator[None]:
 
 
 class DataWriter:
-    """Writes rows to as many data files as they fill; a context manager that removes them if it is left by an error."""
+    """Writes rows to data files of a target size.
+
+    It is a context manager. If the context ends with an error, the files are removed.
+    """
 
     def __init__(self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES) -> None:
         self._storage = storage
@@ -133,10 +138,10 @@ class DataWriter:
         self._path = ""
         self._written = 0
         self.files: list[WrittenFile] = []
-        """The files that are complete; all of them once the context is left."""
+        """The complete files. After the end of the context, all files."""
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, in the columns of the schema."""
+        """Add rows with the columns of the schema."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -160,10 +165,10 @@ class DataWriter:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Remove what was written, the file that is open among it."""
+        """Remove all written files, including the open one."""
         if self._writer is not None:
             for file in (self._writer, self._sink):
-                # What could not be written is not wanted any more.
+                # The file is removed anyway.
                 with suppress(OSError):
                     file.close()
             self.files.append(WrittenFile(self._path, 0, 0))
@@ -209,10 +214,11 @@ class DataWriter:
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
-    """Return the Parquet paths of the columns of whose first values at most half are different.
+    """Return the Parquet paths of the columns to encode with dictionaries.
 
-    For any other column the writer builds a dictionary, finds it too large and throws it away: half of what writing
-    costs, for a file that is a fifth larger.
+    These are the columns with at most half as many distinct values as rows in a sample. For other columns the writer
+    would build a dictionary and discard it as too large. Without that, writing costs half as much, and a file is a
+    fifth larger if the guess is wrong.
     """
     sample = rows.slice(0, _SAMPLE_ROWS).combine_chunks()
     return [path for f in sample.schema if (path := _repeating(f.name, sample.column(f.name)))]
@@ -225,7 +231,7 @@ def _repeating(path: str, values: pa.ChunkedArray) -> str:
 
 
 def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedTableSchema) -> pa.Table:
-    """Return rows of the source's table in the columns of the Iceberg table; what it has beside them is NULL."""
+    """Return rows of the source table in the columns of the Iceberg table. Its other columns are NULL."""
     arrays = []
     for column, source in columns_of(layout, schema):
         if source is not None:
@@ -238,13 +244,13 @@ def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedT
 
 
 def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema, table: str) -> pa.Table:
-    """Return the columns as a table of this schema; raise NeedsOperator where a value does not fit."""
+    """Return the columns as a table of this schema. Raise NeedsOperator if a value is out of range."""
     typed = []
     for array, wanted in zip(arrays, target, strict=True):
         try:
             typed.append(array if array.type == wanted.type else pc.cast(array, wanted.type))
         except pa.ArrowInvalid:
-            # Arrow's own message holds the value.
+            # Arrow's message contains the value, so do not chain it.
             raise NeedsOperator(
                 "value_out_of_range",
                 f"{table}: a value of column {wanted.name} does not fit {wanted.type}",
@@ -255,9 +261,9 @@ def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes one partition of a copy to data files; pickled into Spark tasks.
+    """Writes one partition of a copy to data files. It is pickled into Spark tasks.
 
-    ``constants`` are columns that the rows do not have, by name.
+    ``constants`` has the values of columns that the rows lack, by column name.
     """
 
     storage: Storage
@@ -266,7 +272,7 @@ class PartitionWriter:
     constants: Mapping[str, Any]
 
     def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
-        """Return the files that were written."""
+        """Write the rows, and return the files."""
         with DataWriter(self.storage, self.layout.arrow) as writer:
             for batch in reader:
                 writer.write(project(self._with_constants(batch), self.layout, self.schema))
@@ -282,9 +288,9 @@ class PartitionWriter:
 def write_position_deletes(
     storage: Storage, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions
 ) -> WrittenFile:
-    """Write one position-delete file; row ``i`` is deleted at ``positions[i]`` of ``paths[files[i]]``.
+    """Write one position-delete file. It deletes the rows at ``positions[i]`` of ``paths[files[i]]``.
 
-    Iceberg's specification has the rows sorted by file path, then position.
+    Its rows are sorted by file path and position, as Iceberg's specification requires.
     """
     rank = np.empty(len(paths), np.int64)
     rank[np.argsort(np.array(paths, dtype=object))] = np.arange(len(paths))
@@ -303,13 +309,13 @@ def write_position_deletes(
 
 
 def open_parquet(io: FileIO, path: str) -> pq.ParquetFile:
-    """Open a data file for reading; close it after use."""
+    """Open a data file for reading. The caller closes it."""
     with table_file(path):
         return pq.ParquetFile(io.new_input(path).open())
 
 
 def names_by_id(file: pq.ParquetFile) -> Mapping[int, str]:
-    """Return a file's column names by field id: after a rename they are not the table's."""
+    """Return a file's column names by field ID. After a rename they differ from the table's names."""
     return {
         int(f.metadata[FIELD_ID]): f.name
         for f in file.schema_arrow

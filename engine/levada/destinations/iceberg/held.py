@@ -1,4 +1,4 @@
-"""Rows that the table holds, read by their known positions."""
+"""Reads rows of an Iceberg table by their positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from levada.schema import ReplicatedTableSchema
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Reads columns of the source's table out of data files; of each file the touched row groups alone."""
+    """Reads source columns of rows in data files. Only the row groups with these rows are read."""
 
     storage: Storage
     layout: Layout
@@ -28,7 +28,7 @@ class HeldRows:
     def read(
         self, names: Sequence[str], paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions
     ) -> pa.Table:
-        """Return for each ``i`` the named columns of the row at ``positions[i]`` of ``paths[files[i]]``, in order."""
+        """Return the named columns. Row ``i`` of the result is the row at ``positions[i]`` of ``paths[files[i]]``."""
         io = self.storage.io()
         wanted = pa.schema([self.schema.arrow.field(name) for name in names])
         order = np.lexsort((positions, files))
@@ -43,7 +43,7 @@ class HeldRows:
         return rows.take(back)
 
     def _rows(self, file: pq.ParquetFile, wanted: pa.Schema, positions: Positions) -> pa.Table:
-        """Return the rows at these ascending positions of one file."""
+        """Return the rows of one file. ``positions`` are ascending."""
         by_id = names_by_id(file)
         columns = [c for c in self.schema.columns if c.name in wanted.names]
         fields = {c.name: self.layout.column(c.attnum) for c in columns}

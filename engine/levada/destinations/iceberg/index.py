@@ -1,18 +1,18 @@
-"""Where the rows of a table are: an index from key to data file and position, kept by who writes the table.
+"""The key index of a table: a local index from key to data file and position.
 
-It is a log-structured merge tree: what a commit adds is one sorted run, and runs are merged so that each is at least
-`RATIO` times as large as all newer ones together. A look-up asks the newest run first. Runs are files of 16 bytes a row
-(24 for hashed keys) that are mapped into memory, so the operating system keeps what is used.
+It is a log-structured merge tree. Each commit adds one sorted run. Runs are merged so that each is at least `RATIO`
+times as large as all newer runs together. A lookup searches the newest run first. Runs are memory-mapped files of 16
+bytes per row (24 for hashed keys), so the operating system caches the pages in use.
 
-The index is a cache: the table's metadata is the truth. `KeyIndex.snapshot_id` names the snapshot that the index stands
-for; where it is not the table's current one, whoever holds the index adds what is missing or begins anew. An
-index that cannot be read is therefore an empty one without a snapshot, and no error. Every file has a checksum, so one
-that is damaged, or of another time than the others, cannot be read.
+The index is a cache of the table, and can be rebuilt from it. `KeyIndex.snapshot_id` is the table's snapshot to which
+the index corresponds. If that is not the table's current one, `levada.destinations.iceberg.indexing` updates or
+rebuilds the index. An unreadable index is treated as an empty one without a snapshot, and not as an error. Every file
+has a checksum, so that a damaged or outdated file is detected.
 
-`KeyIndex.seed` is the secret of hashed keys. It is made with the index and goes with it.
+`KeyIndex.seed` is the secret seed of hashed keys. It is created and removed with the index.
 
-A folder has ``index.json``, replaced whole by each commit; it names the runs' files and how much of the log of file
-names counts. Other files in the folder are left-overs and removed.
+Each commit atomically replaces ``index.json``. That file lists the runs' files, and the valid length of the log of data
+files. Other files in the folder are leftovers, and are removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RATIO: Final = 4
 _MANIFEST: Final = "index.json"
 _VERSION: Final = 2
 _IN_MEMORY_ROWS: Final = 1 << 20
-"""More entries than this are not held in memory, but written to a file before they are committed."""
+"""The number of uncommitted entries from which they are written to a file instead of held in memory."""
 
 _FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
 
@@ -52,7 +52,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where rows are, in the order of the keys asked for; where ``found`` is False the others mean nothing."""
+    """The locations of rows, in the order of the requested keys.
+
+    Where ``found`` is False, the other values are undefined.
+    """
 
     file_id: npt.NDArray[np.int32]
     position: Indices
@@ -61,15 +64,15 @@ class Locations:
 
 @contextmanager
 def index_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the file system of an index into Transient ``work_dir_full`` or ``work_dir_unavailable``."""
+    """Convert errors of the index's file system to Transient ``work_dir_full`` or ``work_dir_unavailable``."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise Transient(
                 "work_dir_full",
-                f"no room for the key index in {folder}",
-                hint=f"give the file system of {folder} more room",
+                f"no space left for the key index in {folder}",
+                hint=f"free space in the file system of {folder}, or enlarge it",
             ) from error
         if error.errno not in _FAILING:
             raise
@@ -77,9 +80,9 @@ def index_errors(folder: Path) -> Iterator[None]:
 
 
 class KeyIndex:
-    """The index of one table, in a folder of its own; for one thread at a time.
+    """The key index of one table, in its own folder. Not thread-safe.
 
-    Changes are seen by look-ups at once and made durable, all or none, by `commit`; `discard` takes them back.
+    Lookups see changes immediately. `commit` makes all of them durable atomically, and `discard` undoes them.
     """
 
     def __init__(self, folder: Path, kind: KeyKind) -> None:
@@ -93,11 +96,11 @@ class KeyIndex:
         self._recent: list[Entries] = []
         self._recent_rows = 0
         self.seed = new_seed()
-        """The seed of the keys that are looked up and added, see `levada.destinations.keys`."""
+        """The seed under which keys must be encoded, see `levada.destinations.keys`."""
 
     @classmethod
     def open(cls, folder: Path, kind: KeyKind) -> KeyIndex:
-        """Return the index as it was last committed, or an empty one if there is none of this kind that can be read."""
+        """Return the last committed index, or an empty one if there is no readable index of this kind of keys."""
         private_folder(folder)
         index = cls(folder, kind)
         index.discard()
@@ -105,27 +108,27 @@ class KeyIndex:
 
     @property
     def snapshot_id(self) -> int | None:
-        """The table's snapshot that the last commit named; None before the first."""
+        """The table's snapshot at the last commit of the index, or None before the first."""
         return self._snapshot_id
 
     def file_path(self, file_id: int) -> str:
-        """Return the path under which the file was added; raise KeyError for a file that is not there."""
+        """Return the path of a data file. Raise KeyError for an unknown number."""
         return self._files.path(file_id)
 
     def add_file(self, path: str, keys: Keys, positions: Indices | None = None) -> None:
-        """Enter rows of a data file, at positions from 0 on unless told; entries of the same keys are replaced."""
+        """Add rows of a data file, and replace entries with the same keys. By default the positions count from 0."""
         if positions is None:
             positions = np.arange(len(keys), dtype=np.int64)
-        self._remember(Entries(keys, runs.pack(self._files.add(path), positions)))
+        self._add(Entries(keys, runs.pack(self._files.add(path), positions)))
 
     def lookup(self, keys: Keys, *, forget: bool = False) -> Locations:
-        """Return where the rows of these keys are, the newest of each key.
+        """Return the location of the newest row of each key.
 
-        With ``forget`` they are gone from then on, for who deletes what is found: only so do entries of deleted rows
-        leave the index. (A row found after it was deleted does no harm otherwise: it is deleted once more.)
+        With ``forget`` the found entries are removed. Use it before the rows are deleted, because nothing else removes
+        their entries. A stale entry does no harm, as it only leads to a second delete of the same row.
         """
-        self._settle()
-        # Sorted, neighbouring searches touch the same pages.
+        self._flush_recent()
+        # Sort the keys, so that adjacent lookups access the same pages.
         order = keys.order()
         wanted, left = keys.take(order), order
         locations = np.full(len(keys), runs.GONE, np.int64)
@@ -139,25 +142,25 @@ class KeyIndex:
         file_id = runs.file_ids(locations)
         found: Mask = self._files.present()[file_id]
         if forget and found.any():
-            self._remember(Entries(keys.take(found), np.full(int(found.sum()), runs.GONE, np.int64)))
+            self._add(Entries(keys.take(found), np.full(int(found.sum()), runs.GONE, np.int64)))
         return Locations(file_id, runs.positions(locations), found)
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Forget every row in these files; files that are not there are left alone."""
+        """Remove all rows in these data files. Unknown files are ignored."""
         for path in paths:
             self._files.remove(path)
 
     def clear(self) -> None:
-        """Forget every row and file."""
+        """Remove all rows and data files."""
         self._runs, self._recent, self._recent_rows = [], [], 0
         self._files.clear()
 
     def commit(self, snapshot_id: int) -> None:
-        """Make every change since the last commit durable, and this the snapshot that the index stands for.
+        """Make all changes since the last commit durable, for the table's snapshot ``snapshot_id``.
 
-        After an OSError (a full disk) the index is of use again after `discard`.
+        After an OSError, such as a full disk, call `discard` before the index is used again.
         """
-        self._settle()
+        self._flush_recent()
         self._merge()
         self._runs = [r if r.name else self._write(iter([r.entries]), r.rows) for r in self._runs]
         names = {r.name for r in self._runs}
@@ -170,16 +173,16 @@ class KeyIndex:
         self._remove_leftovers()
 
     def discard(self) -> None:
-        """Go back to the last commit."""
+        """Undo all changes since the last commit."""
         self._begin()
         manifest = self._folder / _MANIFEST
         if manifest.exists():
             try:
                 self._read_manifest(manifest)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-                _log.warning("the key index in %s cannot be read and begins anew: %s", self._folder, e)
+                _log.warning("discarding the key index in %s, because it cannot be read: %s", self._folder, e)
                 self._begin()
-                # Names of runs are used again: it must not find others than it meant.
+                # The names of runs are reused, so this manifest must not stay and refer to new files.
                 manifest.unlink()
         self._remove_leftovers()
 
@@ -191,24 +194,24 @@ class KeyIndex:
         self.seed = new_seed()
         self.clear()
 
-    def _remember(self, entries: Entries) -> None:
+    def _add(self, entries: Entries) -> None:
         if not len(entries):
             return
         self._recent.append(entries)
         self._recent_rows += len(entries)
         if self._recent_rows >= _IN_MEMORY_ROWS:
-            self._settle()
+            self._flush_recent()
             spilled = self._runs.pop()
             self._runs.append(self._write(iter([spilled.entries]), spilled.rows))
 
-    def _settle(self) -> None:
-        """Make a run of what was added, in memory."""
+    def _flush_recent(self) -> None:
+        """Sort the added entries into a new run in memory."""
         if self._recent:
-            self._runs.append(Run(runs.settle(self._recent)))
+            self._runs.append(Run(runs.compact(self._recent)))
             self._recent, self._recent_rows = [], 0
 
     def _merge(self) -> None:
-        """Merge runs until each is `RATIO` times as large as all newer ones together."""
+        """Merge runs until each is at least `RATIO` times as large as all newer ones together."""
         newer = 0
         start = len(self._runs)
         for i in reversed(range(len(self._runs))):
@@ -221,7 +224,8 @@ class KeyIndex:
     def _merged(self, parts: Sequence[Run], *, oldest: bool) -> list[Run]:
         for part in parts:
             part.verify()
-        # What is gone, and what was in removed files, must go on hiding entries of older runs while there are any.
+        # Entries that are removed, or in removed files, must hide entries of older runs as long as there are older
+        # runs.
         present = self._files.present()
         keep = (lambda locations: present[runs.file_ids(locations)]) if oldest else None
         blocks = runs.merge([r.entries for r in parts], keep)
@@ -262,7 +266,7 @@ class KeyIndex:
         self.seed = bytes.fromhex(data["seed"])
 
     def _remove_leftovers(self) -> None:
-        """Remove what the manifest does not name; nothing else may be in the folder."""
+        """Remove the files to which the manifest does not refer. The folder belongs to the index alone."""
         known = {_MANIFEST, self._files.log_name, *(r.name for r in self._runs)}
         for path in self._folder.iterdir():
             if path.name not in known:

@@ -1,7 +1,8 @@
-"""The numbers that a key index gives to data files, kept in a log that only grows.
+"""The numbers that a key index assigns to data files, stored in an append-only log.
 
-A line of the log is ``[number, path]`` for a file added and ``[number]`` for one removed, so that saving costs what
-changed and not how many files there are. The log is written anew, under the next name, when most of it is past.
+A line of the log is ``[number, path]`` for an added file and ``[number]`` for a removed file. So the cost of saving
+depends on the number of changes, and not on the number of files. When most lines are obsolete, the log is rewritten
+under the next name.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from levada.destinations.keys import Mask
 from levada.private import private_file
 from levada.segments.checksums import DamageError
 
-_PAST_LINES: Final = 1000
-"""How many lines about removed files a log may have beside twice those of files that are there."""
+_OBSOLETE_LINES: Final = 1000
+"""The log is rewritten if it has more lines than three times the number of files plus this."""
 
 
 class FileNumbers:
-    """Which file has which number; numbers are never used twice."""
+    """A mapping of data files to numbers. Numbers are never reused."""
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
@@ -38,20 +39,20 @@ class FileNumbers:
 
     @property
     def saved(self) -> dict[str, int]:
-        """What `load` needs to know of the last `save`."""
+        """The state of the last `save`, which `load` needs."""
         return {"log": self._log, "bytes": self._bytes, "next": self._next, "crc32": self._checksum}
 
     @property
     def log_name(self) -> str:
-        """The name of the log's file."""
+        """The file name of the log."""
         return f"files-{self._log}.log"
 
     def path(self, number: int) -> str:
-        """Return the path of the file; raise KeyError if there is none of this number."""
+        """Return the path of the file. Raise KeyError for an unknown number."""
         return self._paths[number]
 
     def add(self, path: str) -> int:
-        """Return the file's number, a new one if it has none."""
+        """Return the file's number. Assign a new one if the file is unknown."""
         number = self._numbers.get(path)
         if number is None:
             number = self._next
@@ -60,7 +61,7 @@ class FileNumbers:
         return number
 
     def remove(self, path: str) -> None:
-        """Take the file's number away; a file without one is left alone."""
+        """Remove the file. An unknown file is ignored."""
         number = self._numbers.pop(path, None)
         if number is not None:
             del self._paths[number]
@@ -68,21 +69,21 @@ class FileNumbers:
             self._unsaved.append(json.dumps([number]))
 
     def clear(self) -> None:
-        """Take every file's number away."""
+        """Remove all files."""
         for path in list(self._numbers):
             self.remove(path)
 
     def present(self) -> Mask:
-        """Tell for each number whether it has a file; one more False at the end, where -1 points."""
+        """Return a mask of the numbers that have a file, plus a last False, to which the index -1 refers."""
         if self._present is None:
             self._present = np.zeros(self._next + 1, np.bool_)
             self._present[np.fromiter(self._paths, np.int64, len(self._paths))] = True
         return self._present
 
     def save(self, folder: Path) -> None:
-        """Write durably what changed since the last time; what `saved` told before stays readable."""
+        """Append the changes since the last save to the log, durably. The previous state in `saved` stays readable."""
         lines, self._unsaved = self._unsaved, []
-        if self._lines + len(lines) > 3 * len(self._paths) + _PAST_LINES:
+        if self._lines + len(lines) > 3 * len(self._paths) + _OBSOLETE_LINES:
             self._log += 1
             self._lines = self._bytes = self._checksum = 0
             lines = [json.dumps([n, p]) for n, p in self._paths.items()]
@@ -90,7 +91,7 @@ class FileNumbers:
             return
         data = "".join(f"{line}\n" for line in lines).encode()
         with private_file(folder / self.log_name, "r+b" if self._bytes else "wb") as f:
-            # Over what a save that was never committed may have left there.
+            # Overwrite the lines of a save that was never committed.
             f.seek(self._bytes)
             f.write(data)
             f.flush()
@@ -101,7 +102,7 @@ class FileNumbers:
 
     @classmethod
     def load(cls, folder: Path, saved: dict[str, int]) -> FileNumbers:
-        """Read what `save` wrote; raise OSError or ValueError if it is not there."""
+        """Read the state of a `save`. Raise OSError or ValueError if the log is missing or damaged."""
         files = cls()
         files._log, files._bytes, files._next = saved["log"], saved["bytes"], saved["next"]
         files._checksum = saved["crc32"]
@@ -110,9 +111,9 @@ class FileNumbers:
         with (folder / files.log_name).open("rb") as f:
             data = f.read(files._bytes)
         if len(data) != files._bytes:
-            raise ValueError(f"{files.log_name} has {len(data)} bytes, not {files._bytes}")
+            raise ValueError(f"{files.log_name} has {len(data)} bytes, but {files._bytes} were written")
         if zlib.crc32(data) != files._checksum:
-            raise DamageError(f"{files.log_name} is not what was written")
+            raise DamageError(f"the checksum of {files.log_name} does not match")
         for line in data.splitlines():
             number, *path = json.loads(line)
             if path:

@@ -1,10 +1,9 @@
-"""Sorted runs of index entries: in memory or mapped from a file, looked up and merged.
+"""Sorted runs of index entries, in memory or mapped from a file, with lookup and merge.
 
-
-An entry is a key and a location; a location is a file's number and a row's position in it, or GONE. In a run keys are
-sorted and each is there once. A run's file has the keys' ``high``, then their ``low`` if the kind has one, then the
-locations, each as a column of ``capacity`` little-endian words, of which the first ``rows`` are used. These have a
-checksum, which is verified when a file is opened and before it is merged, so damage is not carried into another run.
+An entry is a key and a location. A location is the number of a data file and a row's position in it, or GONE. In a run
+the keys are sorted and distinct. A run's file has the keys' ``high``, then their ``low`` if the kind has one, then the
+locations. Each is a column of ``capacity`` little-endian words, and the first ``rows`` of them are used. The checksum
+of these words is verified when a file is opened and before it is merged, so that damage does not spread to another run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from levada.private import private_file
 from levada.segments.checksums import DamageError
 
 GONE: Final = -1
-"""The location of a key that is no longer in the table: it hides what older runs say."""
+"""The location of a key that is no longer in the table. It hides entries of older runs."""
 
 _BLOCK: Final = 1 << 17
 _POSITION_BITS: Final = 32
@@ -36,7 +35,7 @@ Keep = Callable[[Indices], Mask]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Keys, sorted and each once, with their locations."""
+    """Keys with their locations. In a run the keys are sorted and distinct."""
 
     keys: Keys
     locations: Indices
@@ -45,13 +44,13 @@ class Entries:
         return len(self.keys)
 
     def take(self, rows: Indices | Mask | slice) -> Entries:
-        """Return these entries alone."""
+        """Return the entries at these indices."""
         return Entries(self.keys.take(rows), self.locations[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Entries, and the file that holds them; ``name`` is empty for a run that is in memory alone."""
+    """Entries and their file. ``name`` is empty for a run that is only in memory."""
 
     entries: Entries
     name: str = ""
@@ -60,43 +59,43 @@ class Run:
 
     @property
     def rows(self) -> int:
-        """How many entries it has."""
+        """The number of entries."""
         return len(self.entries)
 
     def verify(self) -> None:
-        """Raise DamageError if the file is not what was written."""
+        """Raise DamageError if the file differs from what was written."""
         if self.name and _checksum(_columns_of(self.entries)) != self.checksum:
-            raise DamageError(f"{self.name} is not what was written")
+            raise DamageError(f"the checksum of {self.name} does not match")
 
 
 def pack(file_id: int, positions: Indices) -> Indices:
-    """Return the locations of rows of one file; positions are below 2**32."""
+    """Return the locations of rows of one file. Positions must be below 2**32."""
     return positions | np.int64(file_id << _POSITION_BITS)
 
 
 def file_ids(locations: Indices) -> npt.NDArray[np.int32]:
-    """Return the files' numbers, GONE for GONE."""
+    """Return the numbers of the files, or GONE for GONE."""
     return (locations >> np.int64(_POSITION_BITS)).astype(np.int32)
 
 
 def positions(locations: Indices) -> Indices:
-    """Return the rows' positions; meaningless for GONE."""
+    """Return the positions of the rows. The result is undefined for GONE."""
     return locations & np.int64((1 << _POSITION_BITS) - 1)
 
 
-def settle(parts: Sequence[Entries]) -> Entries:
-    """Sort entries in any order, oldest first, and of each key leave the newest."""
+def compact(parts: Sequence[Entries]) -> Entries:
+    """Return the entries sorted by key, with only the newest entry of each key. ``parts`` begin with the oldest."""
     entries = join(parts)
     return entries.take(entries.keys.last())
 
 
 def join(parts: Sequence[Entries]) -> Entries:
-    """Return the entries of all parts, one after another; there is at least one part."""
+    """Concatenate the entries. ``parts`` must not be empty."""
     return Entries(Keys.concat([p.keys for p in parts]), np.concatenate([p.locations for p in parts]))
 
 
 def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
-    """Return for each key the first place whose entry is not below it, and whether that entry is the key's."""
+    """Return the index of the first entry that is not below each key, and a mask of the keys that it equals."""
     at = np.searchsorted(entries.high, keys.high)
     size = len(entries)
     if not size:
@@ -109,7 +108,7 @@ def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
     low = entries.low[at[same]]
     wanted = keys.low[same]
     found[same] = low == wanted
-    # Among keys with equal high halves, of which there is hardly ever more than one, step up to the low half.
+    # Several keys with an equal high half are very rare. Step through them to the low half.
     same = same[low < wanted]
     while len(same):
         at[same] += 1
@@ -122,9 +121,9 @@ def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
 
 
 def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
-    """Yield the entries of all parts, oldest first, in order and block by block.
+    """Merge parts, and yield the entries sorted by key, in blocks. ``parts`` begin with the oldest.
 
-    Of each key it is the newest alone, and only what ``keep`` tells of its location to keep.
+    Only the newest entry of each key is yielded, and only if ``keep`` returns True for its location.
     """
     for pieces in zip(*_cut(parts), strict=True):
         block = _newest(join(pieces))
@@ -136,7 +135,7 @@ def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
 
 
 def _cut(parts: Sequence[Entries]) -> list[list[Entries]]:
-    """Cut all parts at the same keys, so that no piece is larger than a block."""
+    """Split all parts at the same keys, so that no piece is larger than a block."""
     fences = Keys.concat([p.keys.take(slice(_BLOCK, None, _BLOCK)) for p in parts])
     fences = fences.take(fences.last())
     pieces = []
@@ -148,15 +147,21 @@ def _cut(parts: Sequence[Entries]) -> list[list[Entries]]:
 
 
 def _newest(entries: Entries) -> Entries:
-    """Sort what is sorted in stretches, oldest first, and of each key leave the newest."""
-    # A stable sort merges stretches that are sorted already: linear in their length.
+    """Return the entries sorted by key, with only the newest of each key.
+
+    ``entries`` are the concatenation of sorted parts, oldest first.
+    """
+    # A stable sort merges sorted parts in linear time.
     entries = entries.take(entries.keys.order(stable=True))
     last = np.append(entries.keys.starts()[1:], True)[: len(entries)]
     return entries if last.all() else entries.take(last)
 
 
 def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries], capacity: int) -> Run:
-    """Write blocks of at most ``capacity`` entries in all to a new file and map it; `sync_run` makes it durable."""
+    """Write blocks with at most ``capacity`` entries in total to a new file, and map it.
+
+    `sync_run` makes it durable.
+    """
     path = folder / name
     rows = 0
     parts = [0] * _columns(kind)
@@ -172,13 +177,13 @@ def write_run(folder: Path, name: str, kind: KeyKind, blocks: Iterator[Entries],
 
 
 def sync_run(folder: Path, name: str) -> None:
-    """Make a run's file survive a crash of the machine."""
+    """Flush a run's file to disk, so that it survives a crash of the machine."""
     with (folder / name).open("rb") as f:
         os.fsync(f.fileno())
 
 
 def open_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int, checksum: int) -> Run:
-    """Map a run's file and verify it; raise OSError or ValueError if it is missing or not what was written."""
+    """Map a run's file and verify it. Raise OSError or ValueError if it is missing or damaged."""
     run = _map_run(folder, name, kind, rows, capacity, checksum)
     run.verify()
     return run
@@ -188,7 +193,7 @@ def _map_run(folder: Path, name: str, kind: KeyKind, rows: int, capacity: int, c
     with (folder / name).open("rb") as f:
         size = os.fstat(f.fileno()).st_size
         if size != _columns(kind) * capacity * 8 or rows > capacity:
-            raise ValueError(f"{name} has {size} bytes, not those of {capacity} entries")
+            raise ValueError(f"{name} has {size} bytes, which does not match {capacity} entries")
         if not size:
             return Run(Entries(Keys.empty(kind), np.empty(0, np.int64)), name, capacity, checksum)
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
@@ -208,7 +213,7 @@ def _checksum(columns: Sequence[npt.NDArray[Any]]) -> int:
 
 
 def _combined(parts: Sequence[int]) -> int:
-    """Return one checksum of several columns', which are written in turns."""
+    """Combine the checksums of several columns, which are written alternately, into one."""
     return zlib.crc32(np.array(parts, "<u4").tobytes())
 
 

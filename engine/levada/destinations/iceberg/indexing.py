@@ -1,4 +1,4 @@
-"""Keeping a table's key index true to the table: filled from files, following snapshots, or built anew."""
+"""Keeps a key index up to date with its table: adds data files, reads new snapshots, or rebuilds the index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyReader:
-    """Reads keys out of an Iceberg table's rows."""
+    """Reads the keys of an Iceberg table's rows."""
 
     schema: ReplicatedTableSchema
     fields: tuple[Field, ...]
@@ -38,7 +38,10 @@ class KeyReader:
 
     @classmethod
     def of(cls, schema: ReplicatedTableSchema, layout: Layout, seed: bytes) -> KeyReader:
-        """Find the key's columns; raise NeedsOperator if the table lacks one of them. ``seed`` is the index'."""
+        """Return a reader of the key columns. Raise NeedsOperator if the table lacks one of them.
+
+        ``seed`` is the seed of the index.
+        """
         fields = [layout.column(attnum) for attnum in schema.key]
         found = [f for f in fields if f is not None]
         if len(found) < len(fields):
@@ -46,19 +49,19 @@ class KeyReader:
         return cls(schema, tuple(found), seed)
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
-        """Return the keys of rows given as the table's key columns, in key order."""
+        """Return the keys of rows. ``columns`` are the Iceberg table's key columns in key order."""
         wanted = [c.type.arrow for c in self.schema.key_columns]
         return KeyEncoder(self.schema, self.seed).encode_columns(
             [as_source(column, kind) for column, kind in zip(columns, wanted, strict=True)]
         )
 
     def file_keys(self, io: FileIO, file: LiveFile) -> list[tuple[Keys, Positions]]:
-        """Return the keys of a data file's rows with their positions, a block at a time."""
+        """Return the keys of a data file's rows with their positions, in blocks."""
         return [(self.encode(rows.columns), positions) for rows, positions in file.read(io, self.fields)]
 
 
 def add_files(index: KeyIndex, reader: KeyReader, io: FileIO, files: Iterable[LiveFile]) -> None:
-    """Enter every row of data files."""
+    """Add all rows of the data files to the index."""
     waiting = iter(files)
     with ThreadPoolExecutor(READERS) as pool:
         while wave := list(itertools.islice(waiting, READERS)):
@@ -68,10 +71,10 @@ def add_files(index: KeyIndex, reader: KeyReader, io: FileIO, files: Iterable[Li
 
 
 def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:
-    """Bring the index to the table's current snapshot and commit it there.
+    """Update the index to the table's current snapshot, and commit it.
 
-    What this pipeline committed, and compaction by anybody, is read from the files that they added; after any other
-    commit, or if the index' snapshot is none of the table's history, every data file is read.
+    For commits of this pipeline, and for any compaction, only the added files are read. After any other commit, or if
+    the index's snapshot is not in the table's history, the index is rebuilt from all data files.
     """
     current = table.metadata.snapshot_id
     if current is None:
@@ -83,7 +86,7 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
     if gap is None:
         rebuild(index, table, reader)
         return
-    _log.info("%s: the key index follows %d snapshots", table.name, len(gap))
+    _log.info("%s: updating the key index over %d snapshots", table.name, len(gap))
     io = table.storage().io()
     added: dict[str, None] = {}
     for snapshot in gap:
@@ -93,7 +96,8 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
             return
         plus, minus = changed
         if len(plus) > 1 and snapshot.operation == "overwrite":
-            # One key may be in several files of a large batch; which was written last the snapshot does not tell.
+            # A large batch may have one key in several files, and the snapshot does not show which file was written
+            # last.
             rebuild(index, table, reader)
             return
         added |= dict.fromkeys(plus)
@@ -105,7 +109,7 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
 
 
 def _gap(index: KeyIndex, table: IcebergTable, pipeline: str) -> list[Snapshot] | None:
-    """Return the snapshots that the index has not seen, oldest first; None if it cannot follow."""
+    """Return the snapshots since the index's one, oldest first, or None if the index must be rebuilt."""
     if index.snapshot_id is None:
         return None
     gap: list[Snapshot] = []
@@ -120,8 +124,8 @@ def _gap(index: KeyIndex, table: IcebergTable, pipeline: str) -> list[Snapshot] 
 
 
 def rebuild(index: KeyIndex, table: IcebergTable, reader: KeyReader) -> None:
-    """Build the index anew from the key columns of every data file, and commit it at the table's current snapshot."""
-    _log.info("%s: building the key index anew", table.name)
+    """Rebuild the index from the key columns of all data files, and commit it for the current snapshot."""
+    _log.info("%s: rebuilding the key index", table.name)
     index.clear()
     files = live_files(table)
     current = table.metadata.snapshot_id

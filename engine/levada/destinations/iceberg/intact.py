@@ -1,4 +1,4 @@
-"""The errors for a table that another writer changed, and the check of its shape. Pure."""
+"""Checks of a table for changes by another writer, and their errors. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from levada.values import QualifiedTable, resync_command
 
 FORMAT_VERSION: Final = 2
 _ANY_TABLE: Final = "levada resync MANIFEST TABLE"
-"""The engine puts the name of the table that it parks for TABLE."""
+"""The engine replaces TABLE by the name of the table that it parks."""
 
 
 def check_writable(name: TableName, metadata: TableMetadata) -> None:
-    """Raise DestinationChanged if the files that Levada writes do not fit into the table any more."""
+    """Raise DestinationChanged if the table can no longer contain the files that Levada writes."""
     if metadata.format_version != FORMAT_VERSION:
         raise DestinationChanged(
             "foreign_table_change",
-            f"{name} was upgraded to format version {metadata.format_version}, and Levada writes {FORMAT_VERSION}",
+            f"{name} was upgraded to format version {metadata.format_version}, but Levada writes {FORMAT_VERSION}",
             hint=_hint(metadata),
         )
     if metadata.partitioned:
-        # A file without partition values would be passed over by readers that filter on them.
+        # Readers that filter by partition would skip a file without partition values.
         raise DestinationChanged(
             "foreign_table_change", f"{name} was partitioned by another writer", hint=_hint(metadata)
         )
@@ -35,7 +35,7 @@ def check_writable(name: TableName, metadata: TableMetadata) -> None:
 def check_columns(name: TableName, metadata: TableMetadata) -> None:
     """Raise DestinationChanged if another writer dropped or renamed a column of the source.
 
-    A column that another writer added stays: Levada writes NULL to it. So does a type that was widened.
+    A column that another writer added is allowed, and Levada writes NULL to it. A widened type is allowed too.
     """
     recorded = metadata.last_commit
     if recorded is None:
@@ -59,7 +59,7 @@ def check_columns(name: TableName, metadata: TableMetadata) -> None:
 
 
 def refusal(name: TableName, metadata: TableMetadata, found: Lineage) -> DestinationChanged:
-    """Return the error for a table that is not intact."""
+    """Return the error for a table whose verdict is not INTACT."""
     if found.verdict is Verdict.ROLLED_BACK:
         return rolled_back(name, metadata)
     foreign = found.foreign
@@ -71,18 +71,18 @@ def refusal(name: TableName, metadata: TableMetadata, found: Lineage) -> Destina
         )
     return DestinationChanged(
         "table_history_lost",
-        f"the snapshots of {name} since the last commit of Levada are expired, "
-        "so it is not known whether another writer changed rows",
+        f"the snapshots of {name} since Levada's last commit have expired, "
+        "so changes by another writer cannot be ruled out",
         hint=_hint(metadata),
     )
 
 
 def rolled_back(name: TableName, metadata: TableMetadata) -> DestinationChanged:
-    """Return the error for a table that was taken back to a state before Levada's last commit."""
+    """Return the error for a table that was rolled back to a state before Levada's last commit."""
     return DestinationChanged(
         "table_rolled_back",
-        f"{name} no longer has the last commit of Levada: "
-        "another writer took it back to an earlier state, or replaced what it holds",
+        f"{name} no longer has Levada's last commit: "
+        "another writer rolled it back to an earlier state, or replaced its content",
         hint=_hint(metadata),
     )
 

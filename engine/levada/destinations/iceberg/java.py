@@ -1,4 +1,4 @@
-"""Iceberg's Java API in Spark's JVM: how it is called, and what its exceptions mean here."""
+"""Iceberg's Java API in Spark's JVM: conversions of values, and of exceptions to Levada's errors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ JavaObject = Any
 
 _DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
 _DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
-"""First words of exceptions for a file that is missing or cannot be parsed."""
+"""Prefixes of the names of exceptions for a file that is missing or cannot be parsed."""
 _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
-"""Messages of a Hadoop catalog and of a REST server for newest metadata that is missing."""
+"""Messages of a Hadoop catalog and of a REST server if the newest metadata file is missing."""
 _NO_ROOM: Final = os.strerror(errno.ENOSPC)
-"""Part of the message of an IOException of a full file system: the JVM has the system's own words."""
+"""Part of the message of an IOException on a full file system. The JVM uses the operating system's text."""
 _CLOCK_WENT_BACK: Final = (
     "Invalid snapshot timestamp",
     "Invalid update timestamp",
     "Expected sorted snapshot log entries",
 )
-"""Messages of Iceberg's TableMetadata: no commit may be more than a minute older than the one before it."""
+"""Messages of Iceberg's TableMetadata. It rejects a commit that is more than a minute older than the previous one."""
 _REJECTED: Final = (
     "ValidationException",
     "BadRequestException",
@@ -42,26 +42,26 @@ _REJECTED: Final = (
 
 
 _NOT_THERE: Final = ("NoSuchTableException", "NoSuchIcebergTableException", "NoSuchNamespaceException")
-"""The second is Hive's, for a table of another format."""
+"""Names of exceptions for a missing table or namespace. The second is Hive's, for a table of another format."""
 
 FILE_VANISHED: Final = "file_vanished"
-"""The code of a conflict with what removed a file before the commit that was to name it."""
+"""The error code if a file was removed before its commit."""
 
 
 class CommitConflict(Transient):
-    """Somebody else committed to the table in between; nothing of this commit happened."""
+    """Another writer committed to the table first. This commit had no effect."""
 
 
 class CommitUnknown(Transient):
-    """Whether the commit happened is not known before the table is read again."""
+    """The result of the commit is unknown until the table is read again."""
 
 
 class Missing(Transient):
-    """The table or namespace is not there, or not any more."""
+    """The table or namespace does not exist."""
 
 
 class Jvm:
-    """The packages and the few conversions that are needed."""
+    """Access to the packages of the JVM, and conversions of values."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.session: JavaObject = spark._jsparkSession
@@ -76,30 +76,30 @@ class Jvm:
     def actions(self) -> JavaObject:
         """Return Iceberg's actions in Spark.
 
-        Threads of theirs ask Spark for the active session: it is handed down from the thread that starts them, and a
-        thread of this process has none of its own.
+        They run threads that need Spark's active session. A Java thread inherits it from the thread that starts it, and
+        the calling thread may have none, so it is set here.
         """
         self._sessions.setActiveSession(self.session)
         return self.iceberg.spark.actions.SparkActions.get(self.session)
 
     def open_catalog(self, name: str, properties: Mapping[str, str]) -> JavaObject:
-        """Return a catalog like that of this name in the session, to be closed by the caller: the session's is not."""
+        """Return a new catalog with the configuration of the session's catalog of this name. The caller closes it."""
         conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
         return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
 
     def connect_jdbc(self, uri: str, settings: Mapping[str, str]) -> JavaObject:
-        """Return a ``java.sql.Connection``, to be closed by the caller. ``settings`` are the driver's."""
+        """Return a ``java.sql.Connection``, which the caller closes. ``settings`` are properties of the JDBC driver."""
         properties = self._java.util.Properties()
         properties.putAll(self.map(settings))
         return self._java.sql.DriverManager.getConnection(uri, properties)
 
     def file_io(self, properties: Mapping[str, str]) -> JavaObject:
-        """Return the way to files that a catalog with these properties takes."""
+        """Return the FileIO of a catalog with these properties."""
         kind = properties.get("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
         return self.iceberg.CatalogUtil.loadFileIO(kind, self.map(properties), self.hadoop_conf)
 
     def close(self, thing: JavaObject) -> None:
-        """Close what can be closed."""
+        """Close the object if it is a ``java.io.Closeable``."""
         from py4j.java_gateway import is_instance_of
 
         if is_instance_of(self._gateway, thing, "java.io.Closeable"):
@@ -120,7 +120,10 @@ class Jvm:
         return result
 
     def read_map(self, values: JavaObject) -> dict[str, str]:
-        """Return a Java map of strings by one call; entries without a value are left out."""
+        """Return a Java map of strings as a dict, with a single call into the JVM.
+
+        Entries with the value null are skipped.
+        """
         text = self.iceberg.util.JsonUtil.mapper().writeValueAsString(values)
         return {k: v for k, v in json.loads(text).items() if v is not None}
 
@@ -133,7 +136,7 @@ class Jvm:
 
 
 def each(iterable: JavaObject) -> Iterator[JavaObject]:
-    """Yield what a Java ``Iterable`` holds; py4j knows collections alone."""
+    """Yield the elements of a Java ``Iterable``, because py4j only supports collections."""
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()
@@ -141,7 +144,7 @@ def each(iterable: JavaObject) -> Iterator[JavaObject]:
 
 @contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Turn what the JVM throws into errors that say who mends them; ``what`` says what was done to which table."""
+    """Convert exceptions of the JVM to Levada's errors. ``what`` describes the operation in their messages."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors.exceptions.captured import CapturedException
 
@@ -153,7 +156,7 @@ def java_errors(what: str) -> Iterator[None]:
         thrown = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         raise _translated(what, thrown) from error
     except (Py4JError, ConnectionError) as error:
-        raise Transient("spark_unavailable", f"{what}: Spark's JVM does not answer") from error
+        raise Transient("spark_unavailable", f"{what}: Spark's JVM does not respond") from error
 
 
 def _translated(what: str, thrown: JavaObject) -> LevadaError:
@@ -171,18 +174,20 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return Missing("table_missing", message)
     if any(name.startswith(_DENIED) for name in names):
         return AccessDenied("destination_denied", message, hint="check the destination's credentials and grants")
-    # The connection of a catalog may end with an EOFException as well.
+    # The connection to a catalog may fail with an EOFException too.
     cut = "EOFException" in names and "Failed to open file" in message
     if cut or any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
         hint = "copy the table again: levada resync MANIFEST TABLE"
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(words in message for words in _CLOCK_WENT_BACK):
-        hint = "correct the clock of this machine; commits succeed once it has passed the table's last commit"
+        hint = (
+            "correct the clock of this machine. Commits succeed when it has passed the time of the table's last commit"
+        )
         return Transient("destination_clock", f"the clock is behind the table's last commit: {message}", hint=hint)
     if any(name in _REJECTED for name in names):
         return NeedsOperator("destination_rejected", message)
     if _NO_ROOM in message:
-        return Transient("destination_full", message, hint="give the lake more room")
+        return Transient("destination_full", message, hint="free space in the lake's storage, or enlarge it")
     return Transient("destination_unavailable", message)
 
 

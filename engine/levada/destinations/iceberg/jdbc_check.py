@@ -1,4 +1,4 @@
-"""The check of a JDBC catalog that changes nothing: opening such a catalog creates its tables."""
+"""A read-only check of a JDBC catalog. Opening such a catalog normally would create its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from levada.destinations.iceberg.java import JavaObject, Jvm
 
 UNCHANGED: Final = {"jdbc.init-catalog-tables": "false", "jdbc.schema-version": "V0"}
-"""Properties of a catalog that neither creates its tables nor adds a column to those of an earlier version."""
+"""Properties with which a catalog neither creates its tables nor adds columns to those of an earlier version."""
 
 _PREFIX: Final = "jdbc."
 _MAY_CREATE: Final = (
@@ -24,10 +24,10 @@ _MAY_CREATE: Final = (
 
 
 def has_tables(jvm: Jvm, properties: Mapping[str, str]) -> bool:
-    """Return True if the catalog's tables exist, and False if a start creates them.
+    """Return True if the catalog's tables exist, and False if the first start creates them.
 
-    Raise AccessDenied ``destination_denied`` if they are missing and the role may not create them. That is known of
-    PostgreSQL alone.
+    Raise AccessDenied ``destination_denied`` if they are missing and the role may not create them. Only PostgreSQL is
+    checked for that.
     """
     uri = properties["uri"]
     with java_errors("open the catalog"), _connected(jvm, properties) as connection:

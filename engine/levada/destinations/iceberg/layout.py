@@ -1,7 +1,7 @@
-"""The columns of an Iceberg table, and what it takes to bring them to a version of the source's table. Pure.
+"""The columns of an Iceberg table, and their changes to match a version of the source table. Pure.
 
-Columns are recognised by attnum: a table property maps attnum to field id, so a rename, a drop or an addition is seen
-as what it is, also by a process that was not there.
+Columns are identified by attnum. A table property maps each attnum to a field ID, so that any process can distinguish a
+rename from a drop and an addition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 from levada.values import resync_command
 
 IcebergType = str | dict[str, Any]
-"""A type as Iceberg's specification writes it in JSON (appendix C)."""
+"""A type in the JSON form of Iceberg's specification (appendix C)."""
 
 FIELD_ID: Final = b"PARQUET:field_id"
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
@@ -37,7 +37,7 @@ _NAMES: Final[Mapping[Kind, str]] = {
     Kind.TEXT: "string",
     Kind.BYTEA: "binary",
     Kind.DATE: "date",
-    # Spark refuses every read of an Iceberg table that has a column of the type time.
+    # Spark cannot read an Iceberg table with a column of type time.
     Kind.TIME: "string",
     Kind.TIMESTAMP: "timestamp",
     Kind.TIMESTAMPTZ: "timestamptz",
@@ -67,7 +67,7 @@ CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
     (COMMIT_TS, "timestamptz"),
     (UNCHANGED, {"type": "list", "element": "string", "element-required": False}),
 )
-"""What a changelog's rows have beside the source's columns; the last names the columns whose value was not told."""
+"""The additional columns of a changelog. The last one has the names of columns with unknown values."""
 
 RESERVED: Final = frozenset(name for name, _ in CHANGELOG_FIELDS)
 
@@ -82,53 +82,53 @@ class Field:
 
     @property
     def arrow(self) -> pa.Field:
-        """The column in Arrow, with its field ids as Parquet keeps them."""
+        """The Arrow field, with its field IDs in the form of Parquet."""
         return pa.field(self.name, _arrow_type(self.type), metadata={FIELD_ID: str(self.id)})
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table in their order, and which of them are the source's, by attnum."""
+    """The columns of an Iceberg table in order. ``attnums`` maps the source's attnums to field IDs."""
 
     fields: tuple[Field, ...]
     attnums: Mapping[int, int]
 
     @classmethod
     def of(cls, fields: Sequence[Mapping[str, Any]], columns: Mapping[str, int]) -> Layout:
-        """Read the fields of a schema in Iceberg's JSON, and the property that `columns_json` made."""
-        made = tuple(Field(f["id"], f["name"], f["type"]) for f in fields)
-        return cls(made, {int(a): i for a, i in columns.items()})
+        """Parse the fields of a schema in Iceberg's JSON. ``columns`` is the parsed property of `columns_json`."""
+        parsed = tuple(Field(f["id"], f["name"], f["type"]) for f in fields)
+        return cls(parsed, {int(a): i for a, i in columns.items()})
 
     def to_json(self) -> str:
-        """Return the schema as Iceberg reads it; every column is optional."""
+        """Return the schema in Iceberg's JSON. Every column is optional."""
         fields = [{"id": f.id, "name": f.name, "required": False, "type": f.type} for f in self.fields]
         return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
 
     def columns_json(self) -> str:
-        """Return the mapping of attnum to field id for a table property."""
+        """Return the mapping of attnums to field IDs as JSON, for a table property."""
         return json.dumps({str(a): i for a, i in sorted(self.attnums.items())})
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns in Arrow, with field ids."""
+        """The Arrow schema, with field IDs."""
         return pa.schema([f.arrow for f in self.fields])
 
     @property
     def by_id(self) -> Mapping[int, Field]:
-        """The columns by their field id."""
+        """The columns by field ID."""
         return {f.id: f for f in self.fields}
 
     def column(self, attnum: int) -> Field | None:
-        """Return the column that holds the source's column, None if it is left out."""
+        """Return the column for a column of the source, or None if the table does not have it."""
         return self.by_id.get(self.attnums.get(attnum, -1))
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """A layout brought to a version of the source's table.
+    """The columns after an evolution to a version of the source table.
 
-    ``changes`` says in words what differs from before, ``filled`` has the added columns whose constant the rows that
-    are there already must get.
+    ``changes`` has a description of each change. ``filled`` has the added columns whose constant must be written to
+    existing rows.
     """
 
     layout: Layout
@@ -146,13 +146,14 @@ class _Ids:
 
 
 def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
-    """Return the columns of a table that is yet to be made.
+    """Return the columns of a new table.
 
-    Iceberg numbers a new table's columns itself; that it does so as is done here is checked when the table is made.
+    Iceberg assigns the field IDs of a new table itself. The same order is predicted here, and compared when the table
+    is created.
     """
     check_names(schema, [c.name for c in schema.columns])
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
-    # As Iceberg numbers them: the table's columns first, then what is inside of them.
+    # Iceberg numbers the top-level columns first, then the nested fields.
     ids = _Ids(len(schema.columns) + len(extra))
     fields = [Field(i, c.name, _iceberg_type(c.type, ids)) for i, c in enumerate(schema.columns, 1)]
     attnums = {c.attnum: f.id for c, f in zip(schema.columns, fields, strict=True)}
@@ -163,10 +164,11 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
 def reconcile(
     current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
 ) -> Reconciled:
-    """Bring the layout to the version; ``last_id`` is the highest field id that the table ever had.
+    """Return the evolution of ``current`` to the version ``wanted``.
 
-    Raise NeedsOperator ``schema_change_unsupported`` for what Iceberg cannot take in place, ``schema_change_refused``
-    under the policy ``Fail``.
+    ``last_id`` is the highest field ID that the table ever had. Raise NeedsOperator ``schema_change_unsupported`` for a
+    change that Iceberg does not support in place, and ``schema_change_refused`` for any change under the policy
+    ``Fail``.
     """
     keep_columns = policy is OnSchemaChange.IGNORE
     step = _Reconciliation(current, _Ids(last_id), wanted, mode)
@@ -181,16 +183,17 @@ def reconcile(
     if step.changes and policy is OnSchemaChange.FAIL:
         raise NeedsOperator(
             "schema_change_refused",
-            f"{wanted.name}: {'; '.join(step.changes)}; the pipeline's onSchemaChange is Fail",
+            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
             hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
         )
     return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
 
 
 def replacement_layout(current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode) -> Layout:
-    """Return the columns of a copy that takes a table's place: the source's own, whatever the table had before.
+    """Return the columns of a shadow copy: those of the source, regardless of the table's current ones.
 
-    A column keeps its field id where Iceberg could change it in place; ``last_id`` is the highest that the table has.
+    A column keeps its field ID if Iceberg can change its type in place. ``last_id`` is the highest field ID of the
+    table.
     """
     check_names(wanted, [c.name for c in wanted.columns])
     ids, fields = _Ids(last_id), []
@@ -209,25 +212,25 @@ def replacement_layout(current: Layout, last_id: int, wanted: ReplicatedTableSch
 
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
-    """Raise NeedsOperator ``ambiguous_columns`` for names that Spark cannot tell apart: to it case is nothing."""
+    """Raise NeedsOperator ``ambiguous_columns`` if two names differ only in case, because Spark ignores case."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise NeedsOperator(
                 "ambiguous_columns",
-                f"{schema.name}: the Iceberg table would have two columns {name.lower()}, whatever their case",
-                hint="leave one of them out with columns.exclude in the table's TableSync",
+                f"{schema.name}: the Iceberg table would have two columns {name.lower()}, which differ only in case",
+                hint="exclude one of them with columns.exclude in the table's TableSync",
             )
         seen.add(name.lower())
 
 
 def resync_hint(schema: ReplicatedTableSchema) -> str:
-    """Return the line that copies the table again."""
+    """Return the hint with the command that copies the table again."""
     return f"copy the table again: {resync_command(schema.name)}"
 
 
 def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
-    """Return the error for a change that only a new copy can follow."""
+    """Return the error for a change that requires a resync."""
     return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
 
 
@@ -249,15 +252,15 @@ class _Reconciliation:
     def update(self, column: Column, *, rename: bool) -> None:
         before = self.fields.get(self.attnums[column.attnum])
         if before is None:
-            raise unsupported(self.wanted, f"column {column.name} was dropped from the Iceberg table by somebody else")
+            raise unsupported(self.wanted, f"another writer dropped column {column.name} from the Iceberg table")
         wanted = _iceberg_type(column.type, _Ids(0))
         kind = _widened(before.type, wanted)
         if kind is None and _widened(wanted, before.type) is not None:
-            # A column that is wider already takes the values as they are.
+            # The Iceberg column already has a wider type, which represents all values.
             kind = before.type
         if kind is None:
             raise unsupported(
-                self.wanted, f"column {column.name} became {column.type_name}, which does not hold {before.type}"
+                self.wanted, f"column {column.name} became {column.type_name}, which cannot represent {before.type}"
             )
         if kind != before.type:
             self.changes.append(f"column {before.name} became {column.type_name}")
@@ -271,8 +274,8 @@ class _Reconciliation:
         if column.rewritten and self.mode is TableMode.UPSERT:
             raise unsupported(
                 self.wanted,
-                f"column {column.name} was added with a default that PostgreSQL computed for every row, "
-                "and no change tells the values",
+                f"column {column.name} was added with a default that PostgreSQL computed for each row, "
+                "and it does not stream these values",
             )
         added = Field(self.ids(), column.name, _iceberg_type(column.type, self.ids))
         self.fields[added.id] = added
@@ -307,7 +310,10 @@ def _renumbered(kind: IcebergType, ids: _Ids) -> IcebergType:
 
 
 def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
-    """Return the type that holds the values of both, as a change of the first; None if Iceberg has no such change."""
+    """Return the type ``after`` if Iceberg can widen ``before`` to it in place, else None.
+
+    List elements keep their IDs.
+    """
     if isinstance(before, dict) or isinstance(after, dict):
         if not (isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"] == "list"):
             return None
@@ -327,16 +333,16 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
         if kind["type"] == "list":
             element = pa.field("element", _arrow_type(kind["element"]), metadata={FIELD_ID: str(kind["element-id"])})
             return pa.list_(element)
-        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind['type']} is none that Levada made")
+        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind['type']} was not created by Levada")
     if found := _DECIMAL.fullmatch(kind):
         return pa.decimal128(int(found[1]), int(found[2]))
     if kind not in _ARROW:
-        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind} is none that Levada made")
+        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind} was not created by Levada")
     return _ARROW[kind]
 
 
 def columns_of(layout: Layout, schema: ReplicatedTableSchema) -> Iterator[tuple[Field, Column | None]]:
-    """Yield each column of the table with the source's column that fills it, None where it stays NULL."""
+    """Yield each column of the table with its source column, or with None if the column is NULL."""
     by_id = {layout.attnums[c.attnum]: c for c in schema.columns if c.attnum in layout.attnums}
     for f in layout.fields:
         yield f, by_id.get(f.id)

@@ -1,8 +1,8 @@
-"""Decides whether a table is still as Levada left it, or was changed by another writer. Pure.
+"""Decides whether another writer changed a table since Levada's last commit. Pure.
 
-Every commit of Levada records itself in the table property ``levada.last-commit``, in the same atomic commit: the
-watermark, the snapshot and the schema that it made. A property survives the expiry of snapshots and compaction, which
-the stamp in a snapshot's summary does not. The watermark of the property counts under this rule.
+Each commit of Levada atomically records its watermark, snapshot and schema in the table property
+``levada.last-commit``. Unlike a snapshot's summary, a property survives compaction and the expiry of snapshots. The
+watermark in the property is valid under the following rule.
 
 The current snapshot descends from the recorded one, or is it, and every snapshot between the two has the operation
 ``replace``. Iceberg's specification ("Snapshots") defines that operation as one that changes no rows: compaction, and
@@ -10,13 +10,14 @@ rewrites of manifests or of delete files. Such a table is intact.
 
 - A descendant with another operation is a foreign write: an append, a delete, an overwrite, a cherry-picked snapshot, a
   branch that was moved to main. The table no longer holds what the source holds.
-- A current snapshot that does not descend from the recorded one is a rollback, whatever its own stamp says: it may have
-  been compacted since. A table that was replaced by another writer ends here as well.
-- A parent that was expired breaks the chain. Only a snapshot whose parent is recorded as the missing one proves
-  anything, so the chain is completed from earlier versions of the table's metadata, which the metadata log names. If
-  these do not reach back to the recorded snapshot, nothing proves that no row changed. The table's history is lost.
+- A current snapshot that does not descend from the recorded one is a rollback, even if its own summary has a later
+  watermark, because it may have been compacted since. A table that another writer replaced is in this case too.
+- An expired parent breaks the chain. Then the missing snapshots are read from earlier versions of the table's metadata,
+  which the metadata log lists. If these do not reach back to the recorded snapshot, a change of rows cannot be ruled
+  out, and the table's history is lost.
 
-A rollback is never taken for an intact table: no case infers descent from an age, a sequence number or a row count.
+A rollback is never mistaken for an intact table, because descent is never inferred from an age, a sequence number or a
+row count.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KEEPS_ROWS: Final = "replace"
 
 
 class Verdict(StrEnum):
-    """The relation of a table's current state to the last commit of Levada."""
+    """The relation of a table's current state to Levada's last commit."""
 
     INTACT = "intact"
     FOREIGN_WRITE = "foreign write"
@@ -42,22 +43,22 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A verdict, and the snapshots since the last commit of Levada, newest first, where they are known."""
+    """A verdict, and the known snapshots since Levada's last commit, newest first."""
 
     verdict: Verdict
     since: tuple[Snapshot, ...] = ()
 
     @property
     def foreign(self) -> Snapshot | None:
-        """The oldest of the snapshots that may have changed rows."""
+        """The oldest snapshot that may have changed rows, or None."""
         return next((s for s in reversed(self.since) if s.operation != KEEPS_ROWS), None)
 
 
 def judge(recorded: int, current: int | None, versions: Iterable[Mapping[int, Snapshot]]) -> Lineage:
-    """Return how the current snapshot relates to the recorded one.
+    """Return the relation of the current snapshot to the recorded one.
 
-    ``versions`` has the snapshots by id of each version of the metadata, newest first. An earlier version is only asked
-    for where a later one does not answer.
+    ``versions`` yields the snapshots by ID for each version of the metadata, newest first. It is read only as far as
+    necessary.
     """
     if current is None:
         return Lineage(Verdict.ROLLED_BACK)
@@ -71,15 +72,15 @@ def judge(recorded: int, current: int | None, versions: Iterable[Mapping[int, Sn
 
 
 def _walk(recorded: int, current: int, known: Mapping[int, Snapshot]) -> Lineage | None:
-    """Follow the parents; return None where one is not known."""
+    """Follow the parents of ``current``. Return None if one of them is unknown."""
     since: list[Snapshot] = []
-    place: int | None = current
-    while place != recorded:
-        if place is None or len(since) > len(known):
+    at: int | None = current
+    while at != recorded:
+        if at is None or len(since) > len(known):
             return Lineage(Verdict.ROLLED_BACK)
-        if place not in known:
+        if at not in known:
             return None
-        since.append(known[place])
-        place = known[place].parent
+        since.append(known[at])
+        at = known[at].parent
     found = Lineage(Verdict.INTACT, tuple(since))
     return found if found.foreign is None else Lineage(Verdict.FOREIGN_WRITE, tuple(since))

@@ -1,4 +1,4 @@
-"""The rows that a table has, file by file, read by pyarrow: data files without what position deletes took from them."""
+"""Scans a table with pyarrow, file by file. Rows that position deletes have removed are skipped."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 READERS: Final = 4
-"""So many files are read at once: on an object store each waits for its answers."""
+"""Threads that read files. Reads from an object store spend most of their time waiting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveFile:
-    """A data file and the positions in it, ascending, whose rows are deleted."""
+    """A data file, and the ascending positions of its deleted rows."""
 
     path: str
     deleted: Positions
 
     def read(self, io: FileIO, fields: Sequence[Field]) -> Iterator[tuple[pa.RecordBatch, Positions]]:
-        """Yield these columns of the rows that are left, by their own names and types, with the rows' positions.
+        """Yield the columns of the remaining rows, with the rows' positions. Names and types are those of ``fields``.
 
-        A column that the file does not have is NULL: it was added to the table later.
+        A column that is not in the file is NULL, because it was added to the table later.
         """
         with open_parquet(io, self.path) as file, storage_errors(f"read {self.path}"):
             by_id = names_by_id(file)
@@ -63,7 +63,7 @@ class LiveFile:
 
 
 def whole(path: str) -> LiveFile:
-    """Return a data file that no delete concerns."""
+    """Return a data file without deleted rows."""
     return LiveFile(path, np.empty(0, np.int64))
 
 
@@ -74,7 +74,7 @@ def _nulls(batch: pa.RecordBatch, field: Field) -> pa.Array:
 def live_files(table: IcebergTable) -> list[LiveFile]:
     """Return the data files of the current snapshot.
 
-    Files that pyarrow does not read, or deletes of another kind, are somebody else's: they are rewritten first.
+    If another writer added files that are not Parquet, or equality deletes, the table is rewritten first.
     """
     planned = table.plan()
     if planned is None:
@@ -87,7 +87,7 @@ def live_files(table: IcebergTable) -> list[LiveFile]:
 
 
 def _positions(io: FileIO, paths: Sequence[str]) -> Mapping[str, Positions]:
-    """Return the deleted positions by data file, ascending and each once."""
+    """Return the distinct deleted positions of each data file, in ascending order."""
     with ThreadPoolExecutor(READERS) as pool:
         parts = list(pool.map(lambda path: _read_deletes(io, path), paths))
     rows = pa.concat_tables(parts).combine_chunks()

@@ -1,6 +1,6 @@
-"""Upkeep of a table between batches: when it is due (pure), and how it is done.
+"""Maintenance of a table between batches: compaction, expiry of snapshots, and removal of orphan files.
 
-Whoever calls holds the table's lock: a rewrite of data files conflicts with position deletes for the same files.
+Callers hold the table's lock, because a rewrite of data files conflicts with position deletes for the same files.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ from levada.errors import DestinationChanged
 _log = logging.getLogger(__name__)
 
 MAX_SNAPSHOTS: Final = 500
-"""Beyond it the oldest go whatever their age: every commit writes the whole list anew."""
+"""The most snapshots that are kept, regardless of their age. Each commit writes the complete list of them."""
 SMALL_FILES: Final = 10
-"""So many data files of less than half the target size on average are worth merging."""
+"""The number of data files from which they are merged, if their average size is below half the target size."""
 DELETE_FILES: Final = 10
 DELETED_SHARE: Final = 0.2
-"""A larger share of deleted rows than this is worth rewriting the files they are in."""
+"""The share of deleted rows above which their data files are rewritten."""
 REWRITE_BYTES: Final = 1 << 30
-"""What one look rewrites at most, so that the table's changes do not wait long."""
+"""The most bytes that one compaction rewrites, so that the table's changes do not wait long."""
 
 FILES_EVERY_S: Final = 24 * 3600
-"""How often a table's folder is listed: for files that are missing, and for those that nothing names."""
+"""The interval, in seconds, of listing a table's folder to find missing files and orphan files."""
 ORPHAN_AGE_S: Final = 3 * 24 * 3600
-"""A younger file may belong to a commit that is about to be made. Iceberg's own procedure waits as long."""
+"""The age in seconds from which an orphan file is removed. A younger one may belong to a pending commit.
+
+It is the default of Iceberg's own procedure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSettings:
-    """How often a table is looked at, and how long its past states are kept; 0 is never, and for ever."""
+    """The interval of compaction, and the age at which snapshots expire, in seconds. 0 turns either off."""
 
     compact_every_s: float = 600
     expire_after_s: float = 120 * 3600
@@ -54,7 +57,7 @@ class MaintenanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is to do. ``max_files`` bounds a rewrite of data files."""
+    """The due compaction work. ``max_files`` limits a rewrite of data files."""
 
     rewrite_data: bool = False
     rewrite_deletes: bool = False
@@ -62,7 +65,7 @@ class Work:
 
 
 def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
-    """Decide what of a table is worth rewriting. Pure."""
+    """Return the compaction work that is due for a table. Pure."""
     if not facts.data_files:
         return Work()
     average = max(1, facts.bytes // facts.data_files)
@@ -76,7 +79,7 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
 
 
 def oldest_kept(history: Sequence[Snapshot], settings: MaintenanceSettings, now_ms: int) -> Snapshot | None:
-    """Return the oldest snapshot that stays, of a history from the newest on; None if all of it does. Pure."""
+    """Return the oldest snapshot to keep, or None to keep all. ``history`` begins with the newest. Pure."""
     keep = len(history)
     if settings.expire_after_s:
         limit = now_ms - int(settings.expire_after_s * 1000)
@@ -86,7 +89,7 @@ def oldest_kept(history: Sequence[Snapshot], settings: MaintenanceSettings, now_
 
 
 def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) -> bool:
-    """Merge small files and deletes where it is worth it; tell whether anything was rewritten."""
+    """Merge small data files and delete files if it is due. Return True if files were rewritten."""
     work = work_due(table.metadata.facts, target_bytes=target_bytes)
     if not (work.rewrite_data or work.rewrite_deletes):
         return False
@@ -113,7 +116,7 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
-    """Remove the past states that need not be kept any more, and the files that they alone have."""
+    """Expire old snapshots, and remove the files to which only they refer."""
     oldest = oldest_kept(table.metadata.history, settings, now_ms)
     if oldest is None:
         return
@@ -124,16 +127,16 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
 
 
 def check_files(table: IcebergTable) -> None:
-    """Raise DestinationChanged if a file that the current snapshot names is missing.
+    """Raise DestinationChanged if a file of the current snapshot is missing.
 
-    A batch reads few of the files, so that a lost one may never be met.
+    A batch reads only a few files, so it may never detect a missing one.
     """
     folder = table.own_folder
     if folder is None or not table.metadata.facts.data_files:
         return
     with java_errors(f"list the files of {table.name}"):
         io = table.java.io()
-        # Names are unique. A file system may list a path in another spelling than it was written with.
+        # Compare file names, which are unique. A file system may list a path in another form than it was written.
         stored = {posixpath.basename(file.location()) for file in each(io.listPrefix(folder))}
         unseen = (path for path in table.paths_in_use() if posixpath.basename(path) not in stored)
         lost = next((path for path in unseen if not io.newInputFile(path).exists()), None)
@@ -146,25 +149,26 @@ def check_files(table: IcebergTable) -> None:
 
 
 def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
-    """Remove old data files that no snapshot of the table names; return how many.
+    """Remove old data files to which no snapshot of the table refers. Return their number.
 
-    A process that was killed before its commit left them. Only the folder is searched that no other table can have:
-    a table that was renamed in its catalog keeps its location, and the next table of its name gets the same one.
-    Nothing is removed while a copy of the table is being made, whose files have no name yet however old they are.
+    A process that is killed before its commit leaves such files. Only a folder that belongs to this table alone is
+    searched. The table's location is not enough: a table that is renamed in its catalog keeps its location, and the
+    next table of the former name gets the same one. While the table is being copied, nothing is removed, because no
+    commit refers to the copy's files yet.
     """
     folder = table.own_folder
     if folder is None or table.metadata.mark is None or Claim.of(table) is not None:
         return 0
     try:
         with java_errors(f"search for orphan files of {table.name}"):
-            # Listed by the table's own way to its files. Hadoop's, the default, does not know of object stores here.
+            # List by the table's FileIO. The default is Hadoop's file system, which has no object stores configured.
             action = jvm.actions().deleteOrphanFiles(table.java).location(folder).usePrefixListing(True)
             found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
             removed = sum(1 for _ in each(found.orphanFileLocations()))
     except DestinationChanged as error:
-        # A table without rows may not have the folder yet, and a file may go while the folder is listed.
+        # The folder of an empty table may not exist yet, and a file may be removed during the listing.
         _log.info("%s", error.message)
         return 0
     if removed:
-        _log.info("%s: removed %d files that no commit names", table.name, removed)
+        _log.info("%s: removed %d orphan files", table.name, removed)
     return removed

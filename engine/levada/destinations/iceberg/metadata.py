@@ -1,6 +1,6 @@
-"""What an Iceberg table's metadata tells: its columns, properties, history and marks. Pure.
+"""An Iceberg table's metadata: its columns, properties, history and watermarks. Pure.
 
-Iceberg's own JSON of it (specification, appendix C) is read whole: one call into the JVM in place of dozens.
+It is parsed from Iceberg's JSON format (specification, appendix C). That takes a single call into the JVM.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from levada.values import Lsn, Watermark
 PIPELINE: Final = "levada.pipeline"
 EPOCH: Final = "levada.epoch"
 LSN: Final = "levada.lsn"
-"""These three stamp a snapshot's summary."""
+"""The keys of the watermark in a snapshot's summary."""
 
 
 DATA_PATH: Final = "write.data.path"
-"""Iceberg's own property: the folder for new data and delete files."""
+"""Iceberg's property for the folder of new data and delete files."""
 
 
 class Property(StrEnum):
-    """What a table's properties tell of the source."""
+    """The table properties of Levada."""
 
     PIPELINE = PIPELINE
     TABLE_ID = "levada.table-id"
     SOURCE_ID = "levada.source-id"
-    """The identity of the source database. Empty for a destination that was made without one."""
+    """The identity of the source database. It is empty if the destination was created without a source."""
     NAME = "levada.name"
-    """The table's own name in the catalog: a copy of the table under another name is not the pipeline's."""
+    """The table's name in the catalog. It shows that a copy of the table under another name is not the pipeline's."""
     SOURCE = "levada.source"
-    """The source's schema and name when the table was made, in JSON."""
+    """The source table's schema and name when the Iceberg table was created, in JSON."""
     MODE = "levada.mode"
     KEY = "levada.key"
     """The key's attnums, ascending."""
     COLUMNS = "levada.columns"
-    """attnum -> field id, in JSON."""
+    """The field ID of each attnum, in JSON."""
     FILL = "levada.fill"
-    """attnums of added columns whose constant the rows that were there have not got yet, in JSON."""
+    """The attnums of added columns whose constant is not in the existing rows yet, in JSON."""
     CLAIM = "levada.copy"
-    """Who makes a copy of the table, and in which folder its files are, in JSON."""
+    """The copy lease, in JSON: the epoch of the copying driver, and the folder of its files."""
     LAST_COMMIT = "levada.last-commit"
-    """The watermark, snapshot and schema of Levada's last commit, in JSON: see `LastCommit`."""
+    """The watermark, snapshot and schema of Levada's last commit, in JSON. See `LastCommit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The shape of a snapshot."""
+    """The numbers of files, rows and bytes of a snapshot."""
 
     data_files: int
     delete_files: int
@@ -62,7 +62,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of the table; ``mark`` if it carries a stamp."""
+    """A snapshot of the table. ``mark`` is the watermark in its summary, or None."""
 
     id: int
     operation: str
@@ -74,8 +74,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LastCommit:
-    """The last commit of Levada to a table, as a table property records it. `levada.destinations.iceberg.lineage` says
-    when it counts."""
+    """Levada's last commit to a table, as recorded in a table property.
+
+    `levada.destinations.iceberg.lineage` defines when it is valid.
+    """
 
     mark: Watermark
     snapshot_id: int
@@ -83,7 +85,7 @@ class LastCommit:
 
     @classmethod
     def parse(cls, text: str | None) -> LastCommit | None:
-        """Read the property; None if there is none that can be read, because anyone may write a property."""
+        """Parse the property. Return None if it is missing or invalid, because any writer can set a property."""
         try:
             kept = json.loads(text or "")
             mark = Watermark(str(kept["pipeline"]), int(kept["epoch"]), Lsn.parse(kept["lsn"]))
@@ -92,7 +94,7 @@ class LastCommit:
             return None
 
     def to_text(self) -> str:
-        """Return the property."""
+        """Return the property's text."""
         mark = self.mark
         named = {"pipeline": mark.pipeline, "epoch": mark.epoch, "lsn": str(mark.lsn)}
         return json.dumps({**named, "snapshot": self.snapshot_id, "schema": self.schema_id})
@@ -102,8 +104,8 @@ class LastCommit:
 class TableMetadata:
     """One version of a table's metadata.
 
-    ``history`` is the current snapshot and those before it, as far as kept. ``schemas`` has the column names by field
-    id of each schema that is kept. ``log`` names the earlier versions that are kept, newest first.
+    ``history`` has the current snapshot and its retained ancestors, newest first. ``schemas`` has the column names by
+    field ID for each retained schema. ``log`` has the locations of the retained earlier versions, newest first.
     """
 
     uuid: str
@@ -122,7 +124,7 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, text: str) -> TableMetadata:
-        """Read Iceberg's JSON."""
+        """Parse Iceberg's JSON."""
         data = json.loads(text)
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
@@ -146,19 +148,20 @@ class TableMetadata:
 
     @property
     def snapshot_id(self) -> int | None:
-        """The current snapshot's id, None in a table without any."""
+        """The current snapshot's ID, or None in a table without snapshots."""
         return self.history[0].id if self.history else None
 
     @property
     def facts(self) -> TableFacts:
-        """The shape of the current snapshot."""
+        """The numbers of files, rows and bytes of the current snapshot."""
         return self.history[0].facts if self.history else TableFacts(0, 0, 0, 0, 0)
 
     @property
     def own_folder(self) -> str | None:
-        """The folder of the table's data files if no other table can have the same: its name is the table's UUID.
+        """The folder of the table's data files if it belongs to this table alone, else None.
 
-        None also if it is not below the table's location: any writer may set a property.
+        Its name is then the table's UUID. A folder outside of the table's location does not count, because any writer
+        can set the property.
         """
         folder = self.properties.get(DATA_PATH, "").rstrip("/")
         own = folder.endswith(f"/{self.uuid}") and lies_below(folder, self.location)
@@ -166,17 +169,17 @@ class TableMetadata:
 
     @property
     def mark(self) -> Watermark | None:
-        """The watermark of Levada's last commit; the table holds it if `IcebergTable.check_intact` passes."""
+        """The watermark of Levada's last commit. It is valid if `IcebergTable.check_intact` passes."""
         return None if self.last_commit is None else self.last_commit.mark
 
 
 def stamp(mark: Watermark) -> dict[str, str]:
-    """Return a mark as a snapshot's summary has it."""
+    """Return the entries of a snapshot's summary for a watermark."""
     return {PIPELINE: mark.pipeline, EPOCH: str(mark.epoch), LSN: str(mark.lsn)}
 
 
 def _columns(text: str | None) -> dict[str, int]:
-    """Read the property; empty if there is none that can be read, because anyone may write a property."""
+    """Parse the property. Return an empty dict if it is missing or invalid, because any writer can set a property."""
     try:
         return {str(int(attnum)): int(id_) for attnum, id_ in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""The owner of an Iceberg table: a pipeline, by its full name, over a source, and one table of that source."""
+"""The owner of an Iceberg table: a pipeline, by its full name, its source database, and one source table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One pipeline over one source.
+    """A pipeline with its source.
 
-    A pipeline of the same name in another namespace, or over another source, is another owner. The tables of the
-    pipeline's former owners are its own.
+    A pipeline of the same name in another namespace, or with another source, is another owner. The pipeline also owns
+    the tables of its former owners.
     """
 
     context: DestinationContext
 
     def properties(self, name: TableName, schema: ReplicatedTableSchema) -> dict[str, str]:
-        """Return the properties that make a table this owner's."""
+        """Return the table properties that record this owner."""
         return {
             Property.PIPELINE.value: self.context.full_name,
             Property.SOURCE_ID.value: self._source_id,
@@ -38,24 +38,25 @@ class Owner:
         }
 
     def owns(self, properties: Mapping[str, str]) -> bool:
-        """Return True if the table with these properties is this owner's."""
+        """Return True if this owner owns the table with these properties."""
         return properties.get(Property.SOURCE_ID) == self._source_id and self._has_our_name(properties)
 
     def owned(self, properties: Mapping[str, str]) -> bool:
-        """Return True if the table is this pipeline's over a source that it had before."""
+        """Return True if this pipeline wrote the table from a former source."""
         source, made_for = self.context.source, properties.get(Property.SOURCE_ID)
         former = source is not None and bool(made_for) and source.is_former(str(made_for))
         return former and self._has_our_name(properties)
 
     def renamed(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return the properties to change in an own table, so that it has the present full name. Empty: none."""
+        """Return the properties to change so that an own table has the current full name, or an empty dict."""
         name = self.context.full_name
         return {} if properties.get(Property.PIPELINE) == name else {Property.PIPELINE.value: name}
 
     def require(self, name: TableName, properties: Mapping[str, str], table: TableId) -> None:
-        """Raise DestinationChanged unless the table with these properties is this owner's, for that source table.
+        """Raise DestinationChanged unless this owner owns the table, and it is the one of the source table.
 
-        The code is ``table_not_ours`` for another owner's, ``destination_collision`` for another table's.
+        The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for that of another
+        source table.
         """
         if not self.owns(properties):
             raise DestinationChanged(
@@ -75,14 +76,14 @@ class Owner:
     def require_replaceable(
         self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema
     ) -> None:
-        """Raise DestinationChanged as `require` does, unless a copy of the source table may take the table's place."""
+        """Raise DestinationChanged as `require` does, unless a copy of the source table may replace the table."""
         if not self.may_replace(name, properties, schema):
             self.require(name, properties, schema.id)
 
     def may_replace(self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema) -> bool:
-        """Return True if the table was made for a former source table.
+        """Return True if the table belongs to a former source table.
 
-        That is one of the same name, which no longer exists, or any of a source that the pipeline had before.
+        That is a dropped source table of the same name, or any table of the pipeline's former source.
         """
         former, source = table_id_of(properties), self.context.source
         if self.owned(properties):
@@ -92,7 +93,7 @@ class Owner:
             return False
         if not self.owns(properties) or source.has_table(former):
             return False
-        _log.warning("%s is the table of a former %s (OID %d), which was dropped", name, schema.name, former)
+        _log.warning("%s is the table of an earlier %s (OID %d), which was dropped", name, schema.name, former)
         return True
 
     @property
@@ -101,26 +102,26 @@ class Owner:
 
     def _has_our_name(self, properties: Mapping[str, str]) -> bool:
         named = properties.get(Property.PIPELINE)
-        # The former names are in the store, and few tables have one.
+        # Check the former names last, because reading them needs the store.
         return bool(named) and (named == self.context.full_name or named in self.context.former_names())
 
     def _owner(self, properties: Mapping[str, str]) -> str:
         pipeline = properties.get(Property.PIPELINE)
         if not pipeline:
-            return "was not made by Levada"
+            return "was not created by Levada"
         if pipeline != self.context.full_name:
-            return f"belongs to Pipeline {pipeline}, and this is Pipeline {self.context.full_name}"
-        return f"belongs to another Pipeline {pipeline}, over another source database"
+            return f"belongs to Pipeline {pipeline}, but this is Pipeline {self.context.full_name}"
+        return f"belongs to another Pipeline {pipeline} with another source database"
 
 
 def table_id_of(properties: Mapping[str, str]) -> TableId | None:
-    """Return the OID of the source table that the Iceberg table was made for, None if no such OID can be read."""
+    """Return the OID of the source table, or None if the property cannot be parsed."""
     text = properties.get(Property.TABLE_ID, "")
     return TableId(int(text)) if text.isdecimal() else None
 
 
 def source_of(properties: Mapping[str, str]) -> QualifiedTable | None:
-    """Return the name that the source table had when the Iceberg table was made, None if it cannot be read."""
+    """Return the source table's name when the Iceberg table was created, or None if it cannot be parsed."""
     try:
         schema, name = json.loads(properties.get(Property.SOURCE, ""))
     except (ValueError, TypeError):

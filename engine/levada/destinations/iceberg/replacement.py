@@ -1,6 +1,6 @@
-"""A new copy of a table, made beside it: files that no commit names until one commit puts them in the table's place.
+"""A shadow copy of a table: files that no commit refers to, until one commit replaces the table's files by them.
 
-The table goes on being read, written, compacted and expired meanwhile, and sees nothing of it.
+In the meantime the table is read, written, compacted and expired as usual.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
 _NO_SNAPSHOT: Final = 0
-"""What the index of files that are not committed stands for: no snapshot has this id."""
+"""The snapshot ID of the index of a shadow copy, whose files are not committed. No snapshot has this ID."""
 
 
 @contextmanager
 def vanishing() -> Iterator[None]:
-    """Raise Transient ``file_vanished`` for a file that is missing before a commit names it."""
+    """Raise Transient ``file_vanished`` if a file was removed before its commit."""
     try:
         yield
     except DestinationChanged as error:
@@ -50,35 +50,35 @@ def vanishing() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Replacement:
-    """The files of a new copy, and what they hold. Not for two threads at once."""
+    """The files of a shadow copy, and the version and LSN of their content. Not thread-safe."""
 
     claim: Claim
     schema: ReplicatedTableSchema
     """The version that was written last."""
     mode: TableMode
     lsn: Lsn
-    """Everything below is in the files."""
+    """The LSN below which all changes are in the files."""
     before: Layout
-    """The table's columns when the copy began."""
+    """The table's columns at the start of the copy."""
     layout: Layout
     index_folder: Path
     files: list[WrittenFile] = field(default_factory=list)
     deletes: list[WrittenFile] = field(default_factory=list)
     index: KeyIndex | None = None
-    """Where the rows are; None for a changelog."""
+    """The key index of the files, or None for a changelog."""
 
     @classmethod
     def begin(
         cls, table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark, index_folder: Path
     ) -> Replacement:
-        """Claim the table, and decide on the columns of the copy."""
+        """Take the copy lease on the table, and choose the columns of the shadow copy."""
         metadata = table.metadata
         layout = replacement_layout(metadata.layout, metadata.last_field_id, schema, mode)
         claim = Claim.take(table, mark)
         return cls(claim, schema, mode, mark.lsn, metadata.layout, layout, index_folder)
 
     def copied(self, files: list[WrittenFile], storage: Storage) -> None:
-        """Take the copy's files, and index their rows."""
+        """Register the copied files, and index their rows."""
         self.files = files
         if self.mode is TableMode.UPSERT:
             shutil.rmtree(self.index_folder, ignore_errors=True)
@@ -88,9 +88,9 @@ class Replacement:
             self.index.commit(_NO_SNAPSHOT)
 
     def apply(self, events: TableEvents, mark: Watermark, storage: Storage) -> bool:
-        """Write the files of a batch; return False, with nothing written, if it changes the columns.
+        """Write the files of a batch. Return False, without writing, if the batch changes the columns.
 
-        A batch that is there already changes nothing.
+        A batch that was applied before is ignored.
         """
         if mark.lsn <= self.lsn:
             return True
@@ -120,10 +120,10 @@ class Replacement:
         self.deletes += batch.deletes
 
     def commit(self, table: IcebergTable, mark: Watermark) -> int | None:
-        """Put the files in the place of all that the table has; return the snapshot's id.
+        """Replace all files of the table by those of the shadow copy in one commit. Return the snapshot's ID.
 
-        None, with nothing changed, if they no longer fit: the table's columns are others than those it had, it is
-        claimed by another, or a file is gone. Raise StaleEpoch if that is a newer driver.
+        Return None, without a commit, if the shadow copy is no longer valid: the table has other columns than at the
+        start, another copy has the lease, or a file is missing. Raise StaleEpoch if a newer driver has the lease.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             table.check_epoch(mark)
@@ -153,21 +153,24 @@ class Replacement:
         raise AssertionError
 
     def _fits(self, table: IcebergTable, mark: Watermark) -> bool:
-        # The stream may have brought the table to the columns that the copy had from the start.
+        # The stream may have changed the table to the columns that the shadow copy already has.
         return self.claim.holds(table, mark) and table.metadata.layout in (self.before, self.layout)
 
     def remove_index(self) -> None:
-        """Remove the index."""
+        """Remove the index and its folder."""
         self.index = None
         shutil.rmtree(self.index_folder, ignore_errors=True)
 
     def hand_over_index(self, snapshot: int, folder: Path) -> None:
-        """Make the index that of the table, in the place of the one in ``folder``; it is lost if it cannot be kept."""
+        """Move the index to ``folder``, the place of the table's index.
+
+        After an OSError there is no index, and it is rebuilt.
+        """
         shutil.rmtree(folder, ignore_errors=True)
         try:
             if self.index is not None:
                 self.index.commit(snapshot)
                 self.index_folder.rename(folder)
         except OSError as error:
-            _log.warning("the key index of the new copy cannot be kept: %s", error)
+            _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
         self.remove_index()

@@ -1,4 +1,4 @@
-"""What the destination keeps of one table between calls."""
+"""The state of one table that the destination keeps between calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from levada.values import TableId, Watermark
 
 @dataclass(slots=True, eq=False)
 class TableState:
-    """One table: its lock guards everything else here, and every write to the table."""
+    """The state of one table. The lock guards all other attributes, and each write to the table."""
 
     id: TableId
     name: TableName
@@ -28,32 +28,35 @@ class TableState:
     lock: threading.RLock = field(default_factory=threading.RLock)
     table: IcebergTable | None = None
     loaded_at: float = 0.0
-    """`time.monotonic` of when ``table`` was loaded from the catalog."""
+    """The `time.monotonic` value when ``table`` was loaded from the catalog."""
     index: KeyIndex | None = None
     schema: ReplicatedTableSchema | None = None
     """The version that was written last."""
     mark: Watermark | None = None
-    """What the table was last seen to hold."""
+    """The table's watermark when it was read last."""
     replacement: Replacement | None = None
-    """The copy that is being made to take the table's place."""
+    """The shadow copy, if there is one."""
     maintained_at: float = 0.0
-    """`time.monotonic` of the last look at what maintenance there is."""
+    """The `time.monotonic` value of the last maintenance."""
     files_due_at: float = field(default_factory=lambda: time.monotonic() + random.uniform(0, FILES_EVERY_S))
-    """`time.monotonic` of the next look at the table's files: spread over the tables, and not put off by restarts."""
+    """The `time.monotonic` value from which the table's files are checked.
+
+    It is random, so that checks are spread over the tables, and frequent restarts do not postpone them for ever.
+    """
 
     def forget(self) -> None:
-        """Forget the table, which is no longer there, and its index."""
+        """Discard the state of a dropped table, with its index and shadow copy."""
         self.table = self.mark = None
         self.forget_index()
         self.forget_replacement()
 
     def forget_index(self) -> None:
-        """Forget the index; it is built anew from the table when it is needed."""
+        """Remove the index. It is rebuilt from the table on demand."""
         self.index = None
         shutil.rmtree(self.index_folder, ignore_errors=True)
 
     def forget_replacement(self) -> None:
-        """Forget the copy that is being made, with its index; its files are left to who claims the table next."""
+        """Discard the shadow copy and its index. The next copy removes its files when it takes the lease."""
         if self.replacement is not None:
             self.replacement.remove_index()
             self.replacement = None

@@ -1,7 +1,7 @@
-"""One Iceberg table through Iceberg's Java API: what it holds, and commits that happen wholly or not at all.
+"""An Iceberg table through Iceberg's Java API: its metadata, and atomic commits.
 
-A commit is a compare-and-set on the metadata that was read: it never lands on top of what somebody else committed in
-between, so the epoch, the watermark and the positions that it was made from still hold when it does.
+A commit is a compare-and-set on the metadata that was read. It fails if another writer committed in between. So the
+epoch, the watermark and the row positions on which a commit is based are still valid when it succeeds.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _log = logging.getLogger(__name__)
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "format-version": "2",
-    # One commit a second must not leave a metadata file a second behind.
+    # Otherwise each commit leaves a metadata file behind, up to one per second.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
 
 _READERS: Final = 8
-"""So many footers are read at once: a commit reads those of all its files, and a copy may have hundreds."""
+"""Threads that read file footers. A commit reads the footers of all its files, and a copy may have hundreds."""
 
 
 class IcebergTable:
-    """A table as it was when last read; not for two threads at once."""
+    """A table with the metadata that was read last. Not thread-safe."""
 
     def __init__(self, jvm: Jvm, name: TableName, java: JavaObject) -> None:
         self.name = name
@@ -70,8 +70,8 @@ class IcebergTable:
     def check_intact(self) -> Lineage:
         """Return the snapshots since Levada's last commit, none of which changes a row.
 
-        Raise DestinationChanged if another writer changed rows, columns or partitioning, or took the table back.
-        A table without a record of a commit passes: it has no watermark either.
+        Raise DestinationChanged if another writer changed rows, columns or partitioning, or rolled the table back.
+        A table without a recorded commit passes the check, because it has no watermark either.
         """
         recorded = self.metadata.last_commit
         if recorded is None:
@@ -84,26 +84,26 @@ class IcebergTable:
         return found
 
     def _versions(self) -> Iterator[Mapping[int, Snapshot]]:
-        """Yield the snapshots that each kept version of the metadata has, newest first."""
+        """Yield the snapshots in each retained version of the metadata, newest first."""
         yield self.metadata.snapshots
         for location in self.metadata.log:
-            # A version that was removed or damaged only leaves a gap.
+            # Skip a version that was removed or damaged.
             with suppress(DestinationChanged), java_errors(f"read {location}"):
                 parser = self._jvm.iceberg.TableMetadataParser
                 text = parser.toJson(parser.read(self.java.io(), location))
                 yield TableMetadata.parse(text).snapshots
 
     def record_current(self) -> None:
-        """Record the current snapshot as Levada's last commit, after `check_intact`: its rows are the same.
+        """Record the current snapshot as Levada's last commit. Call it after `check_intact`, as its rows are the same.
 
-        Later commits by other writers are then compared with it, whatever expires meanwhile.
+        Later commits of other writers are then compared with this snapshot, even if older ones have expired.
         """
         recorded, current = self.metadata.last_commit, self.metadata.snapshot_id
         if recorded is not None and current is not None and recorded.snapshot_id != current:
             self.set_properties(self._record(recorded.mark, current, self.metadata.schema_id))
 
     def record_mark(self, mark: Watermark) -> None:
-        """Record that the table has everything up to ``mark`` as it is, without a snapshot."""
+        """Store the watermark ``mark`` without a new snapshot, because no row changes."""
         if (current := self.metadata.snapshot_id) is not None:
             self.set_properties(self._record(mark, current, self.metadata.schema_id))
 
@@ -115,7 +115,7 @@ class IcebergTable:
     def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]] | None:
         """Return the paths of the data files that a snapshot added, and of those that it removed.
 
-        None if it added files of a kind that Levada does not write.
+        Return None if it added files of a kind that Levada does not write.
         """
         with java_errors(f"read snapshot {snapshot_id} of {self.name}"):
             snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
@@ -125,11 +125,11 @@ class IcebergTable:
             return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
 
     def _is_strange(self, file: JavaObject) -> bool:
-        # A delete file concerns data files of its own partition spec alone.
+        # A delete file applies only to data files of its own partition spec.
         return str(file.format()) != "PARQUET" or file.specId() != self.java.spec().specId()
 
     def is_replaceable(self) -> bool:
-        """Return True if one commit can put a new copy in the place of all that the table has."""
+        """Return True if one commit can replace all rows of the table."""
         try:
             check_writable(self.name, self.metadata)
             with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
@@ -141,10 +141,9 @@ class IcebergTable:
         return True
 
     def plan(self) -> Mapping[str, frozenset[str]] | None:
-        """Return the data files with the position-delete files that may concern each.
+        """Return the data files, each with the position-delete files that may apply to it.
 
-        None if there is a file that is not Parquet or is partitioned, or a delete that is not by position: these are of
-        another writer.
+        Return None if another writer added a file that is not Parquet or is partitioned, or an equality delete.
         """
         planned: dict[str, frozenset[str]] = {}
         with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
@@ -157,7 +156,7 @@ class IcebergTable:
         return planned
 
     def rewrite_all(self) -> None:
-        """Write every row anew as Spark does, to Parquet files without deletes."""
+        """Let Spark rewrite all rows to Parquet files without deletes."""
         self.set_properties({"write.format.default": "parquet"})
         with java_errors(f"rewrite {self.name}"):
             actions = self._jvm.actions()
@@ -166,12 +165,12 @@ class IcebergTable:
 
     @property
     def own_folder(self) -> str | None:
-        """The folder of new files if no other table can have the same."""
+        """The folder of new files, if it belongs to this table alone, else None."""
         own = self.metadata.own_folder
         return own if own is not None and self.storage().folder.startswith(own) else None
 
     def storage(self) -> Storage:
-        """Return where new files go, and how they are reached."""
+        """Return the folder for new files, and the properties to access it."""
         with java_errors(f"read {self.name}"):
             folder = self.java.locationProvider().newDataLocation("")
             return Storage(folder, self._jvm.read_map(self.java.io().properties()))
@@ -186,14 +185,14 @@ class IcebergTable:
         properties: Mapping[str, str | None] | None = None,
         layout: Layout | None = None,
     ) -> int:
-        """Add rows, delete others by position, stamp ``mark``, all in one commit; return the new snapshot's id.
+        """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
-        With ``replacing`` every row that is there goes. ``properties`` are set or, with None, removed. ``layout`` are
-        the columns from this snapshot on, if they change. Raise CommitConflict if the table is no longer as it was when
-        last read.
+        ``files`` are data files, and ``deletes`` are position-delete files. With ``replacing`` all existing rows are
+        removed. ``properties`` are set, or removed if the value is None. ``layout`` has the table's new columns, if
+        they change. Raise CommitConflict if the table changed since it was last read.
         """
         if not replacing or mark is None:
-            # A rewrite by this process may have read a commit of another writer since the last look.
+            # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         check_writable(self.name, self.metadata)
         added, deleted = self._described(files, deletes)
@@ -219,7 +218,7 @@ class IcebergTable:
             with java_errors(f"write to {self.name}"), ThreadPoolExecutor(_READERS) as pool:
                 return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes))
         except DestinationChanged as error:
-            # No commit names them yet: an orphan removal by another tool takes them for garbage.
+            # No commit refers to the files yet, so another tool may have removed them as orphans.
             raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
 
     def _remove_everything(self, update: JavaObject) -> None:
@@ -231,7 +230,7 @@ class IcebergTable:
 
     @contextmanager
     def _scan(self) -> Iterator[Iterator[JavaObject]]:
-        """Plan a scan of all files. A generator alone would close it late, after an error in the loop over it."""
+        """Plan a scan of all files, and close it in any case. A plain generator would close it late after an error."""
         tasks = self.java.newScan().planFiles()
         try:
             yield each(tasks)
@@ -239,7 +238,7 @@ class IcebergTable:
             tasks.close()
 
     def paths_in_use(self) -> list[str]:
-        """Return the data and delete files of the current snapshot."""
+        """Return the paths of the data and delete files of the current snapshot."""
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
 
@@ -255,38 +254,38 @@ class IcebergTable:
             self._commit_metadata(base, self._with_properties(self._builder(changed), properties).build())
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Set properties, or with None remove them."""
+        """Set properties, or remove those whose value is None."""
         with java_errors(f"set properties of {self.name}"):
             base = self._ops.current()
             self._commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder below the table's data, with files that no snapshot names.
+        """Remove a folder below the table's data, with files that no snapshot refers to.
 
-        What cannot be removed stays as garbage. So does a folder elsewhere: its name is from a property of the table,
-        which any writer may set.
+        Files that cannot be removed are left as orphans. A folder outside of the table's data is not removed, because
+        the path comes from a table property, which any writer can set.
         """
         if not lies_below(folder, self.storage().folder):
-            _log.warning("%s: %s is not removed, as it is not below the table's data", self.name, folder)
+            _log.warning("%s: %s is not removed, because it is not below the table's data", self.name, folder)
             return
         try:
             with java_errors(f"remove {folder}"):
                 if any(lies_below(path, folder) for path in self.paths_in_use()):
-                    _log.warning("%s: %s is not removed, as the table has files there", self.name, folder)
+                    _log.warning("%s: %s is not removed, because the table has files there", self.name, folder)
                     return
                 self.java.io().deletePrefix(folder)
         except LevadaError as error:
-            _log.warning("%s stays behind as garbage: %s", folder, error.message)
+            _log.warning("cannot remove the orphan files in %s: %s", folder, error.message)
 
     def check_epoch(self, mark: Watermark) -> None:
-        """Raise StaleEpoch if a newer driver stamped the table, NeedsOperator if it belongs to another pipeline."""
+        """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""
         current = self.metadata.mark
         if current is None:
             return
         if current.pipeline != mark.pipeline:
             raise NeedsOperator(
                 "table_of_another_pipeline",
-                f"{self.name} is written by pipeline {current.pipeline}",
+                f"pipeline {current.pipeline} writes to {self.name}",
                 hint="give the table another name with destinationTable in its TableSync",
             )
         if current.epoch > mark.epoch:
@@ -302,11 +301,11 @@ class IcebergTable:
         with java_errors(f"commit to {self.name}"):
             for key, value in stamp(mark).items() if mark is not None else ():
                 update.set(key, value)
-            # apply() writes the manifests on top of the newest metadata; commit() would do so again and again.
+            # apply() writes the manifests for the newest metadata once. commit() would retry with newer metadata.
             snapshot = update.apply()
             base = self._ops.current()
             if snapshot.parentId() != self.metadata.snapshot_id:
-                raise CommitConflict("commit_conflict", f"{self.name} was changed by somebody else")
+                raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
             builder, schema_id = self._builder(base), self.metadata.schema_id
             if layout is not None and layout != self.metadata.layout:
                 builder, snapshot, schema_id = self._under(layout, base, snapshot)
@@ -321,13 +320,13 @@ class IcebergTable:
             self.refresh()
             if all(s.id != snapshot_id for s in self.metadata.history):
                 raise
-            _log.warning("%s: the commit of snapshot %s was not confirmed, but happened", self.name, snapshot_id)
+            _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot_id)
         return snapshot_id
 
     def _under(self, layout: Layout, base: JavaObject, snapshot: JavaObject) -> tuple[JavaObject, JavaObject, int]:
-        """Return a builder that has set the columns, the snapshot under them, and their schema's id.
+        """Return a metadata builder with the new columns, the snapshot with their schema, and that schema's ID.
 
-        The snapshot that was made has the former columns.
+        ``snapshot`` was built with the schema ID of the former columns.
         """
         changed = base.updateSchema(self._jvm.iceberg.SchemaParser.fromJson(layout.to_json()))
         parser = self._jvm.iceberg.SnapshotParser

@@ -1,4 +1,4 @@
-"""The folder of a table in a Hadoop catalog, where a drop that did not end leaves files that the catalog cannot see."""
+"""The folder of a table in a Hadoop catalog. An interrupted drop leaves files there that the catalog does not list."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HINT: Final = "version-hint.text"
 
 
 class TableFolder:
-    """One table's folder, below the warehouse."""
+    """The folder of one table, below the warehouse."""
 
     def __init__(self, jvm: Jvm, warehouse: str, name: TableName) -> None:
         location = "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
         if not lies_below(location, warehouse):
             raise NeedsOperator(
                 "destination_name_unusable",
-                f"{name} would not be below the warehouse {warehouse}",
+                f"the folder of {name} would be outside of the warehouse {warehouse}",
                 hint="set destinationTable in the table's TableSync",
             )
         self._name = name
@@ -33,7 +33,10 @@ class TableFolder:
             self._files = self._path.getFileSystem(jvm.hadoop_conf)
 
     def mark_dropped(self, owner: Mapping[str, str]) -> None:
-        """Note whose table is dropped here, before it is: a drop removes the metadata before it removes the folder."""
+        """Write the owner's properties to a file before the drop.
+
+        A drop removes the metadata first, so after an interrupted drop only this file shows the owner.
+        """
         with java_errors(f"drop {self._name}"):
             stream = self._files.create(self._jvm.path(self._path, _DROPPED), True)
             try:
@@ -42,7 +45,7 @@ class TableFolder:
                 stream.close()
 
     def dropped(self) -> dict[str, str] | None:
-        """Return the owner whose drop began here, None if none did."""
+        """Return the properties of the owner whose drop was interrupted, or None."""
         with java_errors(f"look for {self._name}"):
             path = self._jvm.path(self._path, _DROPPED)
             if not self._files.exists(path):
@@ -59,7 +62,7 @@ class TableFolder:
         return read if isinstance(read, dict) else None
 
     def has_lost_its_metadata(self) -> bool:
-        """Return True if this is a table's folder whose metadata files are gone: no catalog can load or drop it."""
+        """Return True if this is a table's folder without metadata files. No catalog can load or drop such a table."""
         with java_errors(f"look for {self._name}"):
             metadata = self._jvm.path(self._path, "metadata")
             there = self._files.exists(metadata)
@@ -69,6 +72,6 @@ class TableFolder:
             return _HINT in left or bool(self._files.exists(self._jvm.path(self._path, _DROPPED)))
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        with java_errors(f"remove what is left of {self._name}"):
+        """Remove the folder with its content."""
+        with java_errors(f"remove the remaining files of {self._name}"):
             self._files.delete(self._path, True)

@@ -1,4 +1,4 @@
-"""The tables of the catalog: found, made, dropped, and recognised as this pipeline's own."""
+"""A catalog of Iceberg tables. It finds, creates, loads and drops this pipeline's tables."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 class Tables:
-    """A catalog of Iceberg tables under its name in a Spark session; it is opened when it is first needed."""
+    """A catalog of Iceberg tables, opened on first use. It has a name in the Spark session."""
 
     def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
         self._config = config
         self.owner = Owner(context)
-        # Tables are made side by side; not every catalog says of a namespace made twice that it is there.
-        self._making_namespace = threading.Lock()
+        # Several threads create tables. Not every catalog reports a namespace that exists as such.
+        self._namespace_lock = threading.Lock()
         self.jvm = Jvm(spark)
         for key, value in config.spark_conf().items():
             spark.conf.set(key, value)
@@ -49,7 +49,7 @@ class Tables:
         self._unchanged = context.only_checks and config.properties["type"] == "jdbc"
 
     def open(self) -> JavaObject:
-        """Return the catalog; raise Transient ``destination_unavailable`` while it does not answer."""
+        """Return the catalog. Raise Transient ``destination_unavailable`` while it does not respond."""
         with self._opening:
             if self._opened is None:
                 with java_errors("open the catalog"):
@@ -58,7 +58,7 @@ class Tables:
             return self._opened
 
     def close(self) -> None:
-        """Close the catalog, with its connections; it is opened again if it is needed."""
+        """Close the catalog and its connections. It is opened again on demand."""
         with self._opening:
             opened, self._opened = self._opened, None
             if opened is not None:
@@ -75,33 +75,33 @@ class Tables:
                 self._probe(self.jvm.path(warehouse))
 
     def _probe(self, folder: JavaObject) -> None:
-        files, made, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder
+        files, created, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder
         while missing is not None and not files.exists(missing):
-            made.append(missing)
+            created.append(missing)
             missing = missing.getParent()
         probe = self.jvm.path(folder, f".levada-check-{uuid.uuid4().hex}")
         try:
             files.create(probe).close()
             files.delete(probe, False)
         finally:
-            for path in made:
+            for path in created:
                 if files.exists(path):
                     files.delete(path, False)
 
     def exists(self, name: TableName) -> bool:
-        """Tell whether there is such a table, whoever made it."""
+        """Return True if the catalog has a table of this name, of any owner."""
         with java_errors(f"look for {name}"):
             return bool(self.open().tableExists(self._identifier(name)))
 
     def load(self, name: TableName, source: TableId) -> IcebergTable | None:
-        """Return the table of a source table, None if there is none; raise NeedsOperator if it is another's."""
+        """Return the Iceberg table of a source table, or None. Raise NeedsOperator if it has another owner."""
         table = self._load_any(name)
         if table is not None:
             self.owner.require(name, table.metadata.properties, source)
         return table
 
     def _load_any(self, name: TableName) -> IcebergTable | None:
-        # To ask first whether it exists would read its metadata twice.
+        # A call of tableExists first would read the metadata twice.
         try:
             with java_errors(f"load {name}"):
                 return IcebergTable(self.jvm, name, self.open().loadTable(self._identifier(name)))
@@ -109,16 +109,16 @@ class Tables:
             return None
 
     def put_own_name(self, table: IcebergTable) -> None:
-        """Write the pipeline's full name to an own table that has a former owner's.
+        """Write the pipeline's full name to an own table that still has a former owner's name.
 
-        From then on it is not the table of a new Pipeline with the former owner's name.
+        Then a new Pipeline with the former owner's name does not own the table.
         """
         if renamed := self.owner.renamed(table.metadata.properties):
             table.set_properties(renamed)
-            _log.info("%s is a former owner's table, and has the name of this pipeline now", table.name)
+            _log.info("%s: changed the owner from a former one to this pipeline", table.name)
 
     def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
-        """Make the table, and its namespace if it is not there."""
+        """Create the table, and its namespace if it does not exist."""
         layout = initial_layout(schema, mode)
         properties = {
             **DEFAULTS,
@@ -128,23 +128,23 @@ class Tables:
             Property.COLUMNS.value: layout.columns_json(),
         }
         with java_errors(f"create {name}"):
-            with self._making_namespace:
-                self._make_namespace(name.namespace)
+            with self._namespace_lock:
+                self._ensure_namespace(name.namespace)
             java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
             builder = self.open().buildTable(self._identifier(name), java_schema)
             table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
-        made = table.metadata.layout
-        # A location can be that of a table that was renamed in the catalog, and has files there.
+        actual = table.metadata.layout
+        # The location may be that of a table which was renamed in the catalog and still has files there.
         found: dict[str, str | None] = {DATA_PATH: f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"}
-        if made.fields != layout.fields:
-            ids = {c.attnum: f.id for c, f in zip(schema.columns, made.fields, strict=False)}
-            found[Property.COLUMNS.value] = Layout(made.fields, ids).columns_json()
+        if actual.fields != layout.fields:
+            ids = {c.attnum: f.id for c, f in zip(schema.columns, actual.fields, strict=False)}
+            found[Property.COLUMNS.value] = Layout(actual.fields, ids).columns_json()
         table.set_properties(found)
-        _log.info("made %s for %s", name, schema.name)
+        _log.info("created %s for %s", name, schema.name)
         return table
 
     def check_free(self, name: TableName, schema: ReplicatedTableSchema) -> None:
-        """Raise NeedsOperator if the place holds a table that a copy of ``schema`` must not replace."""
+        """Raise NeedsOperator if ``name`` is a table that a copy of ``schema`` must not replace."""
         if self._own_remains(name, schema.id) is not None:
             return
         kept = self._properties(name)
@@ -154,7 +154,7 @@ class Tables:
             self.owner.require_replaceable(name, kept, schema)
 
     def _properties(self, name: TableName) -> Mapping[str, str] | None:
-        """Return the properties of the table in a place, as far as they can be read, None if there is no table."""
+        """Return the readable properties of the table, or None if there is no table."""
         try:
             table = self._load_any(name)
         except DestinationChanged as error:
@@ -164,7 +164,7 @@ class Tables:
         return None if table is None else table.metadata.properties
 
     def _check_nesting(self, name: TableName) -> None:
-        """Raise NeedsOperator if the table's folder in a Hadoop catalog is within another table's, or around it."""
+        """Raise NeedsOperator if a folder in a Hadoop catalog is inside another table's folder, or contains one."""
         if self._config.properties["type"] != "hadoop":
             return
         levels = name.namespace
@@ -185,14 +185,15 @@ class Tables:
         return bool(self.open().namespaceExists(self._namespace((*name.namespace, name.name))))
 
     def drop(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        """Remove the table with its files; not an error if there is none, NeedsOperator if it is another's.
+        """Drop the table with its files. A missing table is no error.
 
-        Raise StaleEpoch if a driver newer than ``epoch`` has it.
+        Raise NeedsOperator if the table has another owner. Raise StaleEpoch if a driver newer than ``epoch`` has
+        written or copies it.
         """
         self.check_free(name, schema)
         if (remains := self._own_remains(name, schema.id)) is not None:
             remains.remove()
-            _log.warning("removed what was left of %s by a drop that did not end", name)
+            _log.warning("removed the files that an interrupted drop of %s left", name)
             return
         try:
             table = self._load_any(name)
@@ -217,7 +218,8 @@ class Tables:
             with java_errors(f"drop {name}"):
                 self.open().dropTable(self._identifier(name), True)
         except DestinationChanged as error:
-            # A purge reads the lists of files, and one of them is gone. Some catalogs have dropped the entry by now.
+            # A purge reads the manifests, and one of them is missing. Some catalogs have already removed the entry by
+            # now.
             _log.warning("%s is dropped without reading its files: %s", name, error.message)
             with java_errors(f"drop {name}"):
                 self.open().dropTable(self._identifier(name), False)
@@ -226,15 +228,15 @@ class Tables:
                 with java_errors(f"remove {own}"):
                     table.java.io().deletePrefix(own)
             except LevadaError as error:
-                _log.warning("%s stays behind as garbage: %s", own, error.message)
+                _log.warning("cannot remove the orphan files in %s: %s", own, error.message)
 
     def _drop_damaged(
         self, name: TableName, schema: ReplicatedTableSchema, error: DestinationChanged, epoch: int | None
     ) -> None:
-        """Remove a table that cannot be loaded, if an earlier version of its metadata shows that it is ours.
+        """Drop a table that cannot be loaded, if an older version of its metadata shows that it is ours.
 
-        Only a Hadoop catalog has one folder for each table. Elsewhere the data files stay as garbage: the metadata that
-        was found may be that of a table that was renamed.
+        Only in a Hadoop catalog each table has its own folder. In others the data files are left as orphans, because
+        the metadata may be that of a table which was renamed.
         """
         kept = self._own_metadata(name, error)
         self.owner.require_replaceable(name, kept.properties, schema)
@@ -246,21 +248,21 @@ class Tables:
                 path.getFileSystem(self.jvm.hadoop_conf).delete(path, True)
             else:
                 self.open().dropTable(self._identifier(name), False)
-                _log.warning("%s: its files stay behind as garbage in %s", name, self._folder(name))
+                _log.warning("%s: its files are left as orphans in %s", name, self._folder(name))
 
     def _own_metadata(self, name: TableName, error: DestinationChanged) -> TableMetadata:
-        """Return the newest metadata of a damaged table that can be read; raise if that does not show it to be ours."""
+        """Return the newest readable metadata of a damaged table. Raise if it does not show that the table is ours."""
         kept = self._last_metadata(name)
         if kept is None or not (self.owner.owns(kept.properties) or self.owner.owned(kept.properties)):
             raise DestinationChanged(
                 "table_damaged",
-                f"{error.message}. No metadata file that can be read shows that {name} belongs to this pipeline",
+                f"{error.message}. No readable metadata file shows that {name} belongs to this pipeline",
                 hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
             )
         return kept
 
     def _last_metadata(self, name: TableName) -> TableMetadata | None:
-        """Return the newest metadata of the table that can be read, wherever the catalog points to."""
+        """Return the newest readable metadata in the table's folder, regardless of the catalog's pointer."""
         folder = self._folder(name)
         if folder is None:
             return None
@@ -278,14 +280,17 @@ class Tables:
         return None
 
     def _folder(self, name: TableName) -> str | None:
-        """Return where the catalog puts a table of this name, None if it is for the catalog's server to know."""
+        """Return the folder of a table of this name, or None if only the catalog's server knows it."""
         warehouse = self._config.properties.get("warehouse")
         if self._config.properties["type"] not in ("hadoop", "jdbc") or warehouse is None:
             return None
         return "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
 
     def _own_remains(self, name: TableName, source: TableId) -> TableFolder | None:
-        """Return the folder that an own drop has left; raise NeedsOperator if it is not known to be an own one's."""
+        """Return the folder that our own interrupted drop left, or None.
+
+        Raise NeedsOperator if it may be another owner's.
+        """
         folder = self._table_folder(name)
         if folder is None or not folder.has_lost_its_metadata():
             return None
@@ -300,25 +305,25 @@ class Tables:
 
     @property
     def repeats_versions(self) -> bool:
-        """True if another table in this one's place may have metadata files of the same names.
+        """True if a table that was dropped and created again may have metadata files of the same names.
 
-        Refreshing would not notice it: Iceberg compares the names.
+        A refresh would not detect that, because Iceberg compares the names.
         """
         return self._config.properties["type"] == "hadoop"
 
     def place(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return the place of a source table under these settings."""
+        """Return the name of a source table's Iceberg table under these settings."""
         return self._config.table(source, settings)
 
     def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
-        """Return the place as other layers compare it."""
+        """Return that name in the form that other layers compare."""
         return self._config.target(source, settings)
 
     def ours(self, unread: list[LevadaError]) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
-        """Yield this pipeline's tables, wherever they are in the namespaces that the configuration makes.
+        """Yield this pipeline's tables in all namespaces that match the configured template.
 
-        The table itself is None where its newest metadata cannot be read. A table that another tool copied, with its
-        properties, to another name is left out. ``unread`` receives the errors of tables whose owner cannot be read.
+        The table itself is None if its newest metadata cannot be read. A table that another tool copied to another
+        name, including its properties, is skipped. ``unread`` receives the errors of tables whose owner cannot be read.
         """
         for namespace in self._namespaces():
             with java_errors(f"list the tables of {'.'.join(namespace)}"):
@@ -338,9 +343,9 @@ class Tables:
                 if metadata is None:
                     continue
                 kept = metadata.properties
-                made_as = folded_name(kept.get(Property.NAME, ""))
+                created_as = folded_name(kept.get(Property.NAME, ""))
                 source = table_id_of(kept)
-                if source is not None and self.owner.owns(kept) and made_as == folded_name(str(name)):
+                if source is not None and self.owner.owns(kept) and created_as == folded_name(str(name)):
                     yield source, name, table
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
@@ -355,10 +360,10 @@ class Tables:
                 listed = self.open().listNamespaces
                 return list(listed(self._namespace(parent)) if parent else listed())
         except Missing:
-            # A warehouse that nobody wrote to yet.
+            # The warehouse was never written to.
             return []
 
-    def _make_namespace(self, levels: tuple[str, ...]) -> None:
+    def _ensure_namespace(self, levels: tuple[str, ...]) -> None:
         for depth in range(1, len(levels) + 1):
             namespace = self._namespace(levels[:depth])
             if not self.open().namespaceExists(namespace):
@@ -370,7 +375,7 @@ class Tables:
         try:
             self.open().createNamespace(namespace, self.jvm.map({}))
         except Py4JJavaError as error:
-            # Another process was faster.
+            # Another process created it first.
             if "AlreadyExists" not in error.java_exception.getClass().getName():
                 raise
 
@@ -382,14 +387,14 @@ class Tables:
 
 
 def key_property(schema: ReplicatedTableSchema) -> str:
-    """Return the key as a table property: which columns, whatever their order."""
+    """Return the key's attnums in ascending order, as a table property."""
     return json.dumps(sorted(schema.key))
 
 
 def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
-    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table, or makes a copy of it.
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table or copies it.
 
-    With None nothing is compared.
+    If ``epoch`` is None, do nothing.
     """
     claim = Claim.parse(metadata.properties)
     epochs = [m.epoch for m in (metadata.mark, claim) if m is not None]
@@ -398,24 +403,27 @@ def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
 
 
 def is_newer(table: IcebergTable, other: IcebergTable) -> bool:
-    """Return True if the table has the later mark: of two places of one table, where a move did not end."""
+    """Return True if ``table`` has the later watermark.
+
+    There are two tables of one source table after an interrupted move.
+    """
     ours, theirs = table.metadata.mark, other.metadata.mark
     return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))
 
 
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the Iceberg table was made for another mode or key than this."""
+    """Raise NeedsOperator if the Iceberg table was created for another mode or key."""
     kept = table.metadata.properties
     if kept.get(Property.MODE) != mode.value:
         raise NeedsOperator(
             "mode_changed",
-            f"{table.name} was made as {kept.get(Property.MODE)}, and {schema.name} is now written as {mode.value}",
+            f"{table.name} was created as {kept.get(Property.MODE)}, but {schema.name} is now written as {mode.value}",
             hint=resync_hint(schema),
         )
     if mode is TableMode.UPSERT and kept.get(Property.KEY) != key_property(schema):
         raise NeedsOperator(
             "key_changed",
             f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
-            f"and {table.name} was written under another",
+            f"but {table.name} was written with another key",
             hint=resync_hint(schema),
         )

@@ -1,8 +1,8 @@
-"""One batch of changes onto a table that holds the last state of each row.
+"""Applies one batch of changes to an upsert table, which has the last state of each row.
 
 The batch is folded in pieces of bounded size, in WAL order. Each piece becomes one data file and one position-delete
-file, made from the positions that the key index knows; rows of an earlier piece are found and deleted like any others,
-because the index has them already. All the files are one commit, and only then the index is committed too.
+file. The key index has the positions of the rows to delete, including those of earlier pieces. One commit adds all the
+files. The index is committed after it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from levada.values import Lsn
 
 PIECE_ROWS: Final = 500_000
 PIECE_BYTES: Final = 48 << 20
-"""What is folded at once: whichever of the two is reached first bounds the memory of a batch of any size."""
+"""The size of a piece, in rows and in Arrow bytes. The limit that is reached first bounds the memory of a batch."""
 
 
 @dataclass(slots=True)
 class Upsert:
-    """The files that a batch comes to. `run` writes them and changes the index, `discard` takes both back."""
+    """The files of one batch. `run` writes the files and changes the index. `discard` undoes both."""
 
     storage: Storage
     layout: Layout
@@ -44,10 +44,10 @@ class Upsert:
     deletes: list[WrittenFile] = field(default_factory=list)
     truncated: bool = False
     changes: int = 0
-    """How many changes there were, truncates among them."""
+    """The number of changes, including truncates."""
 
     def run(self, events: TableEvents, after: Lsn) -> None:
-        """Write the files of the changes from ``after``, inclusive; on an error nothing of them is left."""
+        """Write the files of the changes from ``after`` on, inclusive. After an error the files are removed."""
         truncates = [t for t in events.truncates if t.commit_lsn >= after]
         before = None
         try:
@@ -59,7 +59,7 @@ class Upsert:
             for piece in pieces(events, after, before):
                 self.changes += piece.num_rows
                 folded = fold(piece, self.schema, self.index.seed)
-                # Two pieces are not held at once: neither while this one is written, nor while the next is read.
+                # Free the piece before the result is written, and the result before the next piece is read.
                 del piece
                 self._write(folded)
                 del folded
@@ -68,7 +68,7 @@ class Upsert:
             raise
 
     def discard(self) -> None:
-        """Remove the files, which no commit names, and take the index back to its last commit."""
+        """Remove the files, which are not committed, and reset the index to its last commit."""
         self.index.discard()
         self.storage.remove([*self.files, *self.deletes])
 
@@ -94,8 +94,8 @@ class Upsert:
         if not old.found.all():
             raise NeedsOperator(
                 "unknown_value",
-                f"{self.schema.name}: an update leaves column {next(iter(partial_rows.columns))} as it was, "
-                "but the row is not in the Iceberg table",
+                f"{self.schema.name}: an update leaves column {next(iter(partial_rows.columns))} unchanged,"
+                " but the row is not in the Iceberg table",
                 hint=resync_hint(self.schema),
             )
         held = HeldRows(self.storage, self.layout, self.schema)
@@ -105,7 +105,7 @@ class Upsert:
 
 
 def pieces(events: TableEvents, after: Lsn, truncated_before: tuple[int, int] | None) -> Iterator[pa.Table]:
-    """Yield the changes from ``after`` on, in WAL order, without those that the last TRUNCATE took."""
+    """Yield the changes from ``after`` on, in WAL order, without those before the last TRUNCATE."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in events.scan():
