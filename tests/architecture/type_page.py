@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from levada.destinations.iceberg.layout import IcebergType, initial_layout
+from levada.destinations.iceberg.schema import IcebergType, initial_layout
 from levada.pgoutput.binary import BINARY
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, resolve_type
 from levada.segments.projection import widens

@@ -28,7 +28,7 @@ from tests.destinations.foreign_commits import (
 from tests.destinations.test_behaviours import ORDERS, apply
 
 from levada.destinations.iceberg import indexing
-from levada.destinations.iceberg.layout import FIELD_ID
+from levada.destinations.iceberg.schema import FIELD_ID
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 

@@ -13,7 +13,7 @@ from tests.destinations.test_behaviours import ORDERS, apply, copy
 from tests.destinations.test_replacement import CLAIM, SlowRows, rows
 
 from levada.destinations.iceberg import IcebergDestination
-from levada.destinations.iceberg.claim import Claim
+from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import each
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import LevadaError, NeedsOperator, StaleEpoch
@@ -59,7 +59,7 @@ def begin(lake: Lake, error: BaseException) -> IcebergDestination:
 
 
 def test_a_killed_copy_leaves_nothing_to_the_next(lake: Lake) -> None:
-    """What it wrote has no name in the table; whoever copies the table again finds it by the claim, and removes it."""
+    """What it wrote has no name in the table; whoever copies the table again finds it by the lease, and removes it."""
     left = stored(begin(lake, KeyboardInterrupt()))
     assert len(left) == 2
     destination = lake.destination()
@@ -89,7 +89,7 @@ def test_a_superseded_driver_drops_nothing(lake: Lake) -> None:
 
 
 def test_a_killed_copy_without_a_drop(hadoop: Lake) -> None:
-    """Copied again into the table that is there, a newer driver's claim takes the place of the former and its files."""
+    """Copied again into the table that is there, a newer driver's lease takes the place of the former and its files."""
     left = stored(begin(hadoop, KeyboardInterrupt()))
     destination = hadoop.destination()
     destination.write_table_rows(ORDERS, MemoryRows(ORDERS, rows(3)), hadoop.mark(1000, epoch=2))
@@ -112,7 +112,7 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
     def overtaken() -> None:
         opened = other._tables.load(table(destination).name, ORDERS.id)
         assert opened is not None
-        Claim.take(opened, hadoop.mark(1000, epoch))
+        CopyLease.take(opened, hadoop.mark(1000, epoch))
 
     with pytest.raises(error, match="epoch 2" if epoch == 2 else "another process copies"):
         destination.write_table_rows(ORDERS, SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
@@ -136,6 +136,6 @@ def test_a_forged_claim_removes_nothing_of_others(hadoop: Lake, folder: str) -> 
     file = next(iter(opened.plan() or {})).rpartition("/")[0] + "/"
     forged = json.dumps({"epoch": 1, "folder": folder.format(data=data, file=file)})
     opened.set_properties({CLAIM: forged})
-    Claim.take(opened, hadoop.mark(1000))
+    CopyLease.take(opened, hadoop.mark(1000))
     assert precious.read_text() == "kept"
     assert len(hadoop.rows()) == 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from levada.destinations.collisions import Place, Target, find_later
-from levada.destinations.iceberg.catalog import CatalogConfig
+from levada.destinations.iceberg.catalog_config import CatalogConfig
 from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig

@@ -9,7 +9,7 @@ from tests.destinations.test_behaviours import ORDERS
 from tests.destinations.test_ownership import Source
 
 from levada.destinations import DestinationContext
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.ownership import Owner
 from levada.errors import DestinationChanged
 

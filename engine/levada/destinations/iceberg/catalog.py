@@ -1,186 +1,429 @@
-"""The configuration of the manifest's catalog: its Spark properties, and the names of tables in it."""
+"""A catalog of Iceberg tables. It finds, creates, loads and drops this pipeline's tables."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Self
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from levada.destinations.collisions import Target
-from levada.destinations.interface import TableSettings
-from levada.errors import InvalidManifest, LoginFailed, NeedsOperator
-from levada.locations import MAX_NAME_BYTES, folded_name, source_name, target_name
-from levada.values import QualifiedTable
+from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
+from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
+from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
+from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
+from levada.destinations.iceberg.ownership import Owner, table_id_of
+from levada.destinations.iceberg.schema import IcebergSchema, initial_layout, resync_hint
+from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
+from levada.destinations.iceberg.table_folder import TableFolder
+from levada.destinations.interface import DestinationContext, TableMode, TableSettings
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
+from levada.locations import folded_name
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId
 
-_FIELD: Final = "spec.destination.iceberg"
-_SCHEMA: Final = "{schema}"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-_TYPES: Final[Mapping[str, str]] = {"Rest": "rest", "Jdbc": "jdbc", "Hadoop": "hadoop", "Hive": "hive", "Glue": "glue"}
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "Rest": ("uri",),
-    "Jdbc": ("uri", "warehouse"),
-    "Hadoop": ("warehouse",),
-    "Hive": ("uri",),
-    "Glue": ("warehouse",),
-}
-_S3: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
-_ON_S3: Final = re.compile("s3[an]?://")
-_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Rest": {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"},
-    "Jdbc": {"jdbc.schema-version": "V1"},
-}
-_NAMES: Final = {
-    "hive": (re.compile(r"[A-Za-z0-9_]{1,128}"), "at most 128 letters a-z, digits and _"),
-    "glue": (re.compile(r"[a-z0-9_]{1,252}"), "lower-case letters a-z, digits and _"),
-}
-"""Name patterns of catalogs that allow fewer names than a file system."""
-_POSTGRES: Final = {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60"}
-"""Timeouts in seconds, by the names of PostgreSQL's JDBC driver. Without them an unreachable catalog blocks forever."""
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """The levels of a table's namespace, and its name."""
+class IcebergCatalog:
+    """A catalog of Iceberg tables, opened on first use. It has a name in the Spark session."""
 
-    namespace: tuple[str, ...]
-    name: str
+    def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
+        self._config = config
+        self.owner = Owner(context)
+        # Several threads create tables. Not every catalog reports a namespace that exists as such.
+        self._namespace_lock = threading.Lock()
+        self.jvm = Jvm(spark)
+        for key, value in config.spark_conf().items():
+            spark.conf.set(key, value)
+        self._opening = threading.Lock()
+        self._opened: JavaObject | None = None
+        # A JDBC catalog creates its tables when it is opened.
+        self._unchanged = context.only_checks and config.properties["type"] == "jdbc"
 
-    def __str__(self) -> str:
-        return ".".join((*self.namespace, self.name))
+    def open(self) -> JavaObject:
+        """Return the catalog. Raise Transient ``destination_unavailable`` while it does not respond."""
+        with self._opening:
+            if self._opened is None:
+                with java_errors("open the catalog"):
+                    properties = {**self._config.properties, **(UNCHANGED if self._unchanged else {})}
+                    self._opened = self.jvm.open_catalog(self._config.name, properties)
+            return self._opened
 
+    def close(self) -> None:
+        """Close the catalog and its connections. It is opened again on demand."""
+        with self._opening:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                with java_errors("close the catalog"):
+                    self.jvm.close(opened)
 
-@dataclass(frozen=True, slots=True)
-class CatalogConfig:
-    """The configuration of a catalog. ``properties`` may contain secrets.
+    def check(self) -> None:
+        """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""
+        if not self._unchanged or has_tables(self.jvm, self._config.properties):
+            self._inside(())
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] == "hadoop" and warehouse is not None:
+            with java_errors(f"write to {warehouse}"):
+                self._probe(self.jvm.path(warehouse))
 
-    ``name`` is the catalog's name in Spark. ``namespace`` has the template of each level.
-    """
+    def _probe(self, folder: JavaObject) -> None:
+        files, created, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder
+        while missing is not None and not files.exists(missing):
+            created.append(missing)
+            missing = missing.getParent()
+        probe = self.jvm.path(folder, f".levada-check-{uuid.uuid4().hex}")
+        try:
+            files.create(probe).close()
+            files.delete(probe, False)
+        finally:
+            for path in created:
+                if files.exists(path):
+                    files.delete(path, False)
 
-    name: str
-    properties: Mapping[str, str] = field(repr=False)
-    namespace: tuple[str, ...]
+    def exists(self, name: TableName) -> bool:
+        """Return True if the catalog has a table of this name, of any owner."""
+        with java_errors(f"look for {name}"):
+            return bool(self.open().tableExists(self._identifier(name)))
 
-    @classmethod
-    def from_manifest(cls, config: Mapping[str, Any], pipeline: str, credentials: Path | None = None) -> Self:
-        """Read the manifest's section. Each file in ``credentials`` is a catalog property of that name.
+    def load(self, name: TableName, source: TableId) -> IcebergTable | None:
+        """Return the Iceberg table of a source table, or None. Raise NeedsOperator if it has another owner."""
+        table = self._load_any(name)
+        if table is not None:
+            self.owner.require(name, table.metadata.properties, source)
+        return table
 
-        Raise InvalidManifest with the path of the invalid field.
+    def _load_any(self, name: TableName) -> IcebergTable | None:
+        # A call of tableExists first would read the metadata twice.
+        try:
+            with java_errors(f"load {name}"):
+                return IcebergTable(self.jvm, name, self.open().loadTable(self._identifier(name)))
+        except Missing:
+            return None
+
+    def put_own_name(self, table: IcebergTable) -> None:
+        """Write the pipeline's full name to an own table that still has a former owner's name.
+
+        Then a new Pipeline with the former owner's name does not own the table.
         """
-        catalog = config.get("catalog") or {}
-        kind = str(catalog.get("type"))
-        if kind not in _TYPES:
-            raise _invalid("catalog.type", f"is {kind!r}, not one of {', '.join(_TYPES)}")
-        for needed in _NEEDED[kind]:
-            if not catalog.get(needed):
-                raise _invalid(f"catalog.{needed}", f"is needed for a catalog of the type {kind}")
-        properties = {"type": _TYPES[kind], **_DEFAULTS.get(kind, {})}
-        if kind == "Jdbc" and str(catalog["uri"]).startswith("jdbc:postgresql:"):
-            properties |= _POSTGRES
-        # A REST catalog configures the file access itself.
-        if kind == "Glue" or (kind != "Rest" and _ON_S3.match(str(catalog.get("warehouse")))):
-            properties |= _S3
-        properties |= {key: str(catalog[key]) for key in ("uri", "warehouse") if catalog.get(key)}
-        properties |= {key: str(value) for key, value in (catalog.get("properties") or {}).items()}
-        if credentials is not None:
-            properties |= read_credentials(credentials)
-        name = "levada_" + re.sub(r"[^a-z0-9_]", "_", pipeline.lower())
-        return cls(name, properties, _template(str(config.get("namespace") or "{schema}")))
+        if renamed := self.owner.renamed(table.metadata.properties):
+            table.set_properties(renamed)
+            _log.info("%s: changed the owner from a former one to this pipeline", table.name)
 
-    def spark_conf(self) -> dict[str, str]:
-        """Return the Spark settings that define the catalog."""
-        prefix = f"spark.sql.catalog.{self.name}"
-        # Spark's cache would hide commits of other writers, and share table objects between threads.
-        conf = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
-        return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
+    def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+        """Create the table, and its namespace if it does not exist."""
+        layout = initial_layout(schema, mode)
+        properties = {
+            **DEFAULTS,
+            **self.owner.properties(name, schema),
+            Property.MODE.value: mode.value,
+            Property.KEY.value: key_property(schema),
+            Property.COLUMNS.value: layout.columns_json(),
+        }
+        with java_errors(f"create {name}"):
+            with self._namespace_lock:
+                self._ensure_namespace(name.namespace)
+            java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
+            builder = self.open().buildTable(self._identifier(name), java_schema)
+            table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
+        actual = table.metadata.layout
+        # The location may be that of a table which was renamed in the catalog and still has files there.
+        found: dict[str, str | None] = {DATA_PATH: f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"}
+        if actual.fields != layout.fields:
+            ids = {c.attnum: f.id for c, f in zip(schema.columns, actual.fields, strict=False)}
+            found[Property.COLUMNS.value] = IcebergSchema(actual.fields, ids).columns_json()
+        table.set_properties(found)
+        _log.info("created %s for %s", name, schema.name)
+        return table
 
-    def table(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return the name of a source table's Iceberg table. `target_name` encodes each of its parts.
-
-        Raise NeedsOperator ``destination_name_unusable`` for a name that this type of catalog does not allow.
-        """
-        place = settings.place_of(source)
-        levels = tuple(target_name(level.replace(_SCHEMA, place.schema)) for level in self.namespace)
-        found = TableName(levels, target_name(place.name))
-        self._check_name(source, found)
-        return found
-
-    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
-        """Return that name in the form that other layers compare.
-
-        Identities are equal if the catalog or its file system treats the names as equal.
-        """
-        name = str(self.table(source, settings))
-        return Target(name, folded_name(name) if self._folds_case else name)
-
-    def may_hold(self, namespace: tuple[str, ...]) -> bool:
-        """Return True if the template produces this namespace for some schema."""
-        if len(namespace) != len(self.namespace):
-            return False
-        return all(
-            re.fullmatch(re.escape(template).replace(re.escape(_SCHEMA), ".+"), _source_name(level), re.DOTALL)
-            for template, level in zip(self.namespace, namespace, strict=True)
-        )
-
-    def _check_name(self, source: QualifiedTable, table: TableName) -> None:
-        kind = self.properties["type"]
-        form, words = _NAMES.get(kind, (None, ""))
-        parts = (*table.namespace, table.name)
-        if form is not None and not all(map(form.fullmatch, parts)):
-            why = f"a catalog of type {kind} allows only names of {words}"
-        elif any(len(part.encode()) > MAX_NAME_BYTES for part in (".".join(table.namespace), table.name)):
-            why = f"a name in the lake has at most {MAX_NAME_BYTES} bytes"
-        else:
+    def check_free(self, name: TableName, schema: ReplicatedTableSchema) -> None:
+        """Raise NeedsOperator if ``name`` is a table that a copy of ``schema`` must not replace."""
+        if self._own_remains(name, schema.id) is not None:
             return
-        raise NeedsOperator(
-            "destination_name_unusable",
-            f"table {source} cannot have the name {table} in the lake: {why}",
-            hint=f"set destinationTable in the TableSync of {source}, or change spec.destination.iceberg.namespace",
-        )
+        kept = self._properties(name)
+        if kept is None:
+            self._check_nesting(name)
+        else:
+            self.owner.require_replaceable(name, kept, schema)
+
+    def _properties(self, name: TableName) -> Mapping[str, str] | None:
+        """Return the readable properties of the table, or None if there is no table."""
+        try:
+            table = self._load_any(name)
+        except DestinationChanged as error:
+            if error.code != "table_damaged":
+                raise
+            return self._own_metadata(name, error).properties
+        return None if table is None else table.metadata.properties
+
+    def _check_nesting(self, name: TableName) -> None:
+        """Raise NeedsOperator if a folder in a Hadoop catalog is inside another table's folder, or contains one."""
+        if self._config.properties["type"] != "hadoop":
+            return
+        levels = name.namespace
+        with java_errors(f"look for {name}"):
+            around = [TableName(levels[:i], levels[i]) for i in range(1, len(levels))]
+            within = self.open().listTables(self._namespace((*levels, name.name))) if self._is_namespace(name) else ()
+            clash = next((t for t in around if self.exists(t)), None) or next(
+                (TableName((*levels, name.name), t.name()) for t in within), None
+            )
+        if clash is not None:
+            raise NeedsOperator(
+                "table_not_ours",
+                f"{name} and the table {clash} would share a folder",
+                hint="set destinationTable in the table's TableSync, or another spec.destination.iceberg.namespace",
+            )
+
+    def _is_namespace(self, name: TableName) -> bool:
+        return bool(self.open().namespaceExists(self._namespace((*name.namespace, name.name))))
+
+    def drop(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+        """Drop the table with its files. A missing table is no error.
+
+        Raise NeedsOperator if the table has another owner. Raise StaleEpoch if a driver newer than ``epoch`` has
+        written or copies it.
+        """
+        self.check_free(name, schema)
+        if (remains := self._own_remains(name, schema.id)) is not None:
+            remains.remove()
+            _log.warning("removed the files that an interrupted drop of %s left", name)
+            return
+        try:
+            table = self._load_any(name)
+        except DestinationChanged as error:
+            if error.code != "table_damaged":
+                raise
+            self._drop_damaged(name, schema, error, epoch)
+            return
+        if table is not None:
+            require_not_newer(table.metadata, epoch)
+            lease = CopyLease.of(table)
+            if lease is not None:
+                lease.remove_files(table)
+            folder = self._table_folder(name)
+            if folder is not None:
+                folder.mark_dropped(self.owner.properties(name, schema))
+            self._drop_readable(name, table)
+
+    def _drop_readable(self, name: TableName, table: IcebergTable) -> None:
+        own = table.own_folder
+        try:
+            with java_errors(f"drop {name}"):
+                self.open().dropTable(self._identifier(name), True)
+        except DestinationChanged as error:
+            # A purge reads the manifests, and one of them is missing. Some catalogs have already removed the entry by
+            # now.
+            _log.warning("%s is dropped without reading its files: %s", name, error.message)
+            with java_errors(f"drop {name}"):
+                self.open().dropTable(self._identifier(name), False)
+        if own is not None:
+            try:
+                with java_errors(f"remove {own}"):
+                    table.java.io().deletePrefix(own)
+            except LevadaError as error:
+                _log.warning("cannot remove the orphan files in %s: %s", own, error.message)
+
+    def _drop_damaged(
+        self, name: TableName, schema: ReplicatedTableSchema, error: DestinationChanged, epoch: int | None
+    ) -> None:
+        """Drop a table that cannot be loaded, if an older version of its metadata shows that it is ours.
+
+        Only in a Hadoop catalog each table has its own folder. In others the data files are left as orphans, because
+        the metadata may be that of a table which was renamed.
+        """
+        kept = self._own_metadata(name, error)
+        self.owner.require_replaceable(name, kept.properties, schema)
+        require_not_newer(kept, epoch)
+        _log.warning("%s is dropped without its newest metadata: %s", name, error.message)
+        with java_errors(f"drop {name}"):
+            if self._config.properties["type"] == "hadoop":
+                path = self.jvm.path(self._folder(name))
+                path.getFileSystem(self.jvm.hadoop_conf).delete(path, True)
+            else:
+                self.open().dropTable(self._identifier(name), False)
+                _log.warning("%s: its files are left as orphans in %s", name, self._folder(name))
+
+    def _own_metadata(self, name: TableName, error: DestinationChanged) -> TableMetadata:
+        """Return the newest readable metadata of a damaged table. Raise if it does not show that the table is ours."""
+        kept = self._last_metadata(name)
+        if kept is None or not (self.owner.owns(kept.properties) or self.owner.owned(kept.properties)):
+            raise DestinationChanged(
+                "table_damaged",
+                f"{error.message}. No readable metadata file shows that {name} belongs to this pipeline",
+                hint=f"remove {name} from the catalog, then: levada resync MANIFEST TABLE",
+            )
+        return kept
+
+    def _last_metadata(self, name: TableName) -> TableMetadata | None:
+        """Return the newest readable metadata in the table's folder, regardless of the catalog's pointer."""
+        folder = self._folder(name)
+        if folder is None:
+            return None
+        parser = self.jvm.iceberg.TableMetadataParser
+        try:
+            with java_errors(f"list the metadata of {name}"):
+                io = self.jvm.file_io(self._config.properties)
+                listed = [(f.createdAtMillis(), f.location()) for f in each(io.listPrefix(f"{folder}/metadata/"))]
+        except DestinationChanged:
+            return None
+        for _, location in sorted(listed, reverse=True):
+            if location.endswith(".metadata.json"):
+                with suppress(DestinationChanged), java_errors(f"read {location}"):
+                    return TableMetadata.parse(parser.toJson(parser.read(io, location)))
+        return None
+
+    def _folder(self, name: TableName) -> str | None:
+        """Return the folder of a table of this name, or None if only the catalog's server knows it."""
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] not in ("hadoop", "jdbc") or warehouse is None:
+            return None
+        return "/".join((warehouse.rstrip("/"), *name.namespace, name.name))
+
+    def _own_remains(self, name: TableName, source: TableId) -> TableFolder | None:
+        """Return the folder that our own interrupted drop left, or None.
+
+        Raise NeedsOperator if it may be another owner's.
+        """
+        folder = self._table_folder(name)
+        if folder is None or not folder.has_lost_its_metadata():
+            return None
+        self.owner.require(name, folder.dropped() or {}, source)
+        return folder
+
+    def _table_folder(self, name: TableName) -> TableFolder | None:
+        warehouse = self._config.properties.get("warehouse")
+        if self._config.properties["type"] != "hadoop" or warehouse is None:
+            return None
+        return TableFolder(self.jvm, warehouse, name)
 
     @property
-    def _folds_case(self) -> bool:
-        """False if the catalog is known to be case-sensitive: on PostgreSQL, and in folders on Linux."""
-        if self.properties["type"] == "jdbc":
-            return not self.properties["uri"].startswith("jdbc:postgresql:")
-        return self.properties["type"] != "hadoop" or sys.platform in ("darwin", "win32")
+    def repeats_versions(self) -> bool:
+        """True if a table that was dropped and created again may have metadata files of the same names.
+
+        A refresh would not detect that, because Iceberg compares the names.
+        """
+        return self._config.properties["type"] == "hadoop"
+
+    def target_name(self, source: QualifiedTable, settings: TableSettings) -> TableName:
+        """Return the name of a source table's Iceberg table under these settings."""
+        return self._config.table(source, settings)
+
+    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
+        """Return that name in the form that other layers compare."""
+        return self._config.target(source, settings)
+
+    def ours(self, unread: list[LevadaError]) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
+        """Yield this pipeline's tables in all namespaces that match the configured template.
+
+        The table itself is None if its newest metadata cannot be read. A table that another tool copied to another
+        name, including its properties, is skipped. ``unread`` receives the errors of tables whose owner cannot be read.
+        """
+        for namespace in self._namespaces():
+            with java_errors(f"list the tables of {'.'.join(namespace)}"):
+                found = list(self.open().listTables(self._namespace(namespace)))
+            for identifier in found:
+                name, table, metadata = TableName(namespace, identifier.name()), None, None
+                try:
+                    with java_errors(f"load {name}"):
+                        table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
+                        metadata = table.metadata
+                except (Missing, NeedsOperator) as error:
+                    _log.warning("%s cannot be loaded: %s", name, error.message)
+                    if error.code == "table_damaged":
+                        metadata = self._last_metadata(name)
+                    elif not isinstance(error, Missing):
+                        unread.append(error)
+                if metadata is None:
+                    continue
+                kept = metadata.properties
+                created_as = folded_name(kept.get(Property.NAME, ""))
+                source = table_id_of(kept)
+                if source is not None and self.owner.owns(kept) and created_as == folded_name(str(name)):
+                    yield source, name, table
+
+    def _namespaces(self) -> Iterator[tuple[str, ...]]:
+        level: list[tuple[str, ...]] = [()]
+        for _ in self._config.namespace:
+            level = [tuple(found.levels()) for parent in level for found in self._inside(parent)]
+        return (n for n in level if self._config.may_hold(n))
+
+    def _inside(self, parent: tuple[str, ...]) -> list[JavaObject]:
+        try:
+            with java_errors("list the catalog's namespaces"):
+                listed = self.open().listNamespaces
+                return list(listed(self._namespace(parent)) if parent else listed())
+        except Missing:
+            # The warehouse was never written to.
+            return []
+
+    def _ensure_namespace(self, levels: tuple[str, ...]) -> None:
+        for depth in range(1, len(levels) + 1):
+            namespace = self._namespace(levels[:depth])
+            if not self.open().namespaceExists(namespace):
+                self._create_namespace(namespace)
+
+    def _create_namespace(self, namespace: JavaObject) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self.open().createNamespace(namespace, self.jvm.map({}))
+        except Py4JJavaError as error:
+            # Another process created it first.
+            if "AlreadyExists" not in error.java_exception.getClass().getName():
+                raise
+
+    def _namespace(self, levels: tuple[str, ...]) -> JavaObject:
+        return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(levels))
+
+    def _identifier(self, name: TableName) -> JavaObject:
+        return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(name.namespace), name.name)
 
 
-def read_credentials(folder: Path) -> dict[str, str]:
-    """Return the contents of a mounted Secret's files by name, without the trailing line break.
+def key_property(schema: ReplicatedTableSchema) -> str:
+    """Return the key's attnums in ascending order, as a table property."""
+    return json.dumps(sorted(schema.key))
 
-    Raise LoginFailed ``credentials_unreadable`` for a file that cannot be read, or that is not UTF-8 text.
+
+def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table or copies it.
+
+    If ``epoch`` is None, do nothing.
     """
-    files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."]
-    return {p.name: _read_key(p) for p in files}
+    lease = CopyLease.parse(metadata.properties)
+    epochs = [m.epoch for m in (metadata.mark, lease) if m is not None]
+    if epoch is not None and epochs and max(epochs) > epoch:
+        raise StaleEpoch(epoch, max(epochs))
 
 
-def _read_key(path: Path) -> str:
-    try:
-        return path.read_text("utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoginFailed(
-            "credentials_unreadable",
-            f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
-            hint=f"give Secret {path.parent.name} the key {path.name} as UTF-8 text, readable by this process",
-        ) from None
+def is_newer(table: IcebergTable, other: IcebergTable) -> bool:
+    """Return True if ``table`` has the later watermark.
+
+    There are two tables of one source table after an interrupted move.
+    """
+    ours, theirs = table.metadata.mark, other.metadata.mark
+    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))
 
 
-def _template(text: str) -> tuple[str, ...]:
-    levels = tuple(text.split("."))
-    if not all(levels) or set("{}") & set(text.replace(_SCHEMA, "")):
-        raise _invalid("namespace", f"is {text!r}, and the only placeholder is {_SCHEMA}")
-    return levels
-
-
-def _source_name(level: str) -> str:
-    try:
-        return source_name(level)
-    except UnicodeDecodeError:
-        return level
-
-
-def _invalid(path: str, what: str) -> InvalidManifest:
-    return InvalidManifest("invalid_manifest", f"{_FIELD}.{path} {what}")
+def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the Iceberg table was created for another mode or key."""
+    kept = table.metadata.properties
+    if kept.get(Property.MODE) != mode.value:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{table.name} was created as {kept.get(Property.MODE)}, but {schema.name} is now written as {mode.value}",
+            hint=resync_hint(schema),
+        )
+    if mode is TableMode.UPSERT and kept.get(Property.KEY) != key_property(schema):
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
+            f"but {table.name} was written with another key",
+            hint=resync_hint(schema),
+        )

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project
-from levada.destinations.iceberg.layout import Layout
+from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.keys import KeyEncoder, new_seed
 from levada.pgoutput.changes import Truncate
 from levada.schema import ReplicatedTableSchema
@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def write_changelog(
-    storage: Storage, layout: Layout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
+    storage: Storage, layout: IcebergSchema, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
 ) -> list[WrittenFile]:
     """Write the changes from ``after`` on, inclusive. Return the files."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]

@@ -11,18 +11,17 @@ from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import Target
-from levada.destinations.iceberg.catalog import CatalogConfig, TableName
+from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
+from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.changelog import write_changelog
-from levada.destinations.iceberg.claim import Claim
-from levada.destinations.iceberg.evolution import bring_to, fill
+from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
+from levada.destinations.iceberg.foreign_changes import missing, rolled_back
 from levada.destinations.iceberg.index import KeyIndex, index_errors
-from levada.destinations.iceberg.indexing import KeyReader, add_files, follow
-from levada.destinations.iceberg.intact import missing, rolled_back
+from levada.destinations.iceberg.index_sync import KeyReader, add_files, sync_index
 from levada.destinations.iceberg.java import CommitConflict
-from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.lineage import Lineage
-from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.maintenance import (
     FILES_EVERY_S,
     MaintenanceSettings,
@@ -34,9 +33,10 @@ from levada.destinations.iceberg.maintenance import (
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.ownership import source_of
 from levada.destinations.iceberg.replacement import Replacement, vanishing
+from levada.destinations.iceberg.scan import without_deletes
+from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.tables import Tables, check_same_table, is_newer
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode, TableSettings
 from levada.destinations.keys import key_kind
@@ -77,7 +77,7 @@ class IcebergDestination(Destination):
         self._spark = context.spark
         self._context = context
         self._maintenance = maintenance or MaintenanceSettings()
-        self._tables = Tables(context.spark, catalog, context)
+        self._tables = IcebergCatalog(context.spark, catalog, context)
         self._lock = threading.Lock()
         self._states: dict[TableId, TableState] = {}
         self._searched = False
@@ -120,7 +120,7 @@ class IcebergDestination(Destination):
 
         It may replace this source table's own table, and that of a dropped source table of the same name.
         """
-        place = self._tables.place(schema.name, settings)
+        place = self._tables.target_name(schema.name, settings)
         state = self._find(schema.id)
         if state is None or state.name != place:
             self._tables.check_free(place, schema)
@@ -133,7 +133,7 @@ class IcebergDestination(Destination):
         """
         state = self._state(schema)
         with state.lock:
-            place = self._place(schema)
+            place = self._target_name(schema)
             self._tables.check_free(place, schema)
             if state.name != place:
                 self._drop_former(state.name, schema, epoch)
@@ -160,11 +160,11 @@ class IcebergDestination(Destination):
             table = state.table = self._open(state) or self._create(state, schema, mode)
             check_same_table(table, schema, mode)
             table.check_epoch(mark)
-            layout = bring_to(table, schema, mode, self._context.on_schema_change)
+            layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
-            claim = Claim.take(table, mark)
-            files = _write_claimed(rows, PartitionWriter(claim.storage(table), layout, schema, copied), claim, table)
-            snapshot = _commit_copy(table, files, mark, claim)
+            lease = CopyLease.take(table, mark)
+            files = _write_leased(rows, PartitionWriter(lease.storage(table), layout, schema, copied), lease, table)
+            snapshot = _commit_copy(table, files, mark, lease)
             state.schema, state.mark = schema, mark
             if mode is TableMode.UPSERT:
                 self._index_copy(state, table, schema, layout, files, snapshot)
@@ -238,7 +238,7 @@ class IcebergDestination(Destination):
             state.forget_replacement()
             folder = state.index_folder.with_name(f"{state.index_folder.name}-replacement")
             made = Replacement.begin(table, schema, self.effective_mode(schema), mark, folder)
-            state.replacement, storage = made, made.claim.storage(table)
+            state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
         parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
         with vanishing(), index_errors(made.index_folder):
@@ -255,7 +255,7 @@ class IcebergDestination(Destination):
             if table is None or state.replacement is None:
                 return False
             with vanishing(), index_errors(state.replacement.index_folder):
-                return state.replacement.apply(changes, mark, state.replacement.claim.storage(table))
+                return state.replacement.apply(changes, mark, state.replacement.lease.storage(table))
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
@@ -282,12 +282,12 @@ class IcebergDestination(Destination):
         with state.lock:
             opened, made = self._open(state), state.replacement
             if made is not None and opened is not None:
-                made.claim.release(opened)
+                made.lease.release(opened)
             state.forget_replacement()
 
     def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
         """Return True if the table is a finished copy under its configured name, and one commit can replace it."""
-        return table.metadata.mark is not None and state.name == self._place(schema) and table.is_replaceable()
+        return table.metadata.mark is not None and state.name == self._target_name(schema) and table.is_replaceable()
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance
@@ -313,13 +313,13 @@ class IcebergDestination(Destination):
         """Return the state of the table. A table that was renamed at the source keeps its name in the catalog."""
         state = self._find(schema.id)
         if state is None:
-            place = self._place(schema)
+            place = self._target_name(schema)
             with self._lock:
                 state = self._states.setdefault(schema.id, self._new_state(schema.id, place))
         return state
 
-    def _place(self, schema: ReplicatedTableSchema) -> TableName:
-        return self._tables.place(*self._settings(schema))
+    def _target_name(self, schema: ReplicatedTableSchema) -> TableName:
+        return self._tables.target_name(*self._settings(schema))
 
     def _settings(self, schema: ReplicatedTableSchema) -> tuple[QualifiedTable, TableSettings]:
         """Return the table's settings, and the source name for which they were found.
@@ -413,9 +413,9 @@ class IcebergDestination(Destination):
         if held is not None and mark.lsn <= held.lsn:
             return
         after = events.after if held is None else max(events.after, held.lsn)
-        layout = bring_to(table, schema, mode, self._context.on_schema_change)
+        layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         if mode is TableMode.UPSERT:
-            if fill(table, schema, layout, self._spark):
+            if backfill(table, schema, layout, self._spark):
                 state.forget_index()
             self._upsert(state, table, layout, events, after, mark)
         else:
@@ -437,7 +437,13 @@ class IcebergDestination(Destination):
         return found
 
     def _upsert(
-        self, state: TableState, table: IcebergTable, layout: Layout, events: TableEvents, after: Lsn, mark: Watermark
+        self,
+        state: TableState,
+        table: IcebergTable,
+        layout: IcebergSchema,
+        events: TableEvents,
+        after: Lsn,
+        mark: Watermark,
     ) -> None:
         index = self._index(state, table, events.schema, layout)
         batch = Upsert(table.storage(), layout, events.schema, index)
@@ -459,7 +465,9 @@ class IcebergDestination(Destination):
             raise
         self._commit_index(state, index, snapshot)
 
-    def _append(self, table: IcebergTable, layout: Layout, events: TableEvents, after: Lsn, mark: Watermark) -> None:
+    def _append(
+        self, table: IcebergTable, layout: IcebergSchema, events: TableEvents, after: Lsn, mark: Watermark
+    ) -> None:
         storage = table.storage()
         files = write_changelog(storage, layout, events.schema, events, after)
         if not files and len(events.versions) == 1:
@@ -473,23 +481,25 @@ class IcebergDestination(Destination):
 
     # -- the key index
 
-    def _index(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout) -> KeyIndex:
+    def _index(
+        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema
+    ) -> KeyIndex:
         """Return the key index, up to date with the table's current snapshot."""
         with index_errors(state.index_folder):
-            return self._followed_index(state, table, schema, layout)
+            return self._synced_index(state, table, schema, layout)
 
-    def _followed_index(
-        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout
+    def _synced_index(
+        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema
     ) -> KeyIndex:
         if state.index is None:
             state.index = KeyIndex.open(state.index_folder, key_kind(schema))
         reader = KeyReader.of(schema, layout, state.index.seed)
         try:
-            follow(state.index, table, reader, self._context.pipeline)
+            sync_index(state.index, table, reader, self._context.pipeline)
         except DamageError as error:
             _log.warning("rebuilding the damaged key index of %s: %s", state.name, error)
             state.forget_index()
-            return self._followed_index(state, table, schema, layout)
+            return self._synced_index(state, table, schema, layout)
         except BaseException:
             state.index.discard()
             raise
@@ -500,7 +510,7 @@ class IcebergDestination(Destination):
         state: TableState,
         table: IcebergTable,
         schema: ReplicatedTableSchema,
-        layout: Layout,
+        layout: IcebergSchema,
         files: Sequence[WrittenFile],
         snapshot: int,
     ) -> None:
@@ -508,7 +518,7 @@ class IcebergDestination(Destination):
             state.index = KeyIndex.open(state.index_folder, key_kind(schema))
             state.index.clear()
             reader = KeyReader.of(schema, layout, state.index.seed)
-            add_files(state.index, reader, table.storage().io(), (whole(f.path) for f in files))
+            add_files(state.index, reader, table.storage().io(), (without_deletes(f.path) for f in files))
         except OSError as error:
             # The copy is committed. The first batch builds the index.
             _log.warning("the key index of %s cannot be written: %s", state.name, error)
@@ -525,18 +535,18 @@ class IcebergDestination(Destination):
             state.forget_index()
 
 
-def _write_claimed(rows: TableRows, writer: PartitionWriter, claim: Claim, table: IcebergTable) -> list[WrittenFile]:
+def _write_leased(rows: TableRows, writer: PartitionWriter, lease: CopyLease, table: IcebergTable) -> list[WrittenFile]:
     """Write the rows to data files. After an error, remove the files that were written."""
     try:
         return [file for part in rows.map_partitions(writer) for file in part]
     except Exception:
         # Files that cannot be removed now are removed with the lease, when the next copy begins.
         with suppress(LevadaError):
-            claim.release(table)
+            lease.release(table)
         raise
 
 
-def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, claim: Claim) -> int:
+def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, lease: CopyLease) -> int:
     """Commit the copied rows, and remove all earlier rows. Return the snapshot's ID.
 
     Raise CommitConflict if another copy of the table has begun in the meantime, and StaleEpoch if its driver is newer.
@@ -545,11 +555,11 @@ def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Waterm
         # A copy may take hours, so read the current metadata before the commit is built.
         table.refresh()
         table.check_epoch(mark)
-        if not claim.holds(table, mark):
+        if not lease.holds(table, mark):
             raise CommitConflict("commit_conflict", f"another process copies {table.name}")
         try:
             # The copied rows have all values, so a pending backfill is obsolete.
-            done = {Property.FILL.value: None, Property.CLAIM.value: None}
+            done = {Property.FILL.value: None, Property.COPY_LEASE.value: None}
             return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
         except CommitConflict:
             if attempt == _ATTEMPTS:

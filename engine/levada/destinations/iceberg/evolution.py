@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, cast_columns
-from levada.destinations.iceberg.layout import Layout, reconcile, unsupported
-from levada.destinations.iceberg.live import LiveFile, live_files
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.scan import LiveFile, live_files
+from levada.destinations.iceberg.schema import IcebergSchema, reconcile, unsupported
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.pgoutput.text import parse_text
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange) -> Layout:
+def evolve_to(
+    table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
+) -> IcebergSchema:
     """Change the table's columns to those of ``schema`` in one commit. Return the new columns.
 
     If existing rows need the constant of an added column, the same commit lists the column in a table property, and
-    `fill` writes the constant. Raise NeedsOperator, without writing, for a change that Iceberg does not support.
+    `backfill` writes the constant. Raise NeedsOperator, without writing, for a change that Iceberg does not support.
     """
     current = table.metadata.layout
     step = reconcile(current, table.metadata.last_field_id, schema, mode, policy)
@@ -51,7 +53,7 @@ def bring_to(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode
     return table.metadata.layout
 
 
-def fill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Layout, spark: SparkSession) -> bool:
+def backfill(table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema, spark: SparkSession) -> bool:
     """Write the constants of added columns to existing rows, if any are pending. Return True if files were rewritten.
 
     PostgreSQL gives existing rows the constant without streaming them. No row is written to the table between the
@@ -83,7 +85,7 @@ def _pending(table: IcebergTable) -> set[int]:
 
 
 def _rewrite(
-    table: IcebergTable, layout: Layout, constants: Mapping[str, pa.Scalar], spark: SparkSession
+    table: IcebergTable, layout: IcebergSchema, constants: Mapping[str, pa.Scalar], spark: SparkSession
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
     task = _FillTask(table.storage(), layout, constants, str(table.name))
@@ -100,7 +102,7 @@ def _rewrite(
 @dataclass(frozen=True, slots=True)
 class _FillTask:
     storage: Storage
-    layout: Layout
+    layout: IcebergSchema
     constants: Mapping[str, pa.Scalar]
     table: str
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.iceberg.layout import FIELD_ID, RESERVED, Layout, columns_of
+from levada.destinations.iceberg.schema import FIELD_ID, RESERVED, IcebergSchema, columns_of
 from levada.errors import AccessDenied, DestinationChanged, NeedsOperator, Transient
 from levada.locations import FULL
 from levada.schema import ReplicatedTableSchema
@@ -230,7 +230,7 @@ def _repeating(path: str, values: pa.ChunkedArray) -> str:
     return path if 2 * len(pc.unique(values)) <= len(values) else ""
 
 
-def project(rows: pa.Table | pa.RecordBatch, layout: Layout, schema: ReplicatedTableSchema) -> pa.Table:
+def project(rows: pa.Table | pa.RecordBatch, layout: IcebergSchema, schema: ReplicatedTableSchema) -> pa.Table:
     """Return rows of the source table in the columns of the Iceberg table. Its other columns are NULL."""
     arrays = []
     for column, source in columns_of(layout, schema):
@@ -267,7 +267,7 @@ class PartitionWriter:
     """
 
     storage: Storage
-    layout: Layout
+    layout: IcebergSchema
     schema: ReplicatedTableSchema
     constants: Mapping[str, Any]
 

@@ -5,7 +5,7 @@ times as large as all newer runs together. A lookup searches the newest run firs
 bytes per row (24 for hashed keys), so the operating system caches the pages in use.
 
 The index is a cache of the table, and can be rebuilt from it. `KeyIndex.snapshot_id` is the table's snapshot to which
-the index corresponds. If that is not the table's current one, `levada.destinations.iceberg.indexing` updates or
+the index corresponds. If that is not the table's current one, `levada.destinations.iceberg.index_sync` updates or
 rebuilds the index. An unreadable index is treated as an empty one without a snapshot, and not as an error. Every file
 has a checksum, so that a damaged or outdated file is detected.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from levada.destinations.iceberg.claim import Claim
+from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.files import TARGET_BYTES
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
@@ -157,7 +157,7 @@ def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
     commit refers to the copy's files yet.
     """
     folder = table.own_folder
-    if folder is None or table.metadata.mark is None or Claim.of(table) is not None:
+    if folder is None or table.metadata.mark is None or CopyLease.of(table) is not None:
         return 0
     try:
         with java_errors(f"search for orphan files of {table.name}"):

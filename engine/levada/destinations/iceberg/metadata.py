@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from levada.destinations.iceberg.layout import Layout
+from levada.destinations.iceberg.schema import IcebergSchema
 from levada.locations import lies_below
 from levada.values import Lsn, Watermark
 
@@ -43,7 +43,7 @@ class Property(StrEnum):
     """The field ID of each attnum, in JSON."""
     FILL = "levada.fill"
     """The attnums of added columns whose constant is not in the existing rows yet, in JSON."""
-    CLAIM = "levada.copy"
+    COPY_LEASE = "levada.copy"
     """The copy lease, in JSON: the epoch of the copying driver, and the folder of its files."""
     LAST_COMMIT = "levada.last-commit"
     """The watermark, snapshot and schema of Levada's last commit, in JSON. See `LastCommit`."""
@@ -110,7 +110,7 @@ class TableMetadata:
 
     uuid: str
     location: str
-    layout: Layout
+    layout: IcebergSchema
     last_field_id: int
     properties: Mapping[str, str]
     history: tuple[Snapshot, ...]
@@ -128,7 +128,7 @@ class TableMetadata:
         data = json.loads(text)
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
-        layout = Layout.of(schema["fields"], _columns(properties.get(Property.COLUMNS.value)))
+        layout = IcebergSchema.of(schema["fields"], _columns(properties.get(Property.COLUMNS.value)))
         snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
             data["table-uuid"],

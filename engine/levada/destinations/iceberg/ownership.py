@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.interface import DestinationContext
 from levada.errors import DestinationChanged

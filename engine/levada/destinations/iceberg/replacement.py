@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.changelog import write_changelog
-from levada.destinations.iceberg.claim import Claim
+from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.files import Storage, WrittenFile
 from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.indexing import KeyReader, add_files
+from levada.destinations.iceberg.index_sync import KeyReader, add_files
 from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
-from levada.destinations.iceberg.layout import Layout, replacement_layout
-from levada.destinations.iceberg.live import whole
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.scan import without_deletes
+from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.tables import key_property
 from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import TableMode
 from levada.destinations.keys import key_kind
@@ -52,15 +52,15 @@ def vanishing() -> Iterator[None]:
 class Replacement:
     """The files of a shadow copy, and the version and LSN of their content. Not thread-safe."""
 
-    claim: Claim
+    lease: CopyLease
     schema: ReplicatedTableSchema
     """The version that was written last."""
     mode: TableMode
     lsn: Lsn
     """The LSN below which all changes are in the files."""
-    before: Layout
+    before: IcebergSchema
     """The table's columns at the start of the copy."""
-    layout: Layout
+    layout: IcebergSchema
     index_folder: Path
     files: list[WrittenFile] = field(default_factory=list)
     deletes: list[WrittenFile] = field(default_factory=list)
@@ -74,8 +74,8 @@ class Replacement:
         """Take the copy lease on the table, and choose the columns of the shadow copy."""
         metadata = table.metadata
         layout = replacement_layout(metadata.layout, metadata.last_field_id, schema, mode)
-        claim = Claim.take(table, mark)
-        return cls(claim, schema, mode, mark.lsn, metadata.layout, layout, index_folder)
+        lease = CopyLease.take(table, mark)
+        return cls(lease, schema, mode, mark.lsn, metadata.layout, layout, index_folder)
 
     def copied(self, files: list[WrittenFile], storage: Storage) -> None:
         """Register the copied files, and index their rows."""
@@ -84,7 +84,7 @@ class Replacement:
             shutil.rmtree(self.index_folder, ignore_errors=True)
             self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
             reader = KeyReader.of(self.schema, self.layout, self.index.seed)
-            add_files(self.index, reader, storage.io(), (whole(f.path) for f in files))
+            add_files(self.index, reader, storage.io(), (without_deletes(f.path) for f in files))
             self.index.commit(_NO_SNAPSHOT)
 
     def apply(self, events: TableEvents, mark: Watermark, storage: Storage) -> bool:
@@ -141,7 +141,7 @@ class Replacement:
                         Property.KEY.value: key_property(self.schema),
                         Property.COLUMNS.value: self.layout.columns_json(),
                         Property.FILL.value: None,
-                        Property.CLAIM.value: None,
+                        Property.COPY_LEASE.value: None,
                     },
                 )
             except CommitConflict as conflict:
@@ -154,7 +154,7 @@ class Replacement:
 
     def _fits(self, table: IcebergTable, mark: Watermark) -> bool:
         # The stream may have changed the table to the columns that the shadow copy already has.
-        return self.claim.holds(table, mark) and table.metadata.layout in (self.before, self.layout)
+        return self.lease.holds(table, mark) and table.metadata.layout in (self.before, self.layout)
 
     def remove_index(self) -> None:
         """Remove the index and its folder."""

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.files import Storage, WrittenFile
-from levada.destinations.iceberg.intact import check_columns, check_writable, refusal
+from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
     CommitUnknown,
@@ -24,9 +24,9 @@ from levada.destinations.iceberg.java import (
     each,
     java_errors,
 )
-from levada.destinations.iceberg.layout import Layout
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
+from levada.destinations.iceberg.schema import IcebergSchema
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
@@ -183,7 +183,7 @@ class IcebergTable:
         mark: Watermark | None,
         replacing: bool = False,
         properties: Mapping[str, str | None] | None = None,
-        layout: Layout | None = None,
+        layout: IcebergSchema | None = None,
     ) -> int:
         """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
@@ -242,7 +242,7 @@ class IcebergTable:
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
 
-    def evolve(self, layout: Layout, properties: Mapping[str, str | None]) -> None:
+    def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
         with java_errors(f"change the columns of {self.name}"):
             base, recorded = self._ops.current(), self.metadata.last_commit
@@ -296,7 +296,7 @@ class IcebergTable:
         update: JavaObject,
         mark: Watermark | None,
         properties: Mapping[str, str | None],
-        layout: Layout | None = None,
+        layout: IcebergSchema | None = None,
     ) -> int:
         with java_errors(f"commit to {self.name}"):
             for key, value in stamp(mark).items() if mark is not None else ():
@@ -323,7 +323,9 @@ class IcebergTable:
             _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot_id)
         return snapshot_id
 
-    def _under(self, layout: Layout, base: JavaObject, snapshot: JavaObject) -> tuple[JavaObject, JavaObject, int]:
+    def _under(
+        self, layout: IcebergSchema, base: JavaObject, snapshot: JavaObject
+    ) -> tuple[JavaObject, JavaObject, int]:
         """Return a metadata builder with the new columns, the snapshot with their schema, and that schema's ID.
 
         ``snapshot`` was built with the schema ID of the former columns.

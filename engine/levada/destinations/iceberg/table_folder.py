@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.java import Jvm, java_errors
 from levada.errors import NeedsOperator
 from levada.locations import lies_below

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project, write_position_deletes
-from levada.destinations.iceberg.held import HeldRows
 from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.layout import Layout, resync_hint
+from levada.destinations.iceberg.row_lookup import RowLookup
+from levada.destinations.iceberg.schema import IcebergSchema, resync_hint
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, ORDINAL
@@ -37,7 +37,7 @@ class Upsert:
     """The files of one batch. `run` writes the files and changes the index. `discard` undoes both."""
 
     storage: Storage
-    layout: Layout
+    layout: IcebergSchema
     schema: ReplicatedTableSchema
     index: KeyIndex
     files: list[WrittenFile] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Upsert:
                 " but the row is not in the Iceberg table",
                 hint=resync_hint(self.schema),
             )
-        held = HeldRows(self.storage, self.layout, self.schema)
+        held = RowLookup(self.storage, self.layout, self.schema)
         numbers, files = np.unique(old.file_id, return_inverse=True)
         paths = [self.index.file_path(int(n)) for n in numbers]
         return folded.complete(held.read(list(partial_rows.columns), paths, files, old.position))

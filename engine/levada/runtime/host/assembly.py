@@ -151,7 +151,7 @@ def make_destination(
 
 def target_names(manifests: Manifests) -> TargetOf:
     """Return the function that names a table at the manifest's destination, without a session of Spark."""
-    from levada.destinations.iceberg.catalog import CatalogConfig
+    from levada.destinations.iceberg.catalog_config import CatalogConfig
 
     if manifests.pipeline.spec.destination.iceberg is None:
         return lambda table, settings: None

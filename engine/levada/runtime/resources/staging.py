@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from levada.destinations.iceberg.catalog import read_credentials
+from levada.destinations.iceberg.catalog_config import read_credentials
 from levada.errors import LevadaError
 from levada.runtime.config import StagingConfig
 from levada.segments.owner_file import OWNER_FILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from levada.destinations.iceberg.catalog import TableName
+from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.lineage import Lineage, Verdict
 from levada.destinations.iceberg.metadata import Property, TableMetadata
 from levada.errors import DestinationChanged

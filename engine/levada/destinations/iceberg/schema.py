@@ -73,7 +73,7 @@ RESERVED: Final = frozenset(name for name, _ in CHANGELOG_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class NestedField:
     """A column of an Iceberg table."""
 
     id: int
@@ -81,22 +81,22 @@ class Field:
     type: IcebergType
 
     @property
-    def arrow(self) -> pa.Field:
+    def arrow(self) -> pa.NestedField:
         """The Arrow field, with its field IDs in the form of Parquet."""
         return pa.field(self.name, _arrow_type(self.type), metadata={FIELD_ID: str(self.id)})
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class IcebergSchema:
     """The columns of an Iceberg table in order. ``attnums`` maps the source's attnums to field IDs."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[NestedField, ...]
     attnums: Mapping[int, int]
 
     @classmethod
-    def of(cls, fields: Sequence[Mapping[str, Any]], columns: Mapping[str, int]) -> Layout:
+    def of(cls, fields: Sequence[Mapping[str, Any]], columns: Mapping[str, int]) -> IcebergSchema:
         """Parse the fields of a schema in Iceberg's JSON. ``columns`` is the parsed property of `columns_json`."""
-        parsed = tuple(Field(f["id"], f["name"], f["type"]) for f in fields)
+        parsed = tuple(NestedField(f["id"], f["name"], f["type"]) for f in fields)
         return cls(parsed, {int(a): i for a, i in columns.items()})
 
     def to_json(self) -> str:
@@ -114,11 +114,11 @@ class Layout:
         return pa.schema([f.arrow for f in self.fields])
 
     @property
-    def by_id(self) -> Mapping[int, Field]:
+    def by_id(self) -> Mapping[int, NestedField]:
         """The columns by field ID."""
         return {f.id: f for f in self.fields}
 
-    def column(self, attnum: int) -> Field | None:
+    def column(self, attnum: int) -> NestedField | None:
         """Return the column for a column of the source, or None if the table does not have it."""
         return self.by_id.get(self.attnums.get(attnum, -1))
 
@@ -131,7 +131,7 @@ class Reconciled:
     existing rows.
     """
 
-    layout: Layout
+    layout: IcebergSchema
     changes: tuple[str, ...] = ()
     filled: tuple[Column, ...] = ()
 
@@ -145,7 +145,7 @@ class _Ids:
         return self.last
 
 
-def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
+def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> IcebergSchema:
     """Return the columns of a new table.
 
     Iceberg assigns the field IDs of a new table itself. The same order is predicted here, and compared when the table
@@ -155,14 +155,14 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> Layout:
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
     # Iceberg numbers the top-level columns first, then the nested fields.
     ids = _Ids(len(schema.columns) + len(extra))
-    fields = [Field(i, c.name, _iceberg_type(c.type, ids)) for i, c in enumerate(schema.columns, 1)]
+    fields = [NestedField(i, c.name, _iceberg_type(c.type, ids)) for i, c in enumerate(schema.columns, 1)]
     attnums = {c.attnum: f.id for c, f in zip(schema.columns, fields, strict=True)}
-    fields += [Field(i, name, _renumbered(kind, ids)) for i, (name, kind) in enumerate(extra, len(fields) + 1)]
-    return Layout(tuple(fields), attnums)
+    fields += [NestedField(i, name, _renumbered(kind, ids)) for i, (name, kind) in enumerate(extra, len(fields) + 1)]
+    return IcebergSchema(tuple(fields), attnums)
 
 
 def reconcile(
-    current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
+    current: IcebergSchema, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
 ) -> Reconciled:
     """Return the evolution of ``current`` to the version ``wanted``.
 
@@ -186,10 +186,12 @@ def reconcile(
             f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
             hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
         )
-    return Reconciled(Layout(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
+    return Reconciled(IcebergSchema(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
 
 
-def replacement_layout(current: Layout, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode) -> Layout:
+def replacement_layout(
+    current: IcebergSchema, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode
+) -> IcebergSchema:
     """Return the columns of a shadow copy: those of the source, regardless of the table's current ones.
 
     A column keeps its field ID if Iceberg can change its type in place. ``last_id`` is the highest field ID of the
@@ -201,14 +203,16 @@ def replacement_layout(current: Layout, last_id: int, wanted: ReplicatedTableSch
         before = current.column(column.attnum)
         kept = None if before is None else _widened(before.type, _iceberg_type(column.type, _Ids(0)))
         if before is not None and kept is not None:
-            fields.append(Field(before.id, column.name, kept))
+            fields.append(NestedField(before.id, column.name, kept))
         else:
-            fields.append(Field(ids(), column.name, _iceberg_type(column.type, ids)))
+            fields.append(NestedField(ids(), column.name, _iceberg_type(column.type, ids)))
     attnums = {c.attnum: f.id for c, f in zip(wanted.columns, fields, strict=True)}
     if mode is TableMode.CHANGELOG:
         held = {f.name: f for f in current.fields}
-        fields += [held.get(name) or Field(ids(), name, _renumbered(kind, ids)) for name, kind in CHANGELOG_FIELDS]
-    return Layout(tuple(fields), attnums)
+        fields += [
+            held.get(name) or NestedField(ids(), name, _renumbered(kind, ids)) for name, kind in CHANGELOG_FIELDS
+        ]
+    return IcebergSchema(tuple(fields), attnums)
 
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
@@ -236,11 +240,11 @@ def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
 
 @dataclass(slots=True)
 class _Reconciliation:
-    current: Layout
+    current: IcebergSchema
     ids: _Ids
     wanted: ReplicatedTableSchema
     mode: TableMode
-    fields: dict[int, Field] = field(default_factory=dict)
+    fields: dict[int, NestedField] = field(default_factory=dict)
     attnums: dict[int, int] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
     filled: list[Column] = field(default_factory=list)
@@ -277,7 +281,7 @@ class _Reconciliation:
                 f"column {column.name} was added with a default that PostgreSQL computed for each row, "
                 "and it does not stream these values",
             )
-        added = Field(self.ids(), column.name, _iceberg_type(column.type, self.ids))
+        added = NestedField(self.ids(), column.name, _iceberg_type(column.type, self.ids))
         self.fields[added.id] = added
         self.attnums[column.attnum] = added.id
         self.changes.append(f"column {column.name} was added")
@@ -341,7 +345,7 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
     return _ARROW[kind]
 
 
-def columns_of(layout: Layout, schema: ReplicatedTableSchema) -> Iterator[tuple[Field, Column | None]]:
+def columns_of(layout: IcebergSchema, schema: ReplicatedTableSchema) -> Iterator[tuple[NestedField, Column | None]]:
     """Yield each column of the table with its source column, or with None if the column is NULL."""
     by_id = {layout.attnums[c.attnum]: c for c in schema.columns if c.attnum in layout.attnums}
     for f in layout.fields:

@@ -20,7 +20,7 @@ from levada.destinations.iceberg.files import (
     storage_errors,
     table_file,
 )
-from levada.destinations.iceberg.layout import Field
+from levada.destinations.iceberg.schema import NestedField
 from levada.destinations.iceberg.table import IcebergTable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LiveFile:
     path: str
     deleted: Positions
 
-    def read(self, io: FileIO, fields: Sequence[Field]) -> Iterator[tuple[pa.RecordBatch, Positions]]:
+    def read(self, io: FileIO, fields: Sequence[NestedField]) -> Iterator[tuple[pa.RecordBatch, Positions]]:
         """Yield the columns of the remaining rows, with the rows' positions. Names and types are those of ``fields``.
 
         A column that is not in the file is NULL, because it was added to the table later.
@@ -62,12 +62,12 @@ class LiveFile:
         return np.flatnonzero(kept) + begin
 
 
-def whole(path: str) -> LiveFile:
+def without_deletes(path: str) -> LiveFile:
     """Return a data file without deleted rows."""
     return LiveFile(path, np.empty(0, np.int64))
 
 
-def _nulls(batch: pa.RecordBatch, field: Field) -> pa.Array:
+def _nulls(batch: pa.RecordBatch, field: NestedField) -> pa.Array:
     return pa.nulls(batch.num_rows, field.arrow.type)
 
 
@@ -83,7 +83,7 @@ def live_files(table: IcebergTable) -> list[LiveFile]:
         assert planned is not None, f"{table.name} has files that Iceberg did not rewrite"
     deletes = {path for paths in planned.values() for path in paths}
     deleted = _positions(table.storage().io(), sorted(deletes)) if deletes else {}
-    return [LiveFile(path, deleted[path]) if path in deleted else whole(path) for path in planned]
+    return [LiveFile(path, deleted[path]) if path in deleted else without_deletes(path) for path in planned]
 
 
 def _positions(io: FileIO, paths: Sequence[str]) -> Mapping[str, Positions]:

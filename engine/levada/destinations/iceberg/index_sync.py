@@ -14,9 +14,9 @@ import pyarrow as pa
 from levada.destinations.iceberg.columns import as_source
 from levada.destinations.iceberg.files import Positions
 from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.layout import Field, Layout, unsupported
-from levada.destinations.iceberg.live import READERS, LiveFile, live_files, whole
 from levada.destinations.iceberg.metadata import Snapshot
+from levada.destinations.iceberg.scan import READERS, LiveFile, live_files, without_deletes
+from levada.destinations.iceberg.schema import IcebergSchema, NestedField, unsupported
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.keys import KeyEncoder, Keys
 from levada.schema import ReplicatedTableSchema
@@ -32,12 +32,12 @@ class KeyReader:
     """Reads the keys of an Iceberg table's rows."""
 
     schema: ReplicatedTableSchema
-    fields: tuple[Field, ...]
+    fields: tuple[NestedField, ...]
     """The key columns in the Iceberg table, in key order."""
     seed: bytes
 
     @classmethod
-    def of(cls, schema: ReplicatedTableSchema, layout: Layout, seed: bytes) -> KeyReader:
+    def of(cls, schema: ReplicatedTableSchema, layout: IcebergSchema, seed: bytes) -> KeyReader:
         """Return a reader of the key columns. Raise NeedsOperator if the table lacks one of them.
 
         ``seed`` is the seed of the index.
@@ -70,7 +70,7 @@ def add_files(index: KeyIndex, reader: KeyReader, io: FileIO, files: Iterable[Li
                     index.add_file(file.path, keys, positions)
 
 
-def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:
+def sync_index(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:
     """Update the index to the table's current snapshot, and commit it.
 
     For commits of this pipeline, and for any compaction, only the added files are read. After any other commit, or if
@@ -104,7 +104,7 @@ def follow(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: st
         for path in minus:
             added.pop(path, None)
         index.remove_files(minus)
-    add_files(index, reader, io, (whole(path) for path in added))
+    add_files(index, reader, io, (without_deletes(path) for path in added))
     index.commit(current)
 
 

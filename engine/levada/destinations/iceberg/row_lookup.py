@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 
 from levada.destinations.iceberg.columns import as_source
 from levada.destinations.iceberg.files import Positions, Storage, names_by_id, open_parquet, storage_errors
-from levada.destinations.iceberg.layout import Layout
+from levada.destinations.iceberg.schema import IcebergSchema
 from levada.schema import ReplicatedTableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class RowLookup:
     """Reads source columns of rows in data files. Only the row groups with these rows are read."""
 
     storage: Storage
-    layout: Layout
+    layout: IcebergSchema
     schema: ReplicatedTableSchema
 
     def read(

@@ -23,28 +23,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CopyLease:
     """The epoch of the copying driver, and the folder of its files. The folder ends with a slash."""
 
     epoch: int
     folder: str
 
     @classmethod
-    def of(cls, table: IcebergTable) -> Claim | None:
+    def of(cls, table: IcebergTable) -> CopyLease | None:
         """Return the lease on the table, or None if there is none or it cannot be parsed."""
         return cls.parse(table.metadata.properties)
 
     @classmethod
-    def parse(cls, properties: Mapping[str, str]) -> Claim | None:
+    def parse(cls, properties: Mapping[str, str]) -> CopyLease | None:
         """Return the lease in a table's properties, or None if there is none or it cannot be parsed."""
         try:
-            kept = json.loads(properties.get(Property.CLAIM, ""))
+            kept = json.loads(properties.get(Property.COPY_LEASE, ""))
             return cls(int(kept["epoch"]), str(kept["folder"]))
         except (ValueError, TypeError, KeyError):
             return None
 
     @classmethod
-    def take(cls, table: IcebergTable, mark: Watermark) -> Claim:
+    def take(cls, table: IcebergTable, mark: Watermark) -> CopyLease:
         """Take the lease on the table. If there is an earlier lease, replace it and remove its files.
 
         Raise StaleEpoch if the earlier lease belongs to a newer driver.
@@ -55,23 +55,23 @@ class Claim:
                 raise StaleEpoch(mark.epoch, former.epoch)
             _log.info("%s: removing the files of an interrupted copy", table.name)
             former.remove_files(table)
-        claim = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
-        text = json.dumps({"epoch": claim.epoch, "folder": claim.folder})
-        table.set_properties({Property.CLAIM.value: text})
-        return claim
+        lease = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
+        text = json.dumps({"epoch": lease.epoch, "folder": lease.folder})
+        table.set_properties({Property.COPY_LEASE.value: text})
+        return lease
 
     def holds(self, table: IcebergTable, mark: Watermark) -> bool:
         """Return True if the table, as last read, has this lease. Raise StaleEpoch if a newer driver has the lease."""
-        current = Claim.of(table)
+        current = CopyLease.of(table)
         if current is not None and current.epoch > mark.epoch:
             raise StaleEpoch(mark.epoch, current.epoch)
         return current == self
 
     def release(self, table: IcebergTable) -> None:
         """Remove the files and the lease, unless the files were committed or another driver has taken the lease."""
-        if Claim.of(table) == self:
+        if CopyLease.of(table) == self:
             self.remove_files(table)
-            table.set_properties({Property.CLAIM.value: None})
+            table.set_properties({Property.COPY_LEASE.value: None})
 
     def remove_files(self, table: IcebergTable) -> None:
         """Remove the files.
