@@ -11,8 +11,8 @@ from tests.runtime import samples
 
 from levada.cli.output import show_problem
 from levada.cli.report import LineReport
+from levada.logs import LineFormatter
 from levada.printable import one_record, printable, printable_values
-from levada.runtime.host.logging import LineFormatter
 
 EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 

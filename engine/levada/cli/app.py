@@ -108,7 +108,7 @@ def levada(
     ] = LogFormat.TEXT,
 ) -> None:
     """Postgres tables, kept up to date in a lakehouse."""
-    from levada.runtime.host.logging import configure
+    from levada.logs import configure
 
     escape_unencodable()
     # The output of short commands must not be mixed with log lines. A running engine logs its progress.

@@ -15,6 +15,7 @@ from typing import Final
 
 import kopf
 
+from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.handlers import register
@@ -32,7 +33,7 @@ _LOST: Final = 1
 
 def main() -> None:
     """Run with the settings of the environment."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(as_json=os.environ.get("LEVADA_LOG_FORMAT") == "json", debug=bool(os.environ.get("LEVADA_DEBUG")))
     # kopf tells of each retry of a clean-up as an error, and of every object it passes over.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf.objects").setLevel(logging.CRITICAL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from levada.runtime.host.logging import configure
+from levada.logs import configure
 
 
 @pytest.fixture(autouse=True)
