@@ -15,6 +15,7 @@ from tests.segments.changes import batch, changes, column, delete, insert, table
 
 from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.changes import ChangeBatch, RelationChange, Truncate
+from levada.private import sync
 from levada.schema import Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
 from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
@@ -118,30 +119,38 @@ class CrashingStaging(Staging):
 
     left: int
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count one operation."""
         object.__setattr__(self, "left", self.left - 1)
         if self.left < 0:
             raise Transient("crash", "here")
 
     def output(self, path: str) -> Any:
-        self._count()
+        self.count()
         return super().output(path)
 
     def _sync(self, path: str) -> None:
-        self._count()
+        self.count()
         super()._sync(path)
 
     def remove(self, path: str) -> None:
-        self._count()
+        self.count()
         super().remove(path)
 
 
 @pytest.mark.parametrize("operations", range(10))
-def test_a_crash_leaves_no_half_segment(tmp_path: Path, operations: int) -> None:
+def test_a_crash_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: int) -> None:
     """Ended between any two operations on files, a segment is there whole or not at all, and garbage goes at start."""
     whole = Staging.open(str(tmp_path))
     staging = CrashingStaging(whole.uri, True)
     object.__setattr__(staging, "left", operations)
+
+    def counted(path: Path | str) -> None:
+        staging.count()
+        sync(path)
+
+    # The manifest is replaced by a function that does not know the staging area.
+    monkeypatch.setattr("levada.private.sync", counted)
     log = SegmentLog(staging, "shop")
     with suppress(Transient):
         writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
