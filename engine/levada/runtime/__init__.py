@@ -1,4 +1,4 @@
-"""A running pipeline: the supervisor decides what runs when, and the packages below do the work.
+"""A running pipeline. The supervisor schedules the work, and the packages below do it.
 
 A package imports only those after it: `host`, then `pipeline` on top of `report`, `supervisor`, `stages`, `copies`,
 `source`, `tables`.

@@ -1,4 +1,4 @@
-"""The configuration of a pipeline: made from a manifest by `levada.runtime.host.assembly`, or by hand in Python."""
+"""The configuration of a pipeline. `levada.runtime.host.assembly` builds it from a manifest, a library user by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """How often and how long. ``delay_s`` doubles with each attempt, up to ``max_delay_s``, both in seconds."""
+    """The limits of automatic retries. ``delay_s`` doubles with each attempt up to ``max_delay_s``, both in seconds."""
 
     max_attempts: int = 5
     delay_s: float = 10.0
@@ -28,7 +28,7 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. ``resync_when_lost``: copy tables again that missed changes, rather than park them."""
+    """The replication slot. With ``resync_when_lost``, tables that missed changes are resynced instead of parked."""
 
     name: str
     failover: bool = False
@@ -37,7 +37,7 @@ class SlotConfig:
 
 @dataclass(frozen=True, slots=True)
 class PublicationConfig:
-    """The publication. ``managed``: made and extended here; else it must have every selected table."""
+    """The publication. If ``managed``, Levada creates and extends it. Otherwise it must have every selected table."""
 
     name: str
     managed: bool = True
@@ -45,10 +45,10 @@ class PublicationConfig:
 
 @dataclass(frozen=True, slots=True)
 class StagingConfig:
-    """Where segments are kept. ``durable`` None: as the kind of storage suggests.
+    """The staging area, which has the segments. If ``durable`` is None, the kind of storage decides.
 
-    ``properties`` and the files in ``credentials`` are those of the lake's catalog: an object store is reached as that
-    of the lake is.
+    ``properties`` and the files in ``credentials`` are those of the lake's catalog. An object store for staging is
+    accessed with the same settings as the lake's.
     """
 
     uri: str
@@ -59,11 +59,11 @@ class StagingConfig:
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """What is different about one table. ``suspended``: parked, its segments are kept.
+    """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    Another ``excluded_columns``, ``mode`` or ``destination_table`` (empty: the source's name) makes its copy anew.
-    Another ``retry_nonce`` or ``resync_nonce`` than before is a request, acted on once; 0 is none. ``dedicated_copy``:
-    another process copies it.
+    A change of ``excluded_columns``, ``mode`` or ``destination_table`` resyncs the table. An empty
+    ``destination_table`` stands for the name at the source. A change of ``retry_nonce`` or ``resync_nonce`` requests
+    one retry or resync, and 0 requests none. With ``dedicated_copy``, another process copies the table.
     """
 
     suspended: bool = False
@@ -79,13 +79,14 @@ class TableConfig:
 class PipelineConfig:
     """One source database, one publication, one slot, one destination.
 
-    ``selects`` tells whether a table of the source is replicated; ``tables`` says what is different about some, all
-    others are ``default_table``. ``batch_bytes`` and ``batch_fill_s`` close a segment; ``freshness_s`` is how far a
-    table may trail; ``heartbeat_s`` of 0 is off. ``work_dir`` holds caches that may be lost. A start with another
-    ``copies_depend_on`` than a table was copied with copies it again. Times are in seconds, sizes in bytes.
+    ``selects`` returns True for each table of the source that is replicated. ``tables`` has the settings of some
+    tables, and ``default_table`` those of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``.
+    ``freshness_s`` is the longest lag that batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off.
+    ``work_dir`` has caches only, so it may be lost. A table whose copy was made with another ``copies_depend_on`` is
+    resynced at the start. Times are in seconds, sizes in bytes.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
-    ``take_over_from`` is the UID of a former owner, whose store, slot, publication and staged changes this one takes.
+    ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
     """
 
     name: str
@@ -121,5 +122,5 @@ class PipelineConfig:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def table(self, table: QualifiedTable) -> TableConfig:
-        """Return what holds for a table."""
+        """Return the settings of a table."""
         return self.tables.get(table, self.default_table)

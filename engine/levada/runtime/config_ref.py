@@ -1,4 +1,4 @@
-"""The configuration as it holds now: what a running engine reads it from, so that a change needs no restart."""
+"""A reference to the current configuration, which a running engine reads so that a change needs no restart."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ FIXED: Final = (
     "on_unrepresentable",
     "copies_depend_on",
 )
-"""What a running pipeline cannot change of its configuration."""
+"""The fields that a running pipeline cannot change."""
 
 
 class ConfigRef:
-    """Holds one configuration, replaced as a whole; any thread may read it at any time.
+    """Holds the current configuration, which is replaced as a whole. Any thread may read it at any time.
 
-    A table that is there keeps its columns until it is copied again: `columns` are changed by the supervisor alone.
+    A copied table keeps its excluded columns until it is resynced. Only the supervisor changes `columns`.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
         self.columns: dict[QualifiedTable, frozenset[str]] = {}
-        """The columns that tables leave out as they are."""
+        """The excluded columns of each table's current copy. They may differ from the manifest's until a resync."""
 
     @property
     def current(self) -> PipelineConfig:
-        """Return the configuration that holds now."""
+        """Return the current configuration."""
         return self._config
 
     def replace(self, config: PipelineConfig) -> None:
-        """Let another configuration hold from now on; raise ValueError if that takes another pipeline."""
+        """Replace the configuration. Raise ValueError if a field in `FIXED` differs."""
         require_same(self._config, config)
         self._config = config
 
     def selects(self, table: QualifiedTable) -> bool:
-        """Tell whether a table is replicated now."""
+        """Return True if the current configuration selects the table."""
         return self._config.selects(table)
 
     def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the columns that are left out of a table as it is, or as it will be if it is not there yet."""
+        """Return the excluded columns of the table's copy, or those of its configuration if it has no copy."""
         kept = self.columns.get(table)
         return self._config.table(table).excluded_columns if kept is None else kept
 
 
 def require_same(old: PipelineConfig, new: PipelineConfig) -> None:
-    """Raise ValueError if the two differ in what a running pipeline cannot change."""
+    """Raise ValueError if the two differ in a field that a running pipeline cannot change, see `FIXED`."""
     changed = [name for name in FIXED if getattr(old, name) != getattr(new, name)]
     if changed:
         raise ValueError(f"a running pipeline cannot change {', '.join(changed)}")

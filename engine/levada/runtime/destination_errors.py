@@ -1,4 +1,4 @@
-"""Exceptions of another package's destination, with the name of the package and of the entry point."""
+"""Conversion of a destination plugin's exceptions, with the names of its package and entry point in the message."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from levada.errors import LevadaError, NeedsOperator
 _log = logging.getLogger(__name__)
 
 DESTINATIONS: Final = "levada.destinations"
-"""The entry-point group in which destinations are found by their name."""
+"""The entry-point group of destinations. The name of an entry point is the destination's name in a manifest."""
 
 
 @contextmanager
 def destination_errors(destination: type[Destination], method: str) -> Iterator[None]:
-    """Raise NeedsOperator ``destination_failed`` for an exception that is none of Levada's; it keeps the cause."""
+    """Raise NeedsOperator ``destination_failed`` from any exception in the block that is no LevadaError."""
     try:
         yield
     except LevadaError:

@@ -1,4 +1,4 @@
-"""Jobs that have a table."""
+"""The kinds of jobs on a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Job(StrEnum):
-    """One kind of work on one table at its destination. Liveness judges every kind that is not said to be exempt."""
+    """A kind of work on one table at its destination. The liveness probe checks every kind that is `judged`."""
 
     COPY = "copy"
     READ_WATERMARK = "look"
@@ -17,8 +17,8 @@ class Job(StrEnum):
 
     @property
     def judged(self) -> bool:
-        """Return True if a job that does not end, while changes wait for it, is a reason to restart the process.
+        """Return True if the process is restarted when such a job blocks pending changes for too long.
 
-        A copy is exempt. A source may take long to hand out a snapshot, and a destination to index what was copied.
+        A copy is exempt. Exporting a snapshot at the source and indexing the copied rows may take long.
         """
         return self is not Job.COPY

@@ -1,4 +1,4 @@
-"""A pipeline as a Python object: start it, watch it, stop it."""
+"""A pipeline as a Python object, to start, watch and stop."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Pipeline:
         self._sampler = LagSampler(config.source, config.slot.name)
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
-        """The thread that called `start`. None: not started."""
+        """The thread that called `start`, None before."""
         self._before: SourceBefore | None = None
         self._supervisor: Supervisor | None = None
         self._capture: CaptureThread | None = None
@@ -129,18 +129,18 @@ class Pipeline:
 
     @property
     def config(self) -> PipelineConfig:
-        """The configuration that holds now."""
+        """The current configuration."""
         return self._config_ref.current
 
     # ---- for callers ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take the pipeline over, make the source ready, and start.
+        """Take over the pipeline's epoch, prepare the source, and start the threads.
 
-        This machine, the staging area and the destination are checked before anything is made at the source. A start
-        that fails takes back the slot, publication and trigger that it made. Raise NeedsOperator
-        ``pipeline_already_started`` for an object that was started before, ``not_the_owner`` for what belongs to
-        another Pipeline, and what else keeps the pipeline from starting.
+        This machine, the staging area and the destination are checked before anything is created at the source. A
+        failed start drops the slot, publication and trigger that it created. Raise NeedsOperator
+        ``pipeline_already_started`` for an object that was started before, ``not_the_owner`` if another Pipeline owns
+        the source's objects or the store, and the error of any other check that fails.
         """
         with self._stop_lock:
             if self._starter is not None:
@@ -165,20 +165,21 @@ class Pipeline:
             raise
 
     def reconfigure(self, config: PipelineConfig) -> None:
-        """Let another configuration hold soon, without a restart; from any thread.
+        """Replace the configuration without a restart. From any thread. The change is applied soon after.
 
-        A copy that runs goes on as it was begun, unless it is suspended, no longer selected, or to be made otherwise.
-        Raise ValueError if it differs in what a running pipeline cannot change: where it reads, stages and keeps state.
+        A running copy continues with its settings. It is cancelled if its table is suspended, no longer selected, or
+        needs a copy with other settings. Raise ValueError if a field differs that a running pipeline cannot change,
+        such as the source, the staging area and the slot.
         """
         require_same(self._config_ref.current, config)
         self._inbox.put(Reconfigured(config))
 
     def stop(self) -> None:
-        """Close the open segment, let running batches finish, cancel copies, and wait for the end.
+        """Close the open segment, finish the running batches, cancel the copies, and wait for the end.
 
         Call it from any thread, any number of times. Before `start` it does nothing. While `start` runs in another
-        thread the pipeline ends as soon as it has started. In a thread of the pipeline, as in a call of the
-        destination, it does not wait.
+        thread, the pipeline ends as soon as it has started. In a thread of the pipeline, for example in a method of the
+        destination, it returns without waiting.
         """
         with self._stop_lock:
             if self._ended.is_set() or self._starter is None:
@@ -191,7 +192,7 @@ class Pipeline:
             self._ended.wait()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; return False when the time is over first. Raise the error that ended it."""
+        """Wait for the end and return True, or False after ``timeout_s``. Raise the error that ended the pipeline."""
         if not self._ended.wait(timeout_s):
             return False
         if self._error is not None:
@@ -199,10 +200,10 @@ class Pipeline:
         return True
 
     def run_until(self, done: Callable[[Progress], bool], timeout_s: float | None = None) -> Progress:
-        """Wait until ``done`` says so of the progress, and return that.
+        """Wait until ``done(progress)`` is true, and return that progress.
 
-        Raise TimeoutError when the time is over first, and the error that ended the pipeline if it ends before.
-        Raise NeedsOperator ``pipeline_not_started`` before `start`.
+        Raise TimeoutError after ``timeout_s`` seconds. If the pipeline ends before, raise the error that ended it, or
+        NeedsOperator ``pipeline_stopped``. Raise NeedsOperator ``pipeline_not_started`` before `start`.
         """
         if self._starter is None:
             raise NeedsOperator(
@@ -223,25 +224,26 @@ class Pipeline:
                 raise TimeoutError(f"pipeline {self.config.name} did not get there in {timeout_s} s")
 
     def progress(self) -> Progress:
-        """Return the newest snapshot; from any thread, without waiting.
+        """Return the newest progress. From any thread, without waiting.
 
-        The tables are as of ``at``, when the supervisor told of them: it waits where its store does not answer. The
-        stream and the slot are as of now, because what keeps the store from answering is often what ails them.
+        The tables are as of ``at``, when the supervisor published them. It publishes nothing while it waits for the
+        store. The stream and the slot are as of now, because the cause of a failing store often affects them too.
         """
-        told, capture = replace(self._progress, store_error=fatal_progress(self._store.last_error)), self._capture
+        published, capture = replace(self._progress, store_error=fatal_progress(self._store.last_error)), self._capture
         if capture is None:
-            return told
+            return published
         return replace(
-            told,
+            published,
             slot=self._sampler.progress(),
-            capture=capture_progress(capture, told.capture.rows_per_second),
+            capture=capture_progress(capture, published.capture.rows_per_second),
         )
 
     def caught_up(self) -> Callable[[Progress], bool]:
-        """Return a test of progress: every table is Ready and has applied all that is committed at the source now.
+        """Return a predicate on progress: every table is Ready and has applied all that is committed at the source now.
 
-        The test waits for a look at the catalog as well: an ALTER TABLE may have changed rows without streaming them.
-        On a server that no session has verified yet it waits for a session: its LSNs may be those of another history.
+        The predicate also waits for the next comparison with the catalog, because an ALTER TABLE may have changed rows
+        without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
+        because LSNs of another history cannot be compared.
         """
         worker = self._worker
         sessions = 0 if worker is None else worker.position.sessions
@@ -261,7 +263,7 @@ class Pipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Stop the pipeline. Raise the error that ended it before, unless the block raises one of its own."""
+        """Stop the pipeline. Raise the error that had ended it, unless the block raised an exception."""
         self.stop()
         if kind is None and self._error is not None:
             raise self._error
@@ -270,7 +272,7 @@ class Pipeline:
 
     def _start(self) -> None:
         config, store = self.config, self._store
-        # Before the epoch: a process that cannot run must not end the one that does.
+        # Before the epoch is taken, so that a process that cannot run does not fence off the one that runs.
         self._spark = self._spark or spark_session(f"levada {config.name}")
         staging = self._staging = open_staging(config.staging)
         self._probe(staging)
@@ -291,7 +293,7 @@ class Pipeline:
         self._thread.start()
 
     def _probe(self, staging: Staging) -> None:
-        """Raise if the staging area cannot be used, unless this start makes room in it."""
+        """Raise Transient if the staging area cannot be used, unless it is full and this start makes room in it."""
         try:
             staging.probe()
         except Transient as error:
@@ -300,18 +302,18 @@ class Pipeline:
             _log.warning("capture waits until staged segments are applied: %s", error)
 
     def _assemble(self, lost: SlotLost | None) -> None:
-        """Verify the source, and make the capture and the supervisor; see `prepare_source` for ``lost``."""
+        """Verify the source, and create capture and the supervisor. See `prepare_source` for ``lost``."""
         config, store = self.config, self._store
         assert self._staging is not None
         log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
-        source = prepare_source(config, store, record, log, self._take_tables, lost, owner=self._owner)
+        source = prepare_source(config, store, record, log, self._check_tables, lost, owner=self._owner)
         if self._source is not None:
             self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
         log.collect_garbage(store.require_epoch)
         manifests = log.list()
         if source.resync:
-            # After the list, which has nothing of a newer driver then.
+            # Checked after the list, so that the list has no segment of a newer driver.
             store.require_epoch()
             for manifest in manifests:
                 log.remove(manifest)
@@ -328,7 +330,7 @@ class Pipeline:
             self._config_ref, store, log, record, kept, self._epoch, reports, self._look_soon
         )
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
-        supervisor = self._make_supervisor(capture, self._worker, log, record)
+        supervisor = self._assemble_supervisor(capture, self._worker, log, record)
         supervisor.adopt(source.found, manifests, resync=source.resync)
         self._capture, self._supervisor = capture, supervisor
 
@@ -346,13 +348,16 @@ class Pipeline:
         starting = current is self._starter and self._thread is None
         return starting or current.name.startswith(_OWN_THREADS)
 
-    def _take_tables(self, tables: tuple[PublishedTable, ...]) -> None:
-        """Apply requests made while the engine was stopped, and refuse tables that would share a place."""
+    def _check_tables(self, tables: tuple[PublishedTable, ...]) -> None:
+        """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
         apply_manifest_resyncs(self.config, self._store, tables)
         refuse_collisions(self.config, self._store, self._destination.target, tables)
 
     def _open_destination(self) -> None:
-        """Start the destination up; if it does not answer, that ends a pipeline only before it has copied anything."""
+        """Start the destination up. If that raises a retried error and a table was already copied, log it and continue.
+
+        The pipeline keeps staging changes until the destination can be used.
+        """
         try:
             with destination_errors(type(self._destination), "startup"):
                 perform(self._destination.startup)
@@ -363,13 +368,13 @@ class Pipeline:
             _log.warning("changes are staged until the destination can be used: %s", error)
 
     def _load_table_settings(self, tables: tuple[PublishedTable, ...]) -> None:
-        """Let the destination find each table where its copy was made, whatever is said of it now."""
+        """Load the settings of each table's last copy, by which the destination finds it."""
         for table in tables:
             before = last_copy_settings(self._store.get_table_controls(table.id))
             if before is not None:
                 self._table_settings[table.name] = before.settings(table.name)
 
-    def _make_supervisor(
+    def _assemble_supervisor(
         self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
     ) -> Supervisor:
         config, config_ref, store, destination, inbox = (
@@ -423,7 +428,7 @@ class Pipeline:
             return discover(config, connection, self._store, self._owner)
 
     def _run_to_end(self) -> None:
-        """Run, and end whatever is raised: a store or a destination of a user's own may raise anything."""
+        """Run the pipeline and clean up after any exception. A user's store or destination may raise any type."""
         try:
             self._run()
         except BaseException as error:
@@ -443,7 +448,7 @@ class Pipeline:
             assert self._supervisor is not None
             self._run_supervisor(self._supervisor)
             self._error = self._supervisor.registry.fatal
-            if not self._begin_again():
+            if not self._restart_after_loss():
                 break
         if isinstance(self._error, StaleEpoch):
             overtake(self._store, self._error)
@@ -459,15 +464,15 @@ class Pipeline:
         self._capture.stop()
         supervisor.drain()
 
-    def _begin_again(self) -> bool:
-        """Start with a new slot and a copy of every table, where the slot was lost and the policy says so.
+    def _restart_after_loss(self) -> bool:
+        """Restart with a new slot and a copy of every table if the slot was lost and ``onLost`` is Resync.
 
-        Return False if the pipeline ends instead, with ``_error``.
+        Retry with back-off until that succeeds. Return False if the pipeline ends instead, with ``_error``.
         """
         lost, attempt = self._error, 0
         if not isinstance(lost, SlotLost) or not self.config.slot.resync_when_lost:
             return False
-        _log.warning("every table is copied again: %s", lost.message)
+        _log.warning("every table is resynced: %s", lost.message)
         self._state = PipelineState.STARTING
         self._progress = replace(self._progress, state=self._state, error=fatal_progress(lost))
         while not self._stop_asked.is_set():
@@ -476,13 +481,13 @@ class Pipeline:
             except Exception as error:
                 self._error = as_levada_error(error)
                 if not self._error.retried:
-                    _log.error("the tables cannot be copied again: %s", self._error)
+                    _log.error("the tables cannot be resynced: %s", self._error)
                     return False
             else:
                 break
             attempt += 1
             delay = self.config.retries.delay(attempt)
-            _log.warning("the tables cannot be copied again yet, next try in %.0f s: %s", delay, self._error)
+            _log.warning("the tables cannot be resynced yet, next attempt in %.0f s: %s", delay, self._error)
             self._stop_asked.wait(delay)
         if self._stop_asked.is_set():
             return False
@@ -496,7 +501,7 @@ class Pipeline:
             try:
                 close()
             except LevadaError as error:
-                # A signal to the process group has ended Spark's JVM, too.
+                # Expected after a signal to the process group, which also ends Spark's JVM.
                 _log.warning("closing failed: %s", error)
             except Exception:
                 _log.exception("closing failed")

@@ -1,7 +1,7 @@
-"""A snapshot of how far the pipeline has come: what `/v1/progress`, `/metrics`, the CLI and the operator read.
+"""Snapshots of a pipeline's progress, which `/v1/progress`, `/metrics`, the CLI and the operator read.
 
-Answers the three questions in one place: will it fill my disk (``slot.retainedBytes``, ``staging``), is it right
-(``tables[].error``, ``state``), when will it be done (``tables[].copy.secondsLeft``, ``tables[].lagSeconds``).
+They answer three questions: will a disk fill up (``slot.retainedBytes``, ``staging``), is the data correct
+(``tables[].error``, ``state``), and when is it complete (``tables[].copy.secondsLeft``, ``tables[].lagSeconds``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROGRESS_VERSION: Final = 1
 
 
 class PipelineState(StrEnum):
-    """What the process as a whole is doing."""
+    """The state of the pipeline's process."""
 
     STARTING = "Starting"
     RUNNING = "Running"
@@ -30,7 +30,7 @@ class PipelineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorProgress:
-    """An error as a user sees it. ``next_retry`` is None where somebody must ask for the retry."""
+    """An error as a user sees it. ``next_retry`` is None if the retry must be requested."""
 
     code: str
     reason: str
@@ -53,10 +53,11 @@ class ErrorProgress:
 
 @dataclass(frozen=True, slots=True)
 class ResyncProgress:
-    """A copy that is made beside its table, which goes on meanwhile.
+    """A shadow copy. Its table stays readable and receives changes meanwhile.
 
-    ``step`` is Waiting, Copying or CatchingUp, and GivenUp after an ``error`` that nothing mends; otherwise the error
-    is that of the last try. ``pending_rows`` were staged since the copy's snapshot and wait to be applied to it.
+    ``step`` is Waiting, Copying, CatchingUp or GivenUp. It is GivenUp after an ``error`` that is not retried. In any
+    other step, ``error`` is that of the last attempt. ``pending_rows`` counts the changes since the copy's snapshot
+    that are not applied to the shadow copy yet.
     """
 
     step: str
@@ -76,20 +77,22 @@ class ResyncProgress:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """One table. ``lag_seconds`` is the age of the oldest change that is not at the destination, 0 without one.
+    """One table. ``lag_seconds`` is the age of its oldest change that is not at the destination, or 0.
 
-    While no changes can be read, it is at least the time since then: what waits at the source is not known.
+    While the replication stream is interrupted, the lag is at least the time since then, because the changes at the
+    source are unknown.
 
-    ``rows_applied`` counts row changes since this process began; ``staged_bytes`` waits for this table's apply.
+    ``rows_applied`` counts row changes since the process started. ``staged_bytes`` is the size of the staged changes
+    that are not applied yet.
     """
 
     id: TableId
     table: QualifiedTable
     phase: str
     mode: str
-    """What the destination's table holds: Upsert or Changelog."""
+    """The mode of the destination's table: Upsert or Changelog."""
     note: str
-    """Why the mode is not the one asked for, or why the source refuses changes of the table, else empty."""
+    """The reason why the mode differs from the configured one, or why the source refuses changes of the table."""
     copy: CopyProgress | None
     applied_lsn: Lsn | None
     lag_seconds: float | None
@@ -109,7 +112,7 @@ class TableProgress:
     """The value of `resyncNonce` that was acted on last."""
     resync: ResyncProgress | None = None
     copy_order: str = ""
-    """What tells the copy apart that another process is to make, or makes; empty for none."""
+    """The token of the order for a dedicated copy, empty without one."""
     job: Job | None = None
     """The job that has the table now."""
     job_since: datetime | None = None
@@ -149,7 +152,7 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class SlotProgress:
-    """The slot, as sampled at ``sampled_at``. All sizes in bytes; None where the server does not tell."""
+    """The slot as of ``sampled_at``. Sizes are in bytes. Values that the server does not report are None."""
 
     name: str
     lag_bytes: int | None
@@ -174,7 +177,7 @@ class SlotProgress:
 
 @dataclass(frozen=True, slots=True)
 class CaptureProgress:
-    """Reading the WAL. Positions are None before the stream is open; ``rows`` counts since this process began."""
+    """Capture. Positions are None before the stream is open. ``rows`` counts since the process started."""
 
     connected: bool
     received_lsn: Lsn | None
@@ -201,7 +204,7 @@ class CaptureProgress:
 
 @dataclass(frozen=True, slots=True)
 class StagingProgress:
-    """The staging area. Not durable: the slot is acknowledged only for what every table has applied."""
+    """The staging area. If it is not ``durable``, the slot is acknowledged only up to what every table has applied."""
 
     durable: bool
     segments: int
@@ -214,8 +217,11 @@ class StagingProgress:
 
 @dataclass(frozen=True, slots=True)
 class ManifestProgress:
-    """What of the manifest's file is not taken up, though the engine runs: ``error``, and the earlier one goes on, or
-    fields that wait for a restart, with the class of their change."""
+    """The parts of the manifest's file that a running engine has not applied.
+
+    With an ``error``, the engine keeps the earlier manifest. ``waiting`` has the fields that need a restart, each with
+    the class of its change.
+    """
 
     error: ErrorProgress | None = None
     waiting: tuple[tuple[str, str], ...] = ()
@@ -244,18 +250,18 @@ class Progress:
     error: ErrorProgress | None = None
     manifest: ManifestProgress = ManifestProgress()
     store_error: ErrorProgress | None = None
-    """Why the store is waited for. It is tried again."""
+    """The error of the store's last call. The call is retried."""
     verified_lsn: Lsn | None = None
-    """Up to where in the WAL the tables were compared with the source's catalog. Not in the JSON."""
+    """The LSN up to which the tables were compared with the source's catalog. It is not in the JSON."""
 
     @property
     def ready(self) -> bool:
-        """Tell whether every table is streaming."""
+        """Return True if the pipeline runs and every table is Ready."""
         return self.state is PipelineState.RUNNING and all(t.phase == "Ready" for t in self.tables)
 
     @property
     def tables_by_phase(self) -> dict[str, int]:
-        """How many tables each phase has; phases without tables are left out."""
+        """The number of tables per phase. Phases without tables are left out."""
         counts: dict[str, int] = {}
         for table in self.tables:
             counts[table.phase] = counts.get(table.phase, 0) + 1
@@ -283,7 +289,7 @@ class Progress:
 
 
 def reached(progress: Progress, target: Lsn) -> bool:
-    """Return True if every table is Ready and nothing below ``target`` is left to apply."""
+    """Return True if every table is Ready and has applied all changes below ``target``. False without tables."""
     return bool(progress.tables) and all(
         t.phase == "Ready" and t.applied_lsn is not None and t.applied_lsn >= target for t in progress.tables
     )

@@ -1,7 +1,7 @@
-"""The thread that owns the phases: takes what the stages report, lets what was decided begin.
+"""The thread that owns the tables' phases. It handles the reports of the stages and starts the next jobs.
 
-Everything here runs in the supervisor's one thread but for what is marked otherwise; jobs run in pools and report
-through the inbox. So no state is shared but the inbox, the store, and the published progress.
+Everything here runs in the supervisor's thread unless marked otherwise. Jobs run in thread pools and report through the
+inbox. So the only shared state is the inbox, the store and the published progress.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _ACTIONS_EVERY_S: Final = 2.0
 
 
 class Supervisor:
-    """Lets the stages run, and takes what they report; `run` is the body of its thread.
+    """Runs the stages and handles their reports. `run` is the body of its thread.
 
-    ``configure`` hands a new configuration to what cannot read it by itself: capture, a layer below. ``check`` raises
-    for what ails the process as a whole.
+    ``configure`` passes a new configuration to capture, which cannot read a `ConfigRef` because it is in a lower layer.
+    ``check`` raises if the process as a whole is broken, for example Spark's JVM.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Supervisor:
         self._copy_after_session = 0
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
-        """Before the thread runs: take up what the store, the destination and the staging have."""
+        """Load the tables from the store, the destination and the staging area. Call it before the thread runs."""
         self.registry.adopt(source, manifests, resync=resync)
         self._discovery.later(time.monotonic())
 
@@ -105,8 +105,8 @@ class Supervisor:
         """Run the stages until stopped. A fatal error is stored in the registry's ``fatal``."""
         try:
             while not self._stop.is_set() and self.registry.fatal is None:
-                self._take_reports(_TICK_S)
-                self._decide(time.monotonic())
+                self._handle_reports(_TICK_S)
+                self._start_due(time.monotonic())
                 self._publish(self)
         except LevadaError as error:
             self.registry.fatal = error
@@ -118,41 +118,41 @@ class Supervisor:
             self._resyncs.cancel()
 
     def stop(self) -> None:
-        """End the loop; from any thread."""
+        """End the loop. From any thread."""
         self._stop.set()
 
     def drain(self) -> None:
-        """After the loop: wait for the jobs that run, and take what they report, so that their work is not lost."""
+        """Wait for the running jobs after the loop, and handle their reports so that their work is not lost."""
         self._copies.close()
         self._applies.close()
         self._resyncs.close()
         self._discovery.close()
         self._looks.close()
         try:
-            self._take_reports(0)
+            self._handle_reports(0)
             self._retention.remove(math.inf)
         except LevadaError as error:
             self.registry.fatal = self.registry.fatal or error
         self._publish(self)
 
-    def _take_reports(self, timeout_s: float) -> None:
-        # Read before the inbox is emptied: every segment up to this position has been put there already.
+    def _handle_reports(self, timeout_s: float) -> None:
+        # Read before the inbox is emptied, which has every segment up to this position already.
         staged = self._capture.position.staged_lsn
         try:
-            self._take(self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait())
+            self._handle(self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait())
             while True:
-                self._take(self._inbox.get_nowait())
+                self._handle(self._inbox.get_nowait())
         except queue.Empty:
             pass
         self.registry.staged_lsn = max(self.registry.staged_lsn, staged)
 
-    def _take(self, report: Report) -> None:
+    def _handle(self, report: Report) -> None:
         tables = self.registry.tables
         match report:
             case Landed(manifest):
                 self.registry.segment_staged(manifest)
                 if manifest.truncates:
-                    # Every partition has a new file then. Take note of them before they change otherwise.
+                    # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
                     self._looks.soon()
             case CopyStarted(table, rows):
                 tables[table].copy = rows
@@ -175,7 +175,7 @@ class Supervisor:
                 if table in tables:
                     self.registry.park_until_resync(tables[table], error)
                 recorded.set()
-                # A publication that lost the table may be changed back here, if it is managed.
+                # Discovery adds the table back to a managed publication that lost it.
                 self._discovery.soon()
             case TableAltered(table):
                 if table in tables:
@@ -186,7 +186,7 @@ class Supervisor:
                 if look is not None:
                     self.registry.storage.add_snapshot(look)
             case Discovered():
-                self._discovered(report)
+                self._handle_discovery(report)
             case Reconfigured(config):
                 self._reconfigure(config)
             case SourceRestarted(verified_to, recorded):
@@ -195,7 +195,7 @@ class Supervisor:
             case Fatal(error):
                 self.registry.fatal = error
 
-    def _decide(self, now: float) -> None:
+    def _start_due(self, now: float) -> None:
         if now >= self._next_actions:
             self._next_actions = now + _ACTIONS_EVERY_S
             self._check()
@@ -221,14 +221,14 @@ class Supervisor:
         self.config_ref.replace(config)
         self._configure(config)
         if selected:
-            # The stream tells of a table once in a session: one that was not selected then is passed over.
+            # The server sends a RELATION message once per session. Capture ignores a table not selected at that time.
             self._copy_after_session = self._capture.reopen()
             self._discovery.soon()
         self.registry.reconfigured()
         self._next_actions = 0.0
-        _log.info("the changed configuration is taken up")
+        _log.info("the changed configuration is applied")
 
-    def _discovered(self, report: Discovered) -> None:
+    def _handle_discovery(self, report: Discovered) -> None:
         if not self._discovery.ended(report):
             return
         assert report.tables is not None

@@ -1,4 +1,4 @@
-"""What the pipeline knows of its tables: phases, requests, retries, resyncs, and the registry that owns them.
+"""The state of the pipeline's tables: phases, requests, retries, resyncs, and the registry that owns them.
 
-The rules are pure. Only the registry and the journals write to the store. Nothing here starts work: that is the stages.
+The rules are pure. Only the registry and the journals write to the store. The stages start the work.
 """

@@ -1,16 +1,16 @@
-"""Which phase may follow which, and where a restart puts a table.
+"""The transitions between the phases of a table, and the phase after a restart.
 
 ============ ======================================== =================================================
 Phase        Followed by                              At a restart
 ============ ======================================== =================================================
 Init         DataSync, Errored                        Init
-DataSync     FinishedCopy, Errored, Init              Init: the half-made copy is dropped, made again
-FinishedCopy SyncWait, Errored, Init                  FinishedCopy: not copied again, changes are staged
+DataSync     FinishedCopy, Errored, Init              Init: the unfinished copy is dropped and repeated
+FinishedCopy SyncWait, Errored, Init                  FinishedCopy: the copy is kept, changes are staged
 SyncWait     Catchup, Errored, Init                   (not persisted)
 Catchup      SyncDone, Errored, Init                  (not persisted)
 SyncDone     Ready, Errored, Init                     SyncDone
 Ready        Errored, Init                            Ready
-Errored      what the history has before it, Init     Errored, until a retry
+Errored      the phase before it, Init                Errored, until a retry
 ============ ======================================== =================================================
 
 Init after anything else is a resync.
@@ -43,20 +43,20 @@ TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
     Ready.name: frozenset({Errored.name, Init.name}),
     Errored.name: frozenset({Init.name, DataSync.name, FinishedCopy.name, SyncDone.name, Ready.name, Errored.name}),
 }
-"""What the table above says of the middle column."""
+"""The phases that may follow each phase, by name."""
 
 STREAMING: Final = frozenset({FinishedCopy.name, SyncWait.name, Catchup.name, SyncDone.name, Ready.name})
-"""The phases in which staged changes are applied: the copy is at the destination."""
+"""The phases after the copy, in which staged changes are applied."""
 
 
 def check_transition(old: TableReplicationPhase, new: TableReplicationPhase) -> None:
-    """Raise ValueError for a step that the table of transitions does not have: a defect of ours, never of a user."""
+    """Raise ValueError for a transition that `TRANSITIONS` does not have, which is a bug in Levada."""
     if new.name not in TRANSITIONS[old.name]:
         raise ValueError(f"{new.name} cannot follow {old.name}")
 
 
 def at_restart(phase: TableReplicationPhase | None) -> TableReplicationPhase:
-    """Return where a table goes on after the process was restarted; a table that is not known begins."""
+    """Return the phase in which a table resumes after a restart. A table without a stored phase is at Init."""
     if phase is None or isinstance(phase, DataSync):
         return Init()
     return phase

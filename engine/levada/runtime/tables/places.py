@@ -1,4 +1,4 @@
-"""The places of tables at the destination: which table has which, and what becomes of a table whose place is taken."""
+"""The places of tables at the destination, and the errors of tables whose place another table has."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TargetOf = Callable[[QualifiedTable, TableSettings], Target | None]
 """`levada.destinations.Destination.target`."""
 
 MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
-"""Codes of tables that are parked until their place is free, or until the manifest names another one."""
+"""Codes of tables that are parked until their place is free or the manifest has another ``destinationTable``."""
 
 
 def find_misplaced(
     config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> dict[TableId, NeedsOperator]:
-    """Return the tables that must not be copied, each with the reason. ``tables`` has what each was copied as."""
+    """Return the error of each table that must not be copied. ``tables`` has the settings of each table's last copy."""
     places, reasons = _places(config, target, tables)
     for table, owner in find_later(places).items():
         reasons[table] = Collision(owner.wanted.name, (owner.table, tables[table][0])).error()
@@ -36,7 +36,10 @@ def find_misplaced(
 def refuse_collisions(
     config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
 ) -> None:
-    """Raise NeedsOperator ``destination_collision`` for tables of one place that keep the pipeline from starting."""
+    """Raise NeedsOperator ``destination_collision`` if the manifest gives one place to several tables.
+
+    See `place_problems` for the collisions that park a table instead.
+    """
     known = {t.id: (t.name, last_copy_settings(store.get_table_controls(t.id))) for t in tables}
     for error, refused in place_problems(config, target, known):
         if refused:
@@ -46,10 +49,11 @@ def refuse_collisions(
 def place_problems(
     config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> Iterator[tuple[NeedsOperator, bool]]:
-    """Yield the tables without a place of their own, and True for those that keep the pipeline from starting.
+    """Yield an error per table without a place of its own, and True if it keeps the pipeline from starting.
 
-    A table whose place another one holds is parked, and so is a new table of a pipeline with copied tables: what is
-    created at the source stops no other table. A manifest that gives one place to several tables is refused.
+    A table whose place already has another table's copy is parked. A new table of a pipeline with copied tables is
+    parked too, so that a CREATE TABLE at the source never stops the other tables. A manifest that gives one place to
+    several tables is refused.
     """
     places, unusable = _places(config, target, tables)
     yield from ((error, False) for error in unusable.values())
@@ -86,6 +90,6 @@ def _held(target: TargetOf, name: QualifiedTable, before: CopySettings | None) -
 
 
 def target_name(target: TargetOf, name: QualifiedTable, settings: CopySettings) -> str:
-    """Return the name that the table has at the destination, empty if it has none."""
+    """Return the table's name at the destination, empty if it has none."""
     found = _held(target, name, settings)
     return "" if found is None else found.name

@@ -1,6 +1,6 @@
-"""How the publication had each table when it was copied, kept in the store, and what that shows of gaps since.
+"""The membership of each table in the publication at its copy, from which later gaps in the stream are found.
 
-A copy notes the membership as its snapshot sees it. It becomes the table's when the copy does.
+A copy records the membership that its snapshot sees. The record becomes the table's when the copy is used.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROW_OPERATIONS: Final = frozenset({"insert", "update", "delete"})
 
 _PUBLICATION: Final = "publication"
 _TOLERATES: Final = 180000
-"""The first version whose stream passes over WAL from before its publication was created."""
+"""The first version of PostgreSQL that can decode WAL from before the publication was created."""
 
 UNPUBLISHED: Final = frozenset({"table_not_published", "publication_missing", "publication_operations"})
-"""Codes of tables that no copy can repair before the publication is changed."""
+"""Codes of tables that a copy cannot repair until the publication is changed."""
 
 
 def published_table(
     connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
 ) -> PublishedTable:
-    """Return a table that is about to be copied, as the publication has it.
+    """Return the table as the publication has it now, before it is copied.
 
-    Raise NeedsOperator ``table_not_published`` if it is no longer there.
+    Raise NeedsOperator ``table_not_published`` if the publication no longer has it.
     """
     for published in published_tables(connection, publication):
         if published.id == table:
@@ -50,9 +50,10 @@ def published_table(
 def record_membership(
     store: PipelineStore, connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
 ) -> None:
-    """Note how the publication has a table in the snapshot of its copy.
+    """Record the table's membership in the publication as the snapshot of its copy sees it.
 
-    Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if it leaves out changes of rows.
+    Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if the publication does not publish all
+    of INSERT, UPDATE and DELETE.
     """
     state = read_publication_state(connection, publication, [table])
     membership = state.members.get(table)
@@ -69,7 +70,7 @@ def record_membership(
 
 
 def adopt_membership(store: PipelineStore, table: TableId) -> None:
-    """Make what the newest copy noted the table's, before the table streams from that copy."""
+    """Make the membership of the newest copy the table's, before changes are applied to that copy."""
     noted = store.get_fingerprint(_copy_of(table))
     if noted is not None:
         store.store_fingerprint(table_worker(table), noted)
@@ -77,61 +78,61 @@ def adopt_membership(store: PipelineStore, table: TableId) -> None:
 
 
 def forget_membership(store: PipelineStore, table: TableId) -> None:
-    """Forget how the table was published at its copies, where its next state begins with a new copy."""
+    """Delete the recorded memberships of a table that begins with a new copy."""
     for subject in (table_worker(table), _copy_of(table)):
         if store.get_fingerprint(subject) is not None:
             store.delete_fingerprint(subject)
 
 
 def save_publication(store: PipelineStore, state: PublicationState) -> None:
-    """Keep the publication that the slot can be read with."""
+    """Store the OID of the publication with which the slot can be read."""
     if state.identity is not None and store.get_fingerprint(_PUBLICATION) != str(state.identity.oid):
         store.store_fingerprint(_PUBLICATION, str(state.identity.oid))
 
 
 def has_publication_record(store: PipelineStore) -> bool:
-    """Return True if a start of this pipeline came as far as its slot, see `unreadable_slot`."""
+    """Return True if an earlier start got as far as creating the slot, see `unreadable_slot`."""
     return store.get_fingerprint(_PUBLICATION) is not None
 
 
 def unreadable_slot(
     connection: psycopg.Connection[Any], store: PipelineStore, state: PublicationState
 ) -> SlotLost | None:
-    """Return why the slot must be made again, None if it can be read with the publication.
+    """Return the reason why the slot must be created again, None if it can be read with the publication.
 
-    Until version 17 PostgreSQL cannot decode WAL from before the publication was created.
+    Up to version 17, PostgreSQL cannot decode WAL from before the publication was created.
     """
     kept = store.get_fingerprint(_PUBLICATION)
     if kept is None:
-        # Before the slot is made, so that a slot without this record was never made.
+        # Stored before the slot is created, so that a store without this record never had a slot.
         save_publication(store, state)
         return None
     if state.identity is None or kept == str(state.identity.oid) or connection.info.server_version >= _TOLERATES:
         return None
     return SlotLost(
         "slot_lost",
-        f"publication {state.name} is another one than when the slot was made, and PostgreSQL"
+        f"publication {state.name} is not the one that the slot was created with, and PostgreSQL"
         f" {connection.info.server_version // 10000} cannot decode WAL from before a publication was created",
         hint="levada resync MANIFEST --all",
     )
 
 
 def find_gaps(store: PipelineStore, state: PublicationState) -> Mapping[TableId, NeedsOperator]:
-    """Return the tables that may have missed changes since their copies, with the reasons."""
+    """Return the tables that may have missed changes since their copies, each with its error."""
     gaps = {}
     for table, phase in store.get_table_replication_states().items():
         kept = store.get_fingerprint(table_worker(table))
         if _depends(phase, kept):
             gap = find_gap(None if kept is None else Membership.from_text(kept), state, table)
-            # Kept by another thread's copy in the meantime, it is not the one that was compared.
+            # If a copy in another thread has changed the record meanwhile, the comparison is void.
             if gap is not None and store.get_fingerprint(table_worker(table)) == kept:
                 gaps[table] = gap
     return gaps
 
 
 def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, NeedsOperator]:
-    """Return `find_gaps` for the publication as it is now."""
-    # Before the publication is read: a copy that ends later was made under what is read, or under something newer.
+    """Read the publication and return the gaps that `find_gaps` finds."""
+    # Listed before the publication is read: a copy that ends later has seen this publication or a newer one.
     tables = store.get_table_replication_states().keys()
     with config.source.connect(application="publication") as connection:
         return find_gaps(store, read_publication_state(connection, config.publication.name, list(tables)))

@@ -1,4 +1,4 @@
-"""What the supervisor knows of one table while it runs."""
+"""The state of one table in a running pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from levada.values import QualifiedTable, TableId
 
 @dataclass(slots=True)
 class TableRecord:
-    """One table; the supervisor's thread alone changes it. Times are of the monotonic clock, in seconds.
+    """One table. Only the supervisor's thread changes it. Times are of the monotonic clock, in seconds.
 
-    ``busy`` is the job that has the table, None for none: a destination is never called for one table from two
-    threads. A batch or maintenance runs since ``busy_since``, None while it waits for a thread. A copy waits for
+    ``busy`` is the job that has the table, or None. A destination is never called for one table from two threads.
+    A batch or maintenance runs since ``busy_since``, None while it waits for a thread. A copy waits for
     capture's session ``copy_after_session``, uses the settings ``copied_as``, and ends when ``cancel`` is set.
     ``watermark_unknown``: the destination's watermark must be read before changes are applied.
     """
@@ -46,29 +46,29 @@ class TableRecord:
     mode: str = ""
     note: str = ""
     refuses_updates: bool = False
-    """True if PostgreSQL refuses the table's UPDATEs and DELETEs: it is published without a replica identity."""
+    """True if PostgreSQL refuses the table's UPDATEs and DELETEs because it is published without a replica identity."""
     destination_table: str = ""
     """The table's name at the destination, empty if it has none there."""
     misplaced: bool = False
-    """True if the table is parked because its place at the destination is another table's, or no place at all."""
+    """True if the table is parked because it has no usable place of its own at the destination."""
     copied_as: CopySettings | None = None
     copy_outdated: bool = False
-    """True if the copy that runs may be of a history that the source no longer has."""
+    """True if the running copy may be of a WAL history that the source no longer has."""
     resync: Resync | None = None
-    """The new copy that is made beside the table."""
+    """The shadow copy that will replace the table."""
     resync_error: ErrorProgress | None = None
-    """Why the last one was given up."""
+    """The error after which the last shadow copy was given up."""
     lost_copies: int = 0
-    """How often in a row the table was copied again because it had missed changes."""
+    """The number of resyncs in a row because the table had missed changes."""
     lost_copied_at: float = float("-inf")
-    """When that was last."""
+    """The time of the last such resync."""
 
     def begin(self, job: Job) -> None:
-        """Give the table to a job, which may have to wait until others have ended."""
+        """Assign the table to a job, which may wait for a free thread."""
         self.busy, self.busy_since = job, None
 
     def end(self) -> None:
-        """Take the table back from its job."""
+        """Free the table after its job has ended."""
         self.busy, self.busy_since = None, None
 
     @property
@@ -80,7 +80,7 @@ class TableRecord:
 
 
 def error_progress(parked: Errored) -> ErrorProgress:
-    """Return an Errored phase as progress tells it."""
+    """Return the error of a parked table as progress reports it."""
     return ErrorProgress(
         code=parked.code,
         reason=parked.reason,

@@ -1,4 +1,4 @@
-"""What a user asks of one table by changing what the manifest says of it, and what was acted on already. Pure."""
+"""Retries and resyncs that a user requests through the manifest's settings of a table. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from levada.values import QualifiedTable, TableMode
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """What a table's copy depends on: another one makes a new copy.
+    """The settings that a table's copy depends on. A change of them resyncs the table.
 
-    ``table`` is the name that the settings were given for: a table that was renamed at the source since keeps them.
+    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
     """
 
     table: QualifiedTable
@@ -25,27 +25,36 @@ class CopySettings:
     excluded_columns: frozenset[str]
     depends_on: str
     place: QualifiedTable
-    """The schema and name that the table's place at the destination follows. A renamed table keeps its place."""
+    """The schema and name from which the name at the destination is derived. A renamed table keeps its place."""
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
-        """Return what a copy that begins now depends on; ``before`` is what the newest copy depends on."""
-        said = config.table(table)
-        if before is not None and said.destination_table == (before.destination_table if before.table == table else ""):
+        """Return the settings for a copy that begins now. ``before`` are those of the last copy."""
+        table_config = config.table(table)
+        if before is not None and table_config.destination_table == (
+            before.destination_table if before.table == table else ""
+        ):
             place = before.place
         else:
-            place = QualifiedTable(table.schema, said.destination_table or table.name)
-        return cls(table, said.mode, said.destination_table, said.excluded_columns, config.copies_depend_on, place)
+            place = QualifiedTable(table.schema, table_config.destination_table or table.name)
+        return cls(
+            table,
+            table_config.mode,
+            table_config.destination_table,
+            table_config.excluded_columns,
+            config.copies_depend_on,
+            place,
+        )
 
     def settings(self, table: QualifiedTable) -> TableSettings:
-        """Return the settings for the destination of the table under its present name."""
+        """Return the destination's settings for the table, whose name is now ``table``."""
         usual = TableSettings(self.mode, self.destination_table if self.table == table else "")
         if usual.place_of(table) == self.place:
             return usual
         return TableSettings(self.mode, self.place.name, self.place)
 
     def to_text(self) -> str:
-        """Return it for the store."""
+        """Return the settings as JSON for the store."""
         return json.dumps(
             {
                 "table": [self.table.schema, self.table.name],
@@ -59,37 +68,43 @@ class CopySettings:
 
     @classmethod
     def from_text(cls, text: str) -> CopySettings:
-        """Read what `to_text` returned."""
-        said = json.loads(text)
+        """Parse the text that `to_text` returned."""
+        data = json.loads(text)
         return cls(
-            QualifiedTable(*said["table"]),
-            TableMode(said["mode"]),
-            said["destinationTable"],
-            frozenset(said["excludedColumns"]),
-            said["dependsOn"],
-            QualifiedTable(*said["place"]),
+            QualifiedTable(*data["table"]),
+            TableMode(data["mode"]),
+            data["destinationTable"],
+            frozenset(data["excludedColumns"]),
+            data["dependsOn"],
+            QualifiedTable(*data["place"]),
         )
 
 
 class TableRequest(StrEnum):
-    """What is asked of a table and was not acted on yet."""
+    """A request of the manifest that was not acted on yet."""
 
     NOTHING = "nothing"
     RETRY = "retry"
     RESYNC = "resync"
 
 
-def pending_request(controls: TableControls, said: TableConfig, wanted: CopySettings) -> TableRequest:
-    """Compare what was acted on with what is said now. A nonce of 0 asks for nothing: nobody set it, or unset it."""
-    if said.resync_nonce not in (0, controls.resync_nonce) or settings_changed(controls, wanted):
+def pending_request(controls: TableControls, config: TableConfig, wanted: CopySettings) -> TableRequest:
+    """Return the request that the manifest makes and that was not acted on. Resync takes precedence over retry.
+
+    A nonce of 0 requests nothing, because it stands for a field that is absent from the manifest.
+    """
+    if config.resync_nonce not in (0, controls.resync_nonce) or settings_changed(controls, wanted):
         return TableRequest.RESYNC
-    if said.retry_nonce not in (0, controls.retry_nonce):
+    if config.retry_nonce not in (0, controls.retry_nonce):
         return TableRequest.RETRY
     return TableRequest.NOTHING
 
 
 def settings_changed(controls: TableControls, wanted: CopySettings) -> bool:
-    """Tell whether the table's copy was made under other settings than are wanted now."""
+    """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
+
+    After a rename at the source only the place is compared, because the settings are given by name.
+    """
     before = last_copy_settings(controls)
     if before is None:
         return False
@@ -97,5 +112,5 @@ def settings_changed(controls: TableControls, wanted: CopySettings) -> bool:
 
 
 def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
-    """Return what the table's newest copy was made as; None before the first."""
+    """Return the settings of the table's last copy, None before the first."""
     return CopySettings.from_text(controls.made_as) if controls is not None and controls.made_as else None

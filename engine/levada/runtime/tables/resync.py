@@ -1,6 +1,6 @@
-"""A table that is copied again while it streams: what is known of its new copy, and what is done next.
+"""The state of a resync with a shadow copy, and the rules for its next step.
 
-No store, no destination, no thread, no clock.
+The rules are pure: no store, no destination, no thread, no clock.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class Step(StrEnum):
-    """How far a new copy is. From any step it goes back to the first when what was made is of no use."""
+    """The steps of a shadow copy. A copy that cannot be used goes back to the first step."""
 
     WAITING = "Waiting"
-    """For its turn to be copied."""
+    """The copy waits until fewer copies run."""
     COPYING = "Copying"
     CATCHING_UP = "CatchingUp"
-    """What was staged since the copy's snapshot is applied to it, until it has all that the table has."""
+    """Changes since the copy's snapshot are applied to it, until it has all changes that the table has."""
 
 
 @dataclass(slots=True)
 class Resync:
-    """The new copy of one table; the supervisor's thread alone changes it.
+    """The shadow copy of one table. Only the supervisor's thread changes it.
 
-    ``running``: a job has it. ``outdated``: it is of no use, and is begun again. ``abandoned``: it is removed.
-    ``cancel`` ends its copy. ``not_before`` is of the monotonic clock, in seconds. ``yielded``: the table had the last
-    turn.
+    While ``running``, a job has it. If ``outdated``, it cannot be used and is restarted. If ``abandoned``, it is
+    removed. ``cancel`` ends its copy. The next attempt starts at ``not_before``, in seconds of the monotonic clock.
+    ``yielded`` is True if the table itself had the last batch.
     """
 
     step: Step = Step.WAITING
@@ -54,40 +54,40 @@ class Resync:
     rows: SnapshotRows | None = None
     copied: CopyProgress | None = None
     lsn: Lsn | None = None
-    """The snapshot of the copy."""
+    """The LSN of the copy's snapshot."""
     copied_schema: ReplicatedTableSchema | None = None
-    """The version as of that snapshot."""
+    """The schema version as of that snapshot."""
     schema: ReplicatedTableSchema | None = None
-    """The version that was applied last."""
+    """The schema version of the last batch."""
     storage: TableStorage | None = None
-    """What the copy was read from."""
+    """The storage that the copy was read from."""
     attempts: int = 0
     not_before: float = 0.0
     yielded: bool = False
     error: ErrorProgress | None = None
 
     def restart(self) -> None:
-        """Let what was made so far go, and begin again with a copy."""
+        """Discard the shadow copy and start with a new snapshot, as soon as its job has ended."""
         self.outdated = True
         self.cancel.set()
 
     def is_ahead(self, position: Lsn) -> bool:
-        """Return True if the copy's snapshot may be beyond a position of the WAL."""
+        """Return True if the copy's snapshot may be beyond an LSN."""
         return self.step is Step.COPYING or (self.lsn is not None and self.lsn > position)
 
     def reset(self) -> None:
-        """Go back to the first step."""
+        """Return to the first step."""
         self.step, self.outdated = Step.WAITING, False
         self.rows = self.copied = self.lsn = self.copied_schema = self.schema = self.storage = None
 
     @property
     def copy(self) -> CopyProgress | None:
-        """How far its copy is, or came; None before it began."""
+        """The progress of the copy, None before it began."""
         return self.copied if self.rows is None else self.rows.progress()
 
 
 class ResyncJob(StrEnum):
-    """What is done of a new copy in a pool's thread."""
+    """The kinds of jobs on a shadow copy."""
 
     COPY = "copy"
     APPLY = "apply"
@@ -97,7 +97,7 @@ class ResyncJob(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResyncStarted:
-    """A copy beside a table has its snapshot, as of ``lsn``, and begins to read."""
+    """A shadow copy has exported its snapshot, as of ``lsn``, and begins to read."""
 
     table: TableId
     rows: SnapshotRows
@@ -106,7 +106,7 @@ class ResyncStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResyncEnded:
-    """A job has ended: with what it returned, or with its error."""
+    """A job has ended. ``outcome`` is the value that it returned or the exception that it raised."""
 
     table: TableId
     job: ResyncJob
@@ -114,23 +114,26 @@ class ResyncEnded:
 
 
 def stays_readable(record: TableRecord) -> bool:
-    """Tell whether the destination has a table that may serve while it is copied again, and go on."""
+    """Return True if the table can stay readable and up to date while a shadow copy is made."""
     return record.phase.name in STREAMING
 
 
 def resyncs_to_start(tables: Iterable[TableRecord], at_once: int, now: float) -> list[TableRecord]:
-    """Return the tables whose new copies begin now; ``now`` is of the monotonic clock."""
+    """Return the tables whose shadow copies begin now, at most ``at_once`` minus the running copies.
+
+    ``now`` is of the monotonic clock, in seconds.
+    """
     known = list(tables)
     return [r for r in known if _is_waiting(r, now)][: max(0, at_once - copies_running(known))]
 
 
 def copies_running(tables: Iterable[TableRecord]) -> int:
-    """Return how many tables are copied now, for the first time or beside themselves, catching up included."""
+    """Return the number of tables that are copied now. Shadow copies count until they have replaced their tables."""
     return sum(r.busy is Job.COPY or (r.resync is not None and r.resync.step is not Step.WAITING) for r in tables)
 
 
 def is_outdated(resync: Resync, newest: ReplicatedTableSchema | None) -> bool:
-    """Tell whether the table's columns changed after the copy's snapshot, which no copy beside a table follows."""
+    """Return True if the table's columns changed after the copy's snapshot. A shadow copy has no schema evolution."""
     if newest is None or resync.copied_schema is None or resync.lsn is None or newest.snapshot_id <= resync.lsn:
         return False
     return _shape(newest) != _shape(resync.copied_schema)
@@ -149,5 +152,5 @@ def _shape(version: ReplicatedTableSchema) -> tuple[object, ...]:
 
 
 def can_replace(destination: Destination) -> bool:
-    """Tell whether the destination can copy a table again beside itself."""
+    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
     return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE

@@ -1,4 +1,4 @@
-"""What an error means for a table: parked for how long, and who brings it back. Pure."""
+"""The Errored phase of a table after an error: when it is retried, or the command that it needs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.values import QualifiedTable
 
 
 def as_levada_error(error: BaseException) -> LevadaError:
-    """Return the error itself, or what an unexpected one is for a user: something to report, and to retry by hand."""
+    """Return the error itself, or NeedsOperator ``internal_error`` for an exception that is no LevadaError."""
     if isinstance(error, LevadaError):
         return error
     return NeedsOperator(
@@ -23,17 +23,17 @@ def as_levada_error(error: BaseException) -> LevadaError:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return True if an error counts as a failed attempt."""
+    """Return True if an error counts as a failed attempt. A copy that yields to other sessions does not fail."""
     return not isinstance(error, LevadaError) or error.counts
 
 
 def park(
     error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, needs_resync: bool = False
 ) -> Errored:
-    """Return the phase of a table whose ``attempt``-th try in a row (from 1) ended with this error.
+    """Return the phase of a table whose ``attempt``-th attempt in a row (from 1) failed with this error.
 
-    What mends itself is retried until the attempts are used up; then, as for any other error, somebody must ask.
-    ``needs_resync``: changes of the table were left out, so that no retry but only a new copy makes it right.
+    A retried error is retried with back-off up to ``limits.max_attempts``. After that, and for any other error, a user
+    must request the retry. With ``needs_resync``, the table missed changes and only a resync repairs it: no retry.
     """
     known = as_levada_error(error)
     policy, due = RetryPolicy.MANUAL_RETRY, None
@@ -55,5 +55,5 @@ def park(
 
 
 def named(parked: Errored, table: QualifiedTable) -> Errored:
-    """Return the phase with the table's name in the command of its solution, whose author may not have known it."""
+    """Return the phase with ``TABLE`` in the solution's command replaced by the table's name."""
     return replace(parked, solution=parked.solution.replace("MANIFEST TABLE", f"MANIFEST {table.argument}"))

@@ -1,4 +1,4 @@
-"""What runs next, decided from what is known: no store, no destination, no thread, no clock. Pure."""
+"""Rules that decide which phase, copy, batch or maintenance comes next. Pure: no store, thread or clock."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from levada.values import Lsn
 
 
 def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
-    """Return the phase that follows by itself, None if the table waits for a job or for WAL.
+    """Return the next phase if its condition is met, None if the table waits for a job or for WAL.
 
-    ``position``: nothing of the table is left to apply below it; ``staged``: everything below it is staged.
+    ``position`` is the LSN below which nothing of the table is left to apply. ``staged`` is the LSN below which
+    everything is staged.
     """
     match phase:
         case FinishedCopy(lsn):
@@ -43,22 +44,22 @@ def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> Tabl
 
 
 def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
-    """Tell whether a parked table is retried by itself now."""
+    """Return True if the table is parked with an automatic retry that is due."""
     if not isinstance(phase, Errored) or phase.retry_policy is not RetryPolicy.TIMED_RETRY:
         return False
     return phase.next_retry is not None and phase.next_retry <= now
 
 
 def needs_resync(phase: TableReplicationPhase) -> bool:
-    """Tell whether changes of the table were left out, so that only a new copy makes it right."""
+    """Return True if the table is parked because it missed changes. Only a resync repairs it."""
     return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
 
 
 def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
-    """Return True if a table that missed changes is copied again now, as ``spec.source.slot.onLost: Resync`` says.
+    """Return True if a table that missed changes is resynced now by ``spec.source.slot.onLost: Resync``.
 
-    The first copy is due immediately. Each further one waits for the retry delay: the cause may persist, and a copy of
-    a large table must not follow another without end. ``now`` is of the monotonic clock, in seconds.
+    The first resync is due immediately. Each further one waits for the retry delay, because the cause may persist and
+    each copy of a large table is expensive. ``now`` is of the monotonic clock, in seconds.
     """
     if not (config.slot.resync_when_lost and needs_resync(record.phase)):
         return False
@@ -66,7 +67,10 @@ def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) ->
 
 
 def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:
-    """Return the tables whose copies begin now; ``sessions``: how many sessions of the stream have begun."""
+    """Return the tables whose first copies begin now. ``sessions`` is the number of replication sessions so far.
+
+    At most ``at_once`` copies run at a time, shadow copies included.
+    """
     known = list(tables)
     free = at_once - copies_running(known)
     waiting = [r for r in known if isinstance(r.phase, Init) and not r.busy and not r.suspended and r.resync is None]
@@ -74,14 +78,17 @@ def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) 
 
 
 def wants_apply(record: TableRecord, pending: Pending) -> bool:
-    """Tell whether the table has changes that could be applied now."""
+    """Return True if the table has staged changes, and neither a job nor its phase keeps them from being applied."""
     if record.busy or record.suspended or record.phase.name not in STREAMING:
         return False
     return not isinstance(record.phase, FinishedCopy) and pending.segments > 0
 
 
 def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, now: float) -> bool:
-    """Tell whether a table that wants to apply has waited long enough; ``now`` is of the monotonic clock."""
+    """Return True if the table's next batch is due. Before Ready it always is, to catch up as fast as possible.
+
+    ``now`` is of the monotonic clock, in seconds.
+    """
     if not isinstance(record.phase, Ready):
         return True
     waited = now - (record.pending_since or 0.0)
@@ -89,9 +96,9 @@ def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, 
 
 
 def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
-    """Return True if it is time for the table's maintenance; ``now`` is of the monotonic clock.
+    """Return True if the table's maintenance is due. ``now`` is of the monotonic clock, in seconds.
 
-    A table without changes is due as well: maintenance notices what other writers did to it.
+    A table without changes has maintenance too, which detects the changes of other writers.
     """
     idle = not record.busy and not record.suspended and isinstance(record.phase, Ready)
     return idle and now - record.maintained_at >= config.maintenance_s

@@ -1,4 +1,4 @@
-"""What was asked of tables while no engine ran: taken before the slot is looked at."""
+"""Resyncs requested while the engine was stopped. They are applied before the slot is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def apply_requested_resyncs(store: PipelineStore) -> None:
-    """Put the tables that a resync was requested of back to Init: then a lost slot is no loss for them."""
+    """Put the tables with a requested resync back to Init, so that a lost slot does not park them.
+
+    Other requests stay in the store for the supervisor.
+    """
     for table, action in store.take_table_actions().items():
         if action is TableAction.RESYNC:
             store.update_table_replication_states({table: Init()})
@@ -26,16 +29,14 @@ def apply_requested_resyncs(store: PipelineStore) -> None:
 
 
 def apply_manifest_resyncs(config: PipelineConfig, store: PipelineStore, tables: Iterable[PublishedTable]) -> None:
-    """Do the same for the tables of which the manifest now says something that makes their copy anew."""
+    """Put the tables back to Init whose settings or ``resyncNonce`` in the manifest request a resync."""
     for table in tables:
         controls, phase = store.get_table_controls(table.id), store.get_table_replication_state(table.id)
         if controls is None or phase is None or isinstance(phase, Init):
             continue
-        said = config.table(table.name)
-        if (
-            pending_request(controls, said, CopySettings.of(config, table.name, last_copy_settings(controls)))
-            is TableRequest.RESYNC
-        ):
+        table_config = config.table(table.name)
+        wanted = CopySettings.of(config, table.name, last_copy_settings(controls))
+        if pending_request(controls, table_config, wanted) is TableRequest.RESYNC:
             store.update_table_replication_states({table.id: Init()})
-            nonces = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
+            nonces = replace(controls, retry_nonce=table_config.retry_nonce, resync_nonce=table_config.resync_nonce)
             store.store_table_controls(table.id, nonces)

@@ -1,7 +1,7 @@
-"""Tables whose destination may have changes of a history that the source no longer has.
+"""Tables whose destination may have changes of a WAL history that the source no longer has.
 
-A server that was restarted, or another one that answers in its place, may have been put back to an earlier state.
-Its history is verified up to a position of the WAL. A table whose destination is beyond that position is in doubt.
+A restarted server, or another one behind the same address, may have been restored to an earlier state. Its history is
+verified up to an LSN. A table whose watermark is beyond that LSN, or unknown, is unverified.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SUBJECT: Final = "doubts"
 
 
 class UnverifiedTables:
-    """Keeps for each table in doubt the position that the source was verified to.
+    """Keeps, for each unverified table, the LSN up to which the source's history was verified.
 
-    The doubts are in the store, because a process that ends before it has read the destination leaves them to the next
-    one. For one thread.
+    The LSNs are in the store, because the process may end before it has read the destination's watermark. For one
+    thread.
     """
 
     def __init__(self, store: PipelineStore) -> None:
@@ -31,7 +31,7 @@ class UnverifiedTables:
         self._changed = False
 
     def add(self, tables: Iterable[TableId], verified_to: Lsn) -> None:
-        """Doubt the tables, and keep that in the store. An earlier doubt of a table, at a lower position, stays."""
+        """Add the tables and save them in the store. A table that was added before keeps the lower of its two LSNs."""
         for table in tables:
             known = self._verified.get(table, verified_to)
             self._verified[table] = min(known, verified_to)
@@ -39,13 +39,13 @@ class UnverifiedTables:
         self.save()
 
     def resolve(self, table: TableId) -> Lsn | None:
-        """End the doubt of a table and return the position that the source was verified to, None without a doubt."""
+        """Remove a table and return the LSN up to which the source was verified, None for an unknown table."""
         verified_to = self._verified.pop(table, None)
         self._changed |= verified_to is not None
         return verified_to
 
     def save(self) -> None:
-        """Keep what was settled in the store. Call it before a settled table is written to."""
+        """Save the changes in the store. Call it before changes are applied to a table that was resolved."""
         if not self._changed:
             return
         if self._verified:
@@ -57,7 +57,7 @@ class UnverifiedTables:
 
 
 def another_history(table: QualifiedTable, position: Lsn, verified_to: Lsn) -> SlotLost:
-    """Return the error of a table whose destination is at ``position``, beyond what the source was verified to."""
+    """Return the error of a table whose watermark ``position`` is beyond the LSN ``verified_to``."""
     return SlotLost(
         "source_changed",
         f"the destination has changes of table {table} up to {position}, but the source was restarted since, and"
