@@ -1,4 +1,4 @@
-"""The copy of one table: made by this process, or ordered from a process of its own.
+"""The copy of one table, in this process or in a dedicated process.
 
-Which table is copied when is decided in `levada.runtime.stages`.
+`levada.runtime.stages` decides when a table is copied.
 """

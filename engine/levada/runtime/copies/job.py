@@ -1,4 +1,4 @@
-"""The process that makes one dedicated copy: it meets the pipeline's driver in the store and at the destination."""
+"""The job of a dedicated copy, in a process that shares only the store and the destination with the driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BEAT_S: Final = 5.0
 
 
 class CopyJob:
-    """Copies one table as its driver ordered. The destination reads the settings of tables from ``table_settings``."""
+    """Copies one table by the driver's order. The destination reads the settings of tables from ``table_settings``."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class CopyJob:
         self._rows: SnapshotRows | None = None
 
     def run(self, table: TableId, name: QualifiedTable) -> Copied | None:
-        """Copy the table and answer; None if no copy of it is ordered, or the order is answered already.
+        """Copy the table and answer the order. Return None if there is no unanswered order.
 
-        Raise what ended the copy, after it was answered; a copy whose order is gone, or that was taken by another
-        process, ends with Transient ``copy_cancelled``.
+        If the copy fails, answer with the error and raise it. Raise Transient ``copy_cancelled`` if the order was
+        withdrawn or taken by another process.
         """
         order = open_order(self._store, table)
         if order is None:
@@ -78,14 +78,14 @@ class CopyJob:
                 raise
             progress = self._rows.progress() if self._rows else None
             if not answer(Answer(progress=progress, lsn=copied.lsn, storage=copied.storage)):
-                raise NeedsOperator("copy_superseded", f"the copy of {name} was made, but is no longer asked for")
+                raise NeedsOperator("copy_superseded", f"the copy of {name} is complete, but its order was withdrawn")
             return copied
 
     def _started(self, rows: SnapshotRows) -> None:
         self._rows = rows
 
     def _copier(self, table: TableId, name: QualifiedTable, epoch: int) -> TableCopy:
-        """Return what copies the table under the settings that its driver has noted, whatever the manifest says now."""
+        """Return a copier with the settings that the driver has stored, which may differ from the manifest's."""
         self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
@@ -94,48 +94,51 @@ class CopyJob:
         noted = last_copy_settings(self._store.get_table_controls(table))
         config = self._config
         if noted is not None:
-            said = TableConfig(
+            table_config = TableConfig(
                 excluded_columns=noted.excluded_columns,
                 mode=noted.mode,
                 destination_table=noted.destination_table if noted.table == name else "",
             )
-            tables = {**config.tables, name: said}
+            tables = {**config.tables, name: table_config}
             config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
             self._table_settings[name] = noted.settings(name)
         return TableCopy(ConfigRef(config), self._store, self._destination, self._table_settings, self._spark, epoch)
 
     @contextmanager
     def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:
-        """Tell of the copy every few seconds; end it when the order is not this process's any more."""
+        """Write the progress to the order every few seconds. Cancel the copy once the order is not this process's.
+
+        Yield a function that writes the final answer. It returns False if the order was withdrawn.
+        """
         ended, turn = threading.Event(), threading.Lock()
         last = mine
 
-        def say(answer: Answer) -> bool:
+        def write(answer: Answer) -> bool:
             nonlocal last
             with turn:
                 now = replace(last, answer=answer.to_text())
-                said = self._store.change_copy_order(table, last, now)
+                stored = self._store.change_copy_order(table, last, now)
                 last = now
-                return said
+                return stored
 
         def beat() -> None:
             while not ended.wait(_BEAT_S):
                 progress = None if self._rows is None else self._rows.progress()
                 try:
-                    heard = say(Answer(read_answer(last).beat + 1, progress))
+                    written = write(Answer(read_answer(last).beat + 1, progress))
                 except LevadaError as error:
                     _log.warning("%s", error)
-                    heard = False
-                if not heard:
-                    _log.warning("the copy of table %d is no longer asked for: it ends", table)
+                    written = False
+                if not written:
+                    _log.warning("the copy of table %d is cancelled: its order was withdrawn", table)
                     self._cancelled.set()
                     return
 
         def answered(answer: Answer) -> bool:
-            # Nothing may follow the answer.
+            # The final answer must not be overwritten by a heartbeat.
             ended.set()
             thread.join()
-            return say(answer)
+            return write(answer)
 
         thread = threading.Thread(target=beat, name="levada-copy-beat", daemon=True)
         thread.start()
@@ -147,7 +150,7 @@ class CopyJob:
 
 
 def open_order(store: PipelineStore, table: TableId) -> CopyOrder | None:
-    """Return the order of a table's copy that was not answered yet; it may be that a process that died had taken it."""
+    """Return the order of a table's copy if it has no final answer. A process that died may have taken it before."""
     order = store.get_copy_order(table)
     if order is None:
         return None

@@ -1,9 +1,9 @@
-"""What the driver and a dedicated copy's process say to each other, in a table's order. Pure.
+"""The protocol between the driver and the process of a dedicated copy: an order in the store and its answer. Pure.
 
-The driver alone changes phases. It leaves an order in the store, and waits; the process takes the order, copies under
-the driver's epoch, and answers. Neither can speak out of turn: the process's every word replaces its last one in one
-step, so that an order that was taken back, or ordered anew, or taken by another process is noticed; and once another
-driver owns the pipeline, the store and the destination refuse both.
+Only the driver changes phases. It puts an order into the store and waits. The process takes the order, copies with the
+driver's epoch, and writes answers. Each answer replaces the last one by compare-and-swap, so the process notices an
+order that was withdrawn, repeated or taken by another process. Once another driver owns the pipeline, the store and the
+destination reject writes of both.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from levada.values import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How far the copy is (``beat`` counts up while its process lives), where it ended, or what ended it.
+    """The state of a dedicated copy: its progress, the LSN of a finished copy, or the error of a failed one.
 
-    ``storage`` is what a copy that ended was read from.
+    ``beat`` increases every few seconds while the process is alive. ``storage`` is the storage that a finished copy was
+    read from.
     """
 
     beat: int = 0
@@ -33,7 +34,7 @@ class Answer:
     error: LevadaError | None = None
 
     def to_text(self) -> str:
-        """Return it for the store."""
+        """Return the answer as JSON for the store."""
         data: dict[str, Any] = {"beat": self.beat}
         if self.progress is not None:
             data["progress"] = asdict(self.progress)
@@ -52,7 +53,7 @@ class Answer:
 
 
 def read_answer(order: CopyOrder) -> Answer:
-    """Return what the process has said last."""
+    """Return the newest answer of the process, an empty one if no process has taken the order."""
     if not order.answer:
         return Answer()
     data = json.loads(order.answer)

@@ -1,4 +1,4 @@
-"""A copy that another process makes, as the driver sees it: ordered, watched, and taken over when it is done."""
+"""The driver's side of a dedicated copy. It orders the copy from another process, waits, and verifies the result."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _NO_PROGRESS: Final = CopyProgress(
 
 @dataclass(slots=True)
 class OrderedCopy:
-    """A copy under way elsewhere; ``token`` is what its process is to be told apart by."""
+    """A running dedicated copy. ``token`` identifies its order, and ``newest`` is the last reported progress."""
 
     token: str
     newest: CopyProgress = field(default=_NO_PROGRESS)
 
     def progress(self) -> CopyProgress:
-        """Return how far the copy has come, from any thread."""
+        """Return the last reported progress. From any thread."""
         return self.newest
 
 
 @dataclass(frozen=True, slots=True)
 class DedicatedCopy:
-    """Orders copies and waits for them. An order of which nothing is heard for ``silence_s`` seconds is given up."""
+    """Orders copies and waits for them. An order without a heartbeat for ``silence_s`` seconds is withdrawn."""
 
     copier: TableCopy
     silence_s: float
@@ -57,9 +57,10 @@ class DedicatedCopy:
         cancelled: threading.Event,
         started: Callable[[OrderedCopy], None],
     ) -> Copied:
-        """Do what `TableCopy.run` does, in another process.
+        """Copy the table as `TableCopy.run` does, but in another process.
 
-        Raise Transient ``copy_silent`` if none takes the order, or the one that took it is not heard of any more.
+        Raise Transient ``copy_silent`` if no process takes the order, or if its heartbeats stop. Raise Transient
+        ``copy_lost`` if the destination does not have the copy that the process reported.
         """
         store = self.copier.store
         self._prepare_target(table, name)
@@ -74,9 +75,9 @@ class DedicatedCopy:
         return self._verify_copy(table, name, lsn, storage)
 
     def _prepare_target(self, table: TableId, name: QualifiedTable) -> None:
-        """Record the settings that the copy is made under. Drop a table that its copy cannot take the place of.
+        """Store the settings of the copy, and drop the table at the destination unless the copy can replace it.
 
-        It is dropped by the schema that it was copied as, which the store keeps until then.
+        The table is dropped by the schema of its last copy, which the store keeps until then.
         """
         config, store, destination = self.copier.config_ref.current, self.copier.store, self.copier.destination
         schema = self._read_schema(table, name)
@@ -92,7 +93,7 @@ class DedicatedCopy:
             store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
             self.copier.table_settings[name] = wanted.settings(name)
             if not replaced:
-                # Where it is to be now.
+                # The table may have a new place, which may have leftovers of an earlier attempt.
                 self.copier.drop(schema, name)
         if not replaced:
             store.clear_table_copy_state(table)
@@ -128,7 +129,7 @@ class DedicatedCopy:
             elif time.monotonic() - heard_at > self.silence_s:
                 raise Transient(
                     "copy_silent",
-                    f"nothing was heard of the copy of {name} for {self.silence_s:.0f} s",
+                    f"the copy of {name} has not reported for {self.silence_s:.0f} s",
                     hint="see why its Job does not run: kubectl get jobs -l levada.dev/role=copy",
                 )
         raise Transient("copy_cancelled", f"the copy of {name} was cancelled")

@@ -1,4 +1,4 @@
-"""The copy of one table, from its snapshot to a stamped commit: where it is to be, or beside the one that is there."""
+"""The copy of one table, from the snapshot to the commit with its watermark, in place or as a shadow copy."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _NEWEST: Final = SnapshotId(2**64 - 1)
 
 
 def newest_schema(store: PipelineStore, table: TableId) -> ReplicatedTableSchema | None:
-    """Return the newest stored version of the table, None if it was never copied nor streamed."""
+    """Return the newest stored schema version of the table, None if it was never copied or streamed."""
     return store.get_table_schema(table, _NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A copy that the destination holds durably, as of ``lsn``. ``storage`` is that which the rows were read from."""
+    """A durable copy as of ``lsn``. ``storage`` is the storage that the rows were read from."""
 
     schema: ReplicatedTableSchema
     lsn: Lsn
@@ -59,17 +59,17 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """What it takes to copy tables of one pipeline."""
+    """Copies tables of one pipeline."""
 
     config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
     table_settings: MutableMapping[QualifiedTable, TableSettings]
-    """What the destination was told of tables, and reads; kept in step with what each is copied as."""
+    """The settings of tables as the destination reads them. Each copy updates those of its table."""
     spark: SparkSession
     epoch: int
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Held while the destination is asked for durability: with the ordering PIPELINE one call is made at a time."""
+    """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
 
     def run(
         self,
@@ -78,12 +78,12 @@ class TableCopy:
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
     ) -> Copied:
-        """Copy the table under a snapshot of its own. ``started`` is handed the rows, which count their progress.
+        """Copy the table with a snapshot of its own. ``started`` receives the rows, which count their progress.
 
-        A table that is there serves until its copy takes its place, if the destination can do so. Otherwise it is
-        dropped first, with all that an earlier attempt left, by the schema that it was copied as: the store keeps that
-        until the destination has dropped the table. The rows are durable when this returns. Raise Transient
-        ``copy_cancelled`` once ``cancelled`` is set.
+        If the destination supports it, an existing table stays readable until its copy replaces it. Otherwise the
+        existing table and the leftovers of an earlier attempt are dropped first, by the schema of the last copy. The
+        store keeps that schema until the destination has dropped the table. The rows are durable when this returns.
+        Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
         config = self.config_ref.current
         before = last_copy_settings(self.store.get_table_controls(table))
@@ -93,7 +93,7 @@ class TableCopy:
             perform(self.destination.check_place, replace(former, name=name), wanted.settings(name))
         if former is not None and not replaces:
             self.drop(former, name)
-        # Before the snapshot: a version that the stream sends after it belongs to the copy.
+        # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
         if former is not None and replaces:
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
@@ -123,7 +123,10 @@ class TableCopy:
         cancelled: threading.Event,
         started: Callable[[SnapshotRows, Lsn], None],
     ) -> Copied | None:
-        """Copy the table beside itself, as `run` does otherwise; None if there is no table that serves meanwhile."""
+        """Make a shadow copy of the table. Return None if the destination has no such table.
+
+        ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet.
+        """
         config = self.config_ref.current
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
@@ -139,18 +142,18 @@ class TableCopy:
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
     def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
-        """Drop the table at the destination. ``name`` is its name now, which may differ from the schema's."""
+        """Drop the table at the destination. ``name`` is its current name, which may differ from the schema's."""
         if schema.name != name and name in self.table_settings:
             self.table_settings.setdefault(schema.name, self.table_settings[name])
         self._remove(schema)
 
     def _remove(self, schema: ReplicatedTableSchema) -> None:
-        # A process that was paused may find a newer driver's table in this place. A destination may keep no epochs.
+        # After a pause of this process the table may be a newer driver's, and the destination may not check epochs.
         self.store.require_epoch()
         perform(self.destination.drop_table_for_copy, schema, self.epoch)
 
     def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
-        """Write the rows, and wait until the destination says that they are durable."""
+        """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
         if require_durability(write(rows.schema, rows, mark), write) is Durability.DURABLE:
             return
@@ -161,13 +164,13 @@ class TableCopy:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
     def _may_replace(self, before: CopySettings | None, wanted: CopySettings) -> bool:
-        """Return whether the new copy can take the place of the table: it is to be where the table is."""
+        """Return True if the new copy can replace the table: the destination supports it, and the place is the same."""
         if not can_replace(self.destination) or before is None:
             return False
         return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
 
     def _replace(self, wanted: CopySettings, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
-        """Copy to where the table is, in one step for its readers. Return False if there is no table."""
+        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
         copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
         try:
             self._store_settings(wanted, rows.schema, name)
@@ -185,13 +188,15 @@ class TableCopy:
         try:
             perform(self.destination.drop_replacement, schema.id)
         except LevadaError as error:
-            _log.warning("what was copied of %s stays behind until it is copied again: %s", schema.name, error)
+            _log.warning(
+                "the unfinished copy of %s stays at the destination until the next copy: %s", schema.name, error
+            )
 
     @contextmanager
     def _rows(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
-        """Hold the table while its rows are read. Yield them and the storage that they are in."""
+        """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in."""
         config = self.config_ref.current
         published, description, schema = self._read_schema(snapshot, table, name)
         with hold_table(config.source, published, schema, description) as guard:
@@ -211,7 +216,7 @@ class TableCopy:
     def _apply_settings(
         self, before: CopySettings | None, wanted: CopySettings, schema: ReplicatedTableSchema, name: QualifiedTable
     ) -> None:
-        """Apply the present settings to the copy, and remove what is in the place that they give the table."""
+        """Store the settings of the new copy, and drop leftovers in the place that they give the table."""
         if before == wanted:
             return
         self._store_settings(wanted, schema, name)

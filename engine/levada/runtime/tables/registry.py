@@ -1,6 +1,6 @@
-"""The tables of a pipeline: their phases, what is staged for each, and what a person may ask of one.
+"""The registry of a pipeline's tables, with their phases, staged changes and requests.
 
-The supervisor's thread alone uses it; each step is in the store before it is taken here.
+Only the supervisor's thread uses it. Each transition is in the store before it takes effect here.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
 
 
 class TableRegistry:
-    """Every replicated table. ``reopen`` asks for a new session of the stream and returns its number.
+    """Every replicated table. ``reopen`` requests a new replication session and returns its number.
 
-    ``fatal`` is an error that nothing can go on after; everything below ``staged_lsn`` is staged.
+    ``fatal`` is the error that ends the pipeline. Everything below ``staged_lsn`` is staged.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class TableRegistry:
         self._places_changed = False
         self.unverified = UnverifiedTables(store)
 
-    # ---- which tables there are -----------------------------------------------------------------------------------
+    # ---- the set of tables ---------------------------------------------------------------------------------------
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
-        """Take up the tables where the store and the destination say they are, and the segments that are staged.
+        """Load the tables from the store and the source, and the staged segments from ``manifests``.
 
-        With ``resync`` every table begins with a copy, except those that were parked for good before.
+        With ``resync`` every table begins with a copy, except those parked because they missed changes.
         """
         for manifest in manifests:
             self.segment_staged(manifest)
@@ -99,9 +99,9 @@ class TableRegistry:
         self._park_gaps(source)
 
     def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
-        """Add the tables that are new, forget those that are gone; False if one that is gone is still in a job.
+        """Add new tables and forget removed ones. Return False if a removed table still has a job.
 
-        New ones are copied once that session of the stream has begun, which tells of them.
+        New tables are copied after session ``copy_after_session`` has begun, whose stream includes them.
         """
         left = self._left(source)
         for id_ in left.keys() & self.tables.keys():
@@ -134,13 +134,13 @@ class TableRegistry:
         return not any(r.id in self.tables for r in gone)
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
-        """Return the known tables that exist and are selected, and that the publication does not have."""
+        """Return the known tables that exist and are selected, but are missing from the publication."""
         state, selects = source.publication, self._config_ref.current.selects
         known = self.tables.keys() | self._store.get_table_replication_states().keys()
         return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
 
     def _park_gaps(self, source: SourceTables) -> None:
-        """Park the tables that may have missed changes, and report the ones that are left out."""
+        """Park the tables that may have missed changes, and log the tables without a replica identity."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self.tables:
                 self.park_until_resync(self.tables[table], gap)
@@ -161,7 +161,7 @@ class TableRegistry:
             record.refuses_updates = refuses
 
     def _copy_if_published_again(self, record: TableRecord, source: SourceTables) -> None:
-        """Copy a table again that was parked for not being published, now that it is."""
+        """Resync a table that was parked because it was not published, if it is published now."""
         parked, identity = record.phase, source.publication.identity
         if not isinstance(parked, Errored) or needs_resync(parked) or parked.code not in UNPUBLISHED or record.busy:
             return
@@ -183,8 +183,8 @@ class TableRegistry:
         phase: TableReplicationPhase,
         stored: TableReplicationPhase | None,
     ) -> None:
-        said = self._config_ref.current.table(name)
-        record = TableRecord(table, name, phase, suspended=said.suspended)
+        table_config = self._config_ref.current.table(name)
+        record = TableRecord(table, name, phase, suspended=table_config.suspended)
         if isinstance(phase, Errored):
             record.attempts = phase.attempts
             record.misplaced = phase.code in MISPLACED
@@ -196,22 +196,24 @@ class TableRegistry:
         if phase != stored:
             self._store.update_table_replication_states({table: phase})
         before = last_copy_settings(self._store.get_table_controls(table) or self._first_seen(record))
-        kept = said.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
+        kept = table_config.excluded_columns if before is None or isinstance(phase, Init) else before.excluded_columns
         self._config_ref.columns[name] = kept
         self._track_segments(record)
         if self._store.get_replication_progress(resync_worker(table)) is not None:
             self._resume_resync(record)
 
     def _first_seen(self, record: TableRecord) -> TableControls:
-        """Record nonces that are there already as acted on, and what a copy made before there was a record of it is."""
-        said = self._config_ref.current.table(record.name)
+        """Treat nonces that are already set as handled, and record the current settings for an older copy."""
+        table_config = self._config_ref.current.table(record.name)
         wanted = self.wanted_settings(record).to_text()
-        controls = TableControls(said.retry_nonce, said.resync_nonce, "" if isinstance(record.phase, Init) else wanted)
+        controls = TableControls(
+            table_config.retry_nonce, table_config.resync_nonce, "" if isinstance(record.phase, Init) else wanted
+        )
         self._store.store_table_controls(record.id, controls)
         return controls
 
     def reconfigured(self) -> None:
-        """Take up what is said of each table now; what asks for a copy or a retry is left to `apply_requests`."""
+        """Apply changes of ``suspended``. Changes that request a copy or a retry are left to `apply_requests`."""
         self._places_changed = True
         for record in self.tables.values():
             suspended = self._config_ref.current.table(record.name).suspended
@@ -226,7 +228,7 @@ class TableRegistry:
     # ---- places at the destination --------------------------------------------------------------------------------
 
     def check_places(self) -> None:
-        """Park each table that waits for its copy while its place is another's. Retry it when its place is free."""
+        """Park each table whose copy waits for a place that another table has. Retry it when the place is free."""
         if not self._places_changed:
             return
         self._places_changed = False
@@ -248,20 +250,20 @@ class TableRegistry:
         return find_misplaced(self._config_ref.current, self._destination.target, known)
 
     def places_changed(self) -> None:
-        """Have the places of all tables compared before the next copy begins."""
+        """Compare the places of all tables again before the next copy begins."""
         self._places_changed = True
 
     def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
-        """Note what the destination's table holds."""
+        """Update the table's mode, with a note if a table without a key is kept as a changelog."""
         mode = self._destination.effective_mode(schema)
         record.mode = mode.value
         keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
-        record.note = f"no key tells its rows apart (replica identity {schema.identity.value})" if keyless else ""
+        record.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
 
     # ---- segments -------------------------------------------------------------------------------------------------
 
     def segment_staged(self, manifest: Manifest) -> None:
-        """Take note of a segment that was staged."""
+        """Add a staged segment to the backlog of its tables."""
         self.backlog.add_segment(manifest)
         self.storage.record_truncates(manifest)
         self.staged_lsn = max(self.staged_lsn, manifest.end_lsn)
@@ -274,7 +276,7 @@ class TableRegistry:
             self._require_complete(record)
 
     def _require_complete(self, record: TableRecord) -> None:
-        """Park the table if a segment that it needs is lost."""
+        """Park the table with ``segment_missing`` if a segment that it needs is lost."""
         missing = self.backlog.missing(record.id)
         if missing is not None:
             self.park_until_resync(
@@ -287,13 +289,13 @@ class TableRegistry:
             )
 
     def position(self, record: TableRecord) -> Lsn:
-        """Return the LSN below which nothing of the table is left to apply; 0 while that is not known."""
+        """Return the LSN below which nothing of the table is left to apply, 0 while that is unknown."""
         return self.backlog.position(record.id, self.staged_lsn)
 
     def _track_segments(self, record: TableRecord) -> None:
-        """Begin to keep segments for the table: all, where the destination is yet to be asked what it has."""
+        """Keep the segments that the table needs, or all of them until its watermark has been read."""
         if isinstance(record.phase, Init):
-            # What was known of earlier copies must not count against the next one when it fails.
+            # A failure of the next copy must not be judged by the membership of an earlier copy.
             forget_membership(self._store, record.id)
         if needs_resync(record.phase) or isinstance(record.phase, Init):
             self.unverified.resolve(record.id)
@@ -306,7 +308,7 @@ class TableRegistry:
             self.set_position(record, self._store.get_replication_progress(table_worker(record.id)))
 
     def set_position(self, record: TableRecord, position: Lsn | None) -> None:
-        """Keep segments for the table from ``position`` on, where its destination is; None is gone, and parks it."""
+        """Keep the table's segments from its watermark ``position`` on. Park the table if it has none."""
         self.backlog.track(record.id, position)
         if self._is_of_another_history(record, position):
             return
@@ -322,9 +324,10 @@ class TableRegistry:
             )
 
     def source_restarted(self, verified_to: Lsn) -> None:
-        """Doubt the tables whose destination may be beyond ``verified_to``, and copy what is copied now again.
+        """Handle a restart of the source, whose WAL history is verified up to ``verified_to``.
 
-        Only a copy can be beyond: its snapshot may be ahead of the stream.
+        Tables whose watermark may be beyond that LSN become unverified, and running copies are repeated. Only a copy
+        can be beyond, because its snapshot may be ahead of the stream.
         """
         tables = [r for r in self.tables.values() if not (isinstance(r.phase, Init) or needs_resync(r.phase))]
         unknown = {r.id for r in tables if not self.backlog.position_known(r.id)}
@@ -343,12 +346,12 @@ class TableRegistry:
                 self._is_of_another_history(record, self.position(record))
 
     def _is_of_another_history(self, record: TableRecord, position: Lsn | None) -> bool:
-        """Settle the doubt about a table. Copy it again or park it, and return True, if it is beyond what is known."""
+        """Resolve an unverified table. If it is beyond the verified LSN, resync or park it and return True."""
         verified_to = self.unverified.resolve(record.id)
         if position is None or verified_to is None or position <= verified_to:
             return False
         if isinstance(record.phase, FinishedCopy | SyncWait | Catchup):
-            # The stream had not come to the copy's snapshot yet when the server was restarted: copied in vain.
+            # The stream had not reached the copy's snapshot when the server was restarted.
             _log.warning("table %s is copied again: the source was restarted before its copy was used", record.name)
             self.restart_copy(record)
         else:
@@ -358,7 +361,7 @@ class TableRegistry:
     # ---- phases ---------------------------------------------------------------------------------------------------
 
     def step(self, record: TableRecord) -> None:
-        """Step a table that waits for nothing but a condition."""
+        """Retry, resync or advance the table if the condition for that is met."""
         now = time.monotonic()
         if retry_is_due(record.phase, datetime.now(UTC)):
             self._retry(record)
@@ -368,14 +371,14 @@ class TableRegistry:
             self.enter(record, phase)
 
     def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
-        """Put the table into a phase that may follow its own."""
+        """Put the table into the next phase. Raise ValueError if the transition is not allowed."""
         check_transition(record.phase, phase)
         self._store.update_table_replication_states({record.id: phase})
         _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
         record.phase = phase
 
     def restart_copy(self, record: TableRecord) -> None:
-        """Put the table back to where its copy begins, with all that is said of it now."""
+        """Put the table back to Init, with the current settings. A shadow copy is abandoned."""
         self.abandon_resync(record)
         record.copy = record.copied = None
         self._apply_excluded_columns(record)
@@ -386,15 +389,15 @@ class TableRegistry:
         self._track_segments(record)
 
     def park(self, record: TableRecord, error: BaseException) -> None:
-        """Put the table aside after an error; one that is Permanent ends everything.
+        """Park the table after an error. A Permanent error ends the pipeline.
 
-        A table whose staged changes are gone, or that missed changes already, needs a new copy.
+        A table whose staged changes are lost is parked until a resync. One that already is stays parked as it is.
         """
         if isinstance(error, Permanent):
             self.fatal = error
             return
         if needs_resync(record.phase):
-            # A job ended with an error after the table was parked for good: a retry would pass over what is missing.
+            # The job ended after the table had missed changes. A retry would skip them.
             return
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
             self.park_until_resync(record, error)
@@ -431,10 +434,10 @@ class TableRegistry:
         record.lost_copied_at = now
         self._resync(record)
 
-    # ---- what a person asks ---------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
     def apply_actions(self) -> None:
-        """Do what was asked through the store."""
+        """Apply the retries and resyncs that the CLI has put into the store."""
         for table, action in self._store.take_table_actions().items():
             record = self.tables.get(table)
             if record is None:
@@ -447,22 +450,22 @@ class TableRegistry:
                 self._retry_on_demand(record)
 
     def apply_requests(self) -> None:
-        """Do what was asked through the manifest, once for each value."""
+        """Apply the retries and resyncs that the manifest requests, once for each value of a nonce."""
         for record in self.tables.values():
             self._apply_request(record)
 
     def _apply_request(self, record: TableRecord) -> None:
-        said, wanted = self._config_ref.current.table(record.name), self.wanted_settings(record)
+        table_config, wanted = self._config_ref.current.table(record.name), self.wanted_settings(record)
         controls = self.controls(record)
         if record.busy is Job.COPY:
-            if said.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
+            if table_config.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
                 record.cancel.set()
             return
-        request = pending_request(controls, said, wanted)
+        request = pending_request(controls, table_config, wanted)
         if (record.busy or _is_abandoning(record)) and request is not TableRequest.NOTHING:
             return
         if isinstance(record.phase, Init):
-            # Its copy begins with whatever holds then.
+            # Its copy begins with the settings of that time.
             self._apply_excluded_columns(record)
         elif request is TableRequest.RESYNC:
             self._resync(record)
@@ -471,21 +474,21 @@ class TableRegistry:
         self._store_nonces(record)
 
     def wanted_settings(self, record: TableRecord) -> CopySettings:
-        """Return what a copy of the table that begins now depends on."""
+        """Return the settings for a copy of the table that begins now."""
         return CopySettings.of(self._config_ref.current, record.name, last_copy_settings(self.controls(record)))
 
     def controls(self, record: TableRecord) -> TableControls:
-        """Return what was acted on for the table."""
+        """Return the nonces that were acted on for the table, and the settings of its last copy."""
         return self._store.get_table_controls(record.id) or TableControls()
 
     def _store_nonces(self, record: TableRecord) -> None:
-        said, controls = self._config_ref.current.table(record.name), self.controls(record)
-        noted = replace(controls, retry_nonce=said.retry_nonce, resync_nonce=said.resync_nonce)
+        table_config, controls = self._config_ref.current.table(record.name), self.controls(record)
+        noted = replace(controls, retry_nonce=table_config.retry_nonce, resync_nonce=table_config.resync_nonce)
         if noted != controls:
             self._store.store_table_controls(record.id, noted)
 
     def _apply_excluded_columns(self, record: TableRecord) -> None:
-        """Let the stream leave out what is to be left out now; the copy must not be older than that."""
+        """Apply the configured excluded columns to the stream. The copy waits for a session that excludes them."""
         excluded = self._config_ref.current.table(record.name).excluded_columns
         if self._config_ref.columns.get(record.name) != excluded:
             self._config_ref.columns[record.name] = excluded
@@ -495,18 +498,18 @@ class TableRegistry:
         if record.misplaced:
             return
         if (error := self._misplaced().get(record.id)) is not None:
-            # It keeps the table that it has at the destination.
+            # The table at the destination stays.
             record.misplaced = True
             self.park(record, error)
             return
         _log.info("table %s is copied again", record.name)
-        # A copy by another process takes the table's place when it is made, and is not brought up to date beside it.
+        # A dedicated copy replaces the table as soon as it is complete. It does not catch up as a shadow copy does.
         here = not self._config_ref.current.table(record.name).dedicated_copy
         if here and can_replace(self._destination) and stays_readable(record) and not self._settings_changed(record):
             self._start_shadow_copy(record)
             return
         if needs_resync(record.phase):
-            # The stream leaves the table out until it begins anew, and the copy must not be older than that.
+            # The stream skips the table until its next session. The copy must not be older than that session.
             record.copy_after_session = self._reopen()
         record.attempts = 0
         self.restart_copy(record)
@@ -514,7 +517,7 @@ class TableRegistry:
     def _settings_changed(self, record: TableRecord) -> bool:
         return settings_changed(self.controls(record), self.wanted_settings(record))
 
-    # ---- a copy beside a table that streams -----------------------------------------------------------------------
+    # ---- shadow copies ---------------------------------------------------------------------------------------------
 
     def _start_shadow_copy(self, record: TableRecord) -> None:
         self._store.upsert_replication_progress(resync_worker(record.id), self.staged_lsn)
@@ -525,7 +528,7 @@ class TableRegistry:
             record.resync.restart()
 
     def _resume_resync(self, record: TableRecord) -> None:
-        """Begin a new copy again that the process before this one did not end."""
+        """Restart a resync that an earlier process did not finish."""
         if can_replace(self._destination) and stays_readable(record):
             record.resync = Resync()
             return
@@ -534,7 +537,7 @@ class TableRegistry:
             self.restart_copy(record)
 
     def abandon_resync(self, record: TableRecord) -> None:
-        """Let the table's new copy go, if one is made; not an error if it goes already."""
+        """Abandon the table's shadow copy, if it has one. An abandoned one is removed by the next job."""
         if record.resync is None or record.resync.abandoned:
             return
         record.resync.abandoned = True
@@ -543,7 +546,7 @@ class TableRegistry:
         self._store.delete_replication_progress(resync_worker(record.id))
 
     def end_resync(self, record: TableRecord) -> None:
-        """Forget the table's new copy, which is the table by now."""
+        """Forget the table's shadow copy, which has replaced the table."""
         record.resync = None
         self._store.delete_replication_progress(resync_worker(record.id))
 

@@ -1,8 +1,8 @@
 """The storage that each table's rows were copied from, and evidence that rows changed without being streamed.
 
-Two sources of evidence are compared with the storage that a table was copied from: the announcements of the source's
-event trigger, in the order of the stream, and looks at the catalog. A look is judged when everything that it shows has
-been streamed, so that the announcements come first. The rules are in `levada.schema.rewrites`.
+Two sources of evidence are compared with the storage that a table was copied from: messages of the source's event
+trigger, in the order of the stream, and snapshots of the catalog. A snapshot is evaluated after everything that it
+shows has been streamed, so that the messages come first. The rules are in `levada.schema.rewrites`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NEWEST: Final = SnapshotId(2**64 - 1)
 
 @dataclass(frozen=True, slots=True)
 class TableAltered:
-    """The source announced an ALTER TABLE, by a message of transaction ``xid`` that lies at ``at`` in the WAL.
+    """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
 
-    ``storage`` is the table's storage after it. ``plain`` has the attnums of columns that it retypes by PostgreSQL's
-    own casts. Capture waits for ``recorded``, so that nothing is applied to a table that is parked.
+    ``storage`` is the table's storage after it. ``plain`` has the attnums of the columns whose types it changes with
+    PostgreSQL's own casts. Capture waits for ``recorded``, so that nothing is applied if the table is parked.
     """
 
     table: TableId
@@ -50,9 +50,9 @@ class TableAltered:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The storage that a table's rows at the destination are known to be right for, as of ``lsn``.
+    """The storage for which a table's rows at the destination are known to be correct, as of ``lsn``.
 
-    ``xid`` is the transaction that made it so, 0 if every look shows that.
+    ``xid`` is the transaction of that state, 0 if every later snapshot includes it.
     """
 
     lsn: Lsn
@@ -65,20 +65,20 @@ class Baseline:
 
     @classmethod
     def from_text(cls, text: str) -> Baseline:
-        """Read the text that `to_text` returned."""
+        """Parse the text that `to_text` returned."""
         data = json.loads(text)
         return cls(Lsn.parse(data["lsn"]), data["xid"], TableStorage.from_text(data["storage"]))
 
 
 def storage_subject(table: TableId) -> str:
-    """Return the subject of the fingerprint that holds a table's baseline."""
+    """Return the store's key of a table's baseline."""
     return f"storage_{int(table)}"
 
 
 class StorageJournal:
-    """Keeps the baselines in the store and judges what is seen. For the supervisor's thread alone.
+    """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
-    ``void`` parks a table until it is copied again.
+    ``park`` parks a table until it is resynced.
     """
 
     def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
@@ -87,67 +87,71 @@ class StorageJournal:
         self._held: dict[TableId, list[TableAltered]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._snapshots: list[StorageSnapshot] = []
-        """The oldest one that was not judged yet, and the newest."""
+        """The oldest snapshot that was not evaluated yet, and the newest."""
         self.verified_lsn = Lsn(0)
-        """Where the WAL was before the last look that was judged."""
+        """The end of the WAL before the last evaluated snapshot was read."""
 
     def begin_copy(self, table: TableId) -> None:
-        """Forget the baseline of a table that is about to be copied."""
+        """Delete the baseline of a table that is about to be copied, and the messages held for an earlier copy."""
         self._held.pop(table, None)
         self.forget(table)
 
     def forget(self, table: TableId) -> None:
-        """Forget the baseline of a table."""
+        """Delete the baseline of a table."""
         self._truncates.pop(table, None)
         self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
-        """Keep the storage that a table was copied from, unless a newer one is known to be right as well."""
+        """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
         if known is None or known.lsn < lsn:
             self._keep(table, Baseline(lsn, 0, storage))
 
     def evaluate_held(self, record: TableRecord) -> None:
-        """Judge the announcements that came while the table was copied."""
+        """Evaluate the messages that arrived while the table was copied."""
         for report in self._held.pop(record.id, ()):
             self._evaluate_announcement(record, report)
 
     def record_truncates(self, manifest: Manifest) -> None:
-        """Note which transactions truncated which tables."""
+        """Record the transactions of a segment that truncated tables. A TRUNCATE changes the storage too."""
         for truncate in manifest.truncates:
             for table in truncate.tables:
                 self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
 
     def table_altered(self, record: TableRecord, report: TableAltered) -> None:
-        """Judge an announced ALTER TABLE. While the table is copied, wait for the copy's snapshot."""
+        """Evaluate an announced ALTER TABLE. While the table is copied, hold it until the copy's snapshot is known."""
         if isinstance(record.phase, DataSync):
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
             self._evaluate_announcement(record, report)
 
-    def add_snapshot(self, look: StorageSnapshot) -> None:
-        """Take a look, to be judged by `judge`. One that waits stays, as what is staged may always trail the newest."""
-        self._snapshots = [*self._snapshots[:1], look]
+    def add_snapshot(self, snapshot: StorageSnapshot) -> None:
+        """Queue a snapshot of the catalog for `evaluate_snapshots`.
+
+        The oldest waiting snapshot stays queued. If only the newest were kept, a stream that always trails would never
+        have one evaluated.
+        """
+        self._snapshots = [*self._snapshots[:1], snapshot]
 
     def evaluate_snapshots(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
-        """Judge each look once everything below ``staged`` includes all that it shows."""
+        """Evaluate each queued snapshot that ends at or below the LSN ``staged``."""
         while self._snapshots and staged >= self._snapshots[0].end:
             self._evaluate_snapshot(self._snapshots.pop(0), tables)
 
-    def _evaluate_snapshot(self, look: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
-        self.verified_lsn = max(self.verified_lsn, look.start)
+    def _evaluate_snapshot(self, snapshot: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
+        self.verified_lsn = max(self.verified_lsn, snapshot.start)
         for record in tables:
-            storage, known = look.tables.get(record.id), self._baseline(record.id)
+            storage, known = snapshot.tables.get(record.id), self._baseline(record.id)
             if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
                 continue
             if known is None:
-                self._keep(record.id, Baseline(look.start, 0, storage))
+                self._keep(record.id, Baseline(snapshot.start, 0, storage))
                 continue
-            if look.start < known.lsn or (known.xid and not look.shows(known.xid)):
+            if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
             truncates = self._truncates.pop(record.id, frozenset())
-            self._evaluate(record, known, Baseline(look.start, 0, storage), Witness(truncates=truncates))
-            if later := frozenset(xid for xid in truncates if not look.shows(xid)):
+            self._evaluate(record, known, Baseline(snapshot.start, 0, storage), Witness(truncates=truncates))
+            if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
     def _evaluate_announcement(self, record: TableRecord, report: TableAltered) -> None:
@@ -178,7 +182,7 @@ class StorageJournal:
 
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
-    """Return the error of a table whose rows at the destination are no longer those of the source."""
+    """Return the error of a table whose rows at the destination differ from those at the source."""
     hint = resync_command(table)
     if found.code == "partition_changed":
         return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
