@@ -8,16 +8,16 @@ from typing import Any
 import yaml
 
 from levada.spec import load_manifests
-from levada_operator.decide.comparing import marked
+from levada_operator.decide.comparison import with_applied_hash
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
-from levada_operator.observe.objects import ObjectKey, OwnedObjects, Surroundings, read_pipeline, read_table_sync
+from levada_operator.observe.objects import ObjectKey, OperatorDefaults, OwnedObjects, read_pipeline, read_table_sync
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, read_pod
 from levada_operator.observe.progress import ProgressReport, read_progress
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-SURROUNDINGS = Surroundings(image="levada:1", operator_namespace="levada-system", metrics_namespace="monitoring")
+DEFAULTS = OperatorDefaults(image="levada:1", operator_namespace="levada-system", metrics_namespace="monitoring")
 
 MANIFEST = """
 apiVersion: levada.dev/v1alpha1
@@ -95,12 +95,12 @@ def owner(**changes: Any) -> Owner:
 
 def owner_of(text: str) -> Owner:
     """Return the owner of a manifest."""
-    return Owner(load_manifests(text), "data", "uid-shop", SURROUNDINGS)
+    return Owner(load_manifests(text), "data", "uid-shop", DEFAULTS)
 
 
 def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
     """Return all that a Pipeline owns, as it was applied."""
-    bodies = [marked(body) for body in build_objects(owner, running=running)]
+    bodies = [with_applied_hash(body) for body in build_objects(owner, running=running)]
     return OwnedObjects({ObjectKey(b["kind"], b["metadata"]["name"]): b for b in bodies})
 
 
@@ -194,7 +194,7 @@ def observed(body: dict[str, Any] | None = None, *table_syncs: dict[str, Any], *
     """Return what is observed of a Pipeline at noon; ``changes`` are fields of Observed."""
     fields: dict[str, Any] = {
         "now": NOON,
-        "surroundings": SURROUNDINGS,
+        "defaults": DEFAULTS,
         "pipeline": read_pipeline(body or pipeline()),
         "table_syncs": tuple(read_table_sync(t) for t in table_syncs),
     }

@@ -8,7 +8,7 @@ import pytest
 from tests.operator.samples import MANIFEST, merge, observed, owned, owner_of, pipeline, running, table_sync
 
 from levada.spec import Change
-from levada_operator.decide.acceptance import accept, describe
+from levada_operator.decide.acceptance import accept, describe_changes
 from levada_operator.decide.reconcile import reconcile
 
 
@@ -17,7 +17,7 @@ def test_invalid_spec_keeps_the_last_accepted_running() -> None:
     seen = running(body=pipeline(spec={"freshnessSeconds": 0}))
     plan = reconcile(seen)
     assert plan.apply == ()
-    (accepted,) = (n for n in plan.notes if n.reason == "SpecRefused")
+    (accepted,) = (n for n in plan.events if n.reason == "SpecRefused")
     assert "spec.freshnessSeconds" in accepted.message
 
 
@@ -36,7 +36,7 @@ def test_invalid_spec_keeps_the_last_accepted_running() -> None:
 def test_event_names_class_and_field_of_a_change(changes: dict[str, Any], told: str) -> None:
     """What a change costs is said when it is taken up."""
     plan = reconcile(running(body=pipeline(spec=changes)))
-    assert [n.message for n in plan.notes if n.reason == "SpecChanged"] == [told]
+    assert [n.message for n in plan.events if n.reason == "SpecChanged"] == [told]
     rolled = "StatefulSet" in {b["kind"] for b in plan.apply}
     assert rolled is not told.startswith("Hot")
 
@@ -46,16 +46,16 @@ def test_immutable_change_is_refused_with_class_and_field() -> None:
     seen = running(body=pipeline(spec={"source": {"database": "other"}}))
     plan = reconcile(seen)
     assert plan.apply == ()
-    (note,) = (n for n in plan.notes if n.reason == "SpecRefused")
-    assert note.message.startswith("Immutable: spec.source.database")
+    (draft,) = (n for n in plan.events if n.reason == "SpecRefused")
+    assert draft.message.startswith("Immutable: spec.source.database")
     assert accept(seen).condition.reason == "ImmutableChange"
 
 
 def test_younger_rival_never_runs() -> None:
     """Of two Pipelines that read one slot, the younger makes nothing and says which is the older."""
-    plan = reconcile(observed(rivals=("data/first",)))
+    plan = reconcile(observed(conflicts=("data/first",)))
     assert plan.apply == ()
-    assert [n.reason for n in plan.notes] == ["ConflictingPipeline"]
+    assert [n.reason for n in plan.events] == ["ConflictingPipeline"]
 
 
 def test_second_table_sync_for_a_table_is_refused() -> None:
@@ -82,7 +82,7 @@ def test_table_sync_that_is_wrong_keeps_its_last_accepted_form() -> None:
 
 def test_changes_are_described_dearest_first() -> None:
     """The class of the whole change is the first word."""
-    assert describe({"spec.b": Change.HOT, "spec.a": Change.IMMUTABLE, "spec.c": Change.HOT}) == (
+    assert describe_changes({"spec.b": Change.HOT, "spec.a": Change.IMMUTABLE, "spec.c": Change.HOT}) == (
         "Immutable: spec.a; Hot: spec.b, spec.c"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.operator.samples import SURROUNDINGS, observed, owner, pipeline
+from tests.operator.samples import DEFAULTS, observed, owner, pipeline
 
 from levada_operator.app.config import read_config
 from levada_operator.decide.acceptance import accept
@@ -91,8 +91,8 @@ def test_token_is_mounted_and_needs_the_operators() -> None:
     condition = accept(seen).condition
     assert (condition.status, condition.reason) == (False, "InvalidSpec")
     assert "driverToken.secretName" in condition.message
-    has = replace(SURROUNDINGS, has_driver_token=True)
-    assert accept(replace(seen, surroundings=has)).condition.status is True
+    has = replace(DEFAULTS, has_driver_token=True)
+    assert accept(replace(seen, defaults=has)).condition.status is True
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_operators_settings(tmp_path: Path) -> None:
     environment = {"LEVADA_DRIVER_TOKEN_FILE": str(tmp_path / "token"), "LEVADA_UPDATES": "3", "POD_NAMESPACE": "sys"}
     config = read_config(environment | {"LEVADA_LEASE": "sync-operator", "LEVADA_UPDATE_SECONDS": "900"})
     assert config.driver_token == tmp_path / "token"
-    assert config.surroundings.has_driver_token
-    assert config.surroundings.updates.max_concurrent == 3
-    assert config.surroundings.updates.deadline.total_seconds() == 900
+    assert config.defaults.has_driver_token
+    assert config.defaults.updates.max_concurrent == 3
+    assert config.defaults.updates.deadline.total_seconds() == 900
     assert config.lease == ("sys", "sync-operator")
-    assert not read_config({}).surroundings.has_driver_token
+    assert not read_config({}).defaults.has_driver_token

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.operator.samples import (
+    DEFAULTS,
     NOON,
-    SURROUNDINGS,
     at,
     merge,
     observed,
@@ -24,12 +24,12 @@ from tests.operator.samples import (
 )
 
 from levada_operator.act.budget import BURST, WRITES_PER_S, WriteBudget
-from levada_operator.act.events import AGAIN_AFTER, About, EventBook, namespace_event
+from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.settings import NoDiffBase, settings
-from levada_operator.app.watchdog import MISSED_FOR_S, SWEEP_DEADLINE_S, Watchdog
-from levada_operator.decide.events import Note
+from levada_operator.app.watchdog import SWEEP_DEADLINE_S, WATCH_DEADLINE_S, Watchdog
+from levada_operator.decide.events import EventDraft
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
 from levada_operator.names import FINALIZER
@@ -146,7 +146,7 @@ def test_runner_leaves_tables_to_the_next_plan_when_there_is_no_room() -> None:
         with ThreadPoolExecutor(1) as executor:
             plan = reconcile(seen)
             assert [w.key.kind for w in plan.statuses] == ["Pipeline", "TableSync"]
-            prompt = 1 + sum(n.about.kind == "Pipeline" for n in plan.notes)
+            prompt = 1 + sum(n.about.kind == "Pipeline" for n in plan.events)
             await Runner(cluster, WriteBudget(Clock(), burst=prompt), executor).carry_out(plan, seen)
         return cluster.writes
 
@@ -161,16 +161,16 @@ def test_queue_hands_a_key_out_once_at_a_time() -> None:
     async def script() -> None:
         queue: KeyedQueue[str] = KeyedQueue()
         for key in ("a", "b", "a", "a"):
-            await queue.wake(key)
+            await queue.add(key)
         assert queue.length == 2
-        assert [await queue.take(), await queue.take()] == ["a", "b"]
-        await queue.wake("a")
-        second = asyncio.create_task(queue.take())
+        assert [await queue.get(), await queue.get()] == ["a", "b"]
+        await queue.add("a")
+        second = asyncio.create_task(queue.get())
         await asyncio.sleep(0)
         assert not second.done()
         await queue.done("a")
         assert await second == "a"
-        held = asyncio.create_task(queue.hold("a"))
+        held = asyncio.create_task(queue.acquire("a"))
         await asyncio.sleep(0)
         assert not held.done()
         await queue.done("a")
@@ -185,19 +185,19 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     dog = Watchdog(clock)
     dog.swept()
     dog.compare({SHOP: "7"}, {SHOP: "7"})
-    assert dog.trouble() == ""
+    assert dog.unhealthy_reason() == ""
     dog.compare({SHOP: "9"}, {SHOP: "7"})
-    clock.now += MISSED_FOR_S + 1
+    clock.now += WATCH_DEADLINE_S + 1
     dog.compare({SHOP: "11"}, {SHOP: "7"})
-    assert "data/shop" in dog.trouble()
+    assert "data/shop" in dog.unhealthy_reason()
     dog.compare({SHOP: "11"}, {SHOP: "12"})
-    assert dog.trouble() == ""
+    assert dog.unhealthy_reason() == ""
     clock.now += SWEEP_DEADLINE_S
-    assert "sweep" in dog.trouble()
+    assert "sweep" in dog.unhealthy_reason()
 
 
 @pytest.mark.parametrize(
-    ("host", "namespace", "other_host", "rivals"),
+    ("host", "namespace", "other_host", "conflicts"),
     [
         ("db", "data", "db", ("data/old",)),
         ("db", "shop", "db", ()),
@@ -208,23 +208,23 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
         ("fd00::1", "shop", "fd00::1", ("data/old",)),
     ],
 )
-def test_rivals_read_the_same_slot_of_the_same_server(
-    host: str, namespace: str, other_host: str, rivals: tuple[str, ...]
+def test_conflicts_read_the_same_slot_of_the_same_server(
+    host: str, namespace: str, other_host: str, conflicts: tuple[str, ...]
 ) -> None:
     """A host is who it is in the cluster's DNS: a Service's bare name is another one in another namespace."""
-    cache = ClusterCache(SURROUNDINGS)
+    cache = ClusterCache(DEFAULTS)
     source = {"slot": {"name": "levada_shop"}}
     new = {"name": "new", "namespace": namespace, "creationTimestamp": written(at(60))}
     cache.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
     cache.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
     seen = cache.observe(PipelineKey(namespace, "new"), NOON)
     assert seen is not None
-    assert seen.rivals == rivals
+    assert seen.conflicts == conflicts
 
 
 def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     """An older state of an object, or a list from before a write, takes nothing back."""
-    cache = ClusterCache(SURROUNDINGS)
+    cache = ClusterCache(DEFAULTS)
     new, old = (merge(pipeline(), {"metadata": {"resourceVersion": v, "generation": int(v)}}) for v in ("10", "9"))
     cache.put(new)
     cache.put(old)
@@ -234,41 +234,41 @@ def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     assert seen.pipeline.generation == 10
     assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
     job = merge(pod_body("lag", "shop-lag-1"), {"kind": "Job"})
-    cache.listed(["Pod", "Job"], [pod_body()], NOON)
-    cache.wrote(SHOP, [job], [], NOON)
-    cache.listed(["Pod", "Job"], [pod_body()], at(5))
+    cache.replace_owned(["Pod", "Job"], [pod_body()], NOON)
+    cache.record_writes(SHOP, [job], [], NOON)
+    cache.replace_owned(["Pod", "Job"], [pod_body()], at(5))
     seen = cache.observe(SHOP, at(5))
     assert seen is not None
     assert (len(seen.jobs), len(seen.pods)) == (1, 1)
-    assert cache.drivers() == [(SHOP, "10.0.0.7")]
-    cache.listed(["Pod", "Job"], [], at(60))
+    assert cache.driver_addresses() == [(SHOP, "10.0.0.7")]
+    cache.replace_owned(["Pod", "Job"], [], at(60))
     seen = cache.observe(SHOP, at(60))
     assert seen is not None
     assert (seen.jobs, seen.pods) == ((), ())
-    cache.exist("Pipeline", [], at(60))
+    cache.replace_all("Pipeline", [], at(60))
     assert cache.observe(SHOP, at(60)) is None
 
 
 def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
     """The watch may report the end of an object after the next one of that name was created."""
-    cache = ClusterCache(SURROUNDINGS)
+    cache = ClusterCache(DEFAULTS)
     cache.put(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
     cache.put(merge(table_sync(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
-    cache.gone(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
-    cache.gone(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
+    cache.remove(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
+    cache.remove(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
     seen = cache.observe(SHOP, NOON)
     assert seen is not None
     assert len(seen.table_syncs) == 1
-    cache.gone(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
+    cache.remove(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
     assert cache.observe(SHOP, NOON) is None
 
 
-def test_cache_sees_movement_and_rivals() -> None:
-    """Only a position that changes counts as movement; of two Pipelines with one slot the older is a rival."""
-    cache = ClusterCache(SURROUNDINGS)
+def test_cache_sees_movement_and_conflicts() -> None:
+    """Only a position that changes counts as movement; of two Pipelines with one slot the older is a conflict."""
+    cache = ClusterCache(DEFAULTS)
     cache.put(pipeline())
-    cache.reported(SHOP, progress(fetched=0))
-    cache.reported(SHOP, progress(fetched=30))
+    cache.record_progress(SHOP, progress(fetched=0))
+    cache.record_progress(SHOP, progress(fetched=30))
     seen = cache.observe(SHOP, at(30))
     assert seen is not None
     assert seen.moved_at == NOON
@@ -277,24 +277,24 @@ def test_cache_sees_movement_and_rivals() -> None:
     cache.put(younger)
     other = cache.observe(PipelineKey("data", "copy"), at(30))
     assert other is not None
-    assert other.rivals == ("data/shop",)
+    assert other.conflicts == ("data/shop",)
     seen = cache.observe(SHOP, at(30))
     assert seen is not None
-    assert seen.rivals == ()
+    assert seen.conflicts == ()
 
 
 def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     """A StatefulSet or a Job without its pod has the newest failure of its own; one with a pod has none."""
-    cache = ClusterCache(SURROUNDINGS)
+    cache = ClusterCache(DEFAULTS)
     cache.put(pipeline())
     labels = {"levada.dev/pipeline": "shop"}
     metadata = {"name": "shop-driver", "namespace": "data", "uid": "s", "labels": labels}
     cache.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
     job = {"name": "shop-cleanup", "uid": "j", "creationTimestamp": written(NOON)}
     cache.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
-    assert cache.lacking_pods() == ["data"]
+    assert cache.namespaces_lacking_pods() == ["data"]
     failures = [CreationFailure(u, f"{u} {s}", at(s)) for u, s in (("s", 5), ("s", 9), ("j", 7), ("other", 8))]
-    cache.creations_failed("data", failures)
+    cache.record_creation_failures("data", failures)
 
     def found() -> dict[str, str]:
         seen = cache.observe(SHOP, NOON)
@@ -307,17 +307,17 @@ def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     of_job = {"labels": labels, "ownerReferences": [{"uid": "j"}]}
     cache.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
     assert found() == {}
-    assert cache.lacking_pods() == []
+    assert cache.namespaces_lacking_pods() == []
 
 
 def test_event_is_counted_and_not_repeated_at_once() -> None:
     """The same is one object; it is written again only after five minutes, with its count."""
-    book = EventBook()
-    about = About("data", "uid-shop", Note(ObjectKey("Pipeline", "shop"), "SlotUnhealthy", "lost"))
+    book = EventAggregator()
+    about = About("data", "uid-shop", EventDraft(ObjectKey("Pipeline", "shop"), "SlotUnhealthy", "lost"))
     first = book.event(about, NOON)
     assert first is not None
-    assert book.event(about, NOON + AGAIN_AFTER / 2) is None
-    again = book.event(about, NOON + AGAIN_AFTER)
+    assert book.event(about, NOON + REPEAT_AFTER / 2) is None
+    again = book.event(about, NOON + REPEAT_AFTER)
     assert again is not None
     assert (again["metadata"], again["count"]) == (first["metadata"], 2)
     elsewhere = namespace_event(about, NOON)
@@ -343,7 +343,7 @@ def test_runner_stops_at_a_refusal_and_tells_it() -> None:
     outcome = asyncio.run(carry_out(cluster, observed()))
     assert [r.message for r in outcome.refusals] == ["quota"]
     assert ("apply", "StatefulSet", "shop-driver") not in cluster.writes
-    assert reconcile(observed(refusals=outcome.refusals)).notes[0].reason == "RefusedByCluster"
+    assert reconcile(observed(refusals=outcome.refusals)).events[0].reason == "RefusedByCluster"
     later = asyncio.run(carry_out(Requests(Service=RequestFailed(500, "later")), observed()))
     assert (later.refusals, later.failed and later.failed.message) == ((), "later")
 
@@ -397,7 +397,7 @@ def test_refused_spec_is_in_the_status_until_it_is_set_back() -> None:
     assert (told["Accepted"]["status"], told["Accepted"]["reason"]) == ("False", "RefusedByCluster")
     assert "correct spec.driver.podTemplate" in told["Accepted"]["message"]
     assert told["DriverAvailable"]["status"] == "True"
-    assert [n.reason for n in plan.notes if "Refused" in n.reason or n.reason == "SpecChanged"] == ["RefusedByCluster"]
+    assert [n.reason for n in plan.events if "Refused" in n.reason or n.reason == "SpecChanged"] == ["RefusedByCluster"]
     new = reconcile(observed(typo, refusals=refusals)).statuses[0].status
     assert (new["phase"], new["display"]["tables"]) == ("Failed", "0/0")
     assert {c["reason"] for c in new["conditions"]} >= {"RefusedByCluster"}

@@ -114,7 +114,7 @@ def test_reasons_are_of_the_closed_lists(name: str) -> None:
     told = conditions(seen)
     assert list(told) == list(PIPELINE_REASONS)
     assert all(c.reason in PIPELINE_REASONS[type_] for type_, c in told.items())
-    assert all(n.reason in EVENT_REASONS for n in plan.notes)
+    assert all(n.reason in EVENT_REASONS for n in plan.events)
     for write in plan.statuses:
         lists = PIPELINE_REASONS if write.key.kind == "Pipeline" else TABLE_SYNC_REASONS
         assert all(c["reason"] in lists[c["type"]] for c in write.status["conditions"])
@@ -157,7 +157,7 @@ def test_trouble_of_the_pod_has_a_reason_and_a_way_out(name: str) -> None:
     told = conditions(seen)["DriverAvailable"]
     assert (told.status, told.reason) == (False, reason)
     assert text in told.message
-    assert reason in {n.reason for n in reconcile(seen).notes}
+    assert reason in {n.reason for n in reconcile(seen).events}
 
 
 REFUSED_PODS = {
@@ -178,7 +178,7 @@ def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> Non
     assert (told.status, told.reason, phase(seen)) == (False, "PodRefused", "Failed")
     assert told.message.startswith(message)
     assert REFUSED_PODS[message] in told.message.removeprefix(message)
-    assert "PodRefused" in {n.reason for n in reconcile(seen).notes}
+    assert "PodRefused" in {n.reason for n in reconcile(seen).events}
     since = {"type": "DriverAvailable", "status": "False", "reason": "Starting", "message": "",
              "lastTransitionTime": written(at(60))}  # fmt: skip
     later = running(body=pipeline(status={"conditions": [since]}), progress=None, pods=(), creation_failures=failed)

@@ -47,7 +47,7 @@ def test_then_the_cleanup_runs_and_lets_go() -> None:
     assert (waits.apply, waits.release) == ((), False)
     done = reconcile(deleting(owned=there, pods=(), jobs=(job(succeeded=True),)))
     assert done.release
-    assert [n.reason for n in done.notes if n.reason.startswith("Cleanup")] == ["CleanupFinished"]
+    assert [n.reason for n in done.events if n.reason.startswith("Cleanup")] == ["CleanupFinished"]
 
 
 STOPPED = owned(owner(), running=False)
@@ -98,10 +98,10 @@ def test_always_ends_and_names_what_is_left(name: str) -> None:
     """Whatever is in the way, the Pipeline goes, and an Event names the slot and the SQL that drops it."""
     plan = reconcile(WAYS_OUT[name])
     assert plan.release
-    (note,) = (n for n in plan.notes if n.reason == "CleanupAbandoned")
-    assert SQL in note.message
-    assert "levada.dev/take-over-from=uid-shop" in note.message
-    assert note.type == "Warning"
+    (draft,) = (n for n in plan.events if n.reason == "CleanupAbandoned")
+    assert SQL in draft.message
+    assert "levada.dev/take-over-from=uid-shop" in draft.message
+    assert draft.type == "Warning"
 
 
 def test_refused_spec_does_not_hold_the_deletion_up() -> None:
@@ -121,13 +121,13 @@ def test_nothing_to_clean() -> None:
     """A Pipeline that never ran, or that lost to an older one, goes without a clean-up."""
     for seen in (
         deleting(owned=OwnedObjects(), pods=(), progress=None),
-        deleting(owned=OwnedObjects(), pods=(), progress=None, rivals=("data/older",)),
+        deleting(owned=OwnedObjects(), pods=(), progress=None, conflicts=("data/older",)),
         deleting(body=pipeline(spec={"store": {}}), owned=OwnedObjects(), pods=()),
     ):
         plan = reconcile(seen)
         assert plan.release
         assert plan.apply == ()
-        assert not any(n.reason == "CleanupAbandoned" for n in plan.notes)
+        assert not any(n.reason == "CleanupAbandoned" for n in plan.events)
 
 
 def test_what_is_retained_is_released() -> None:
@@ -138,9 +138,9 @@ def test_what_is_retained_is_released() -> None:
     assert ([b["kind"] for b in plan.apply], plan.release) == (["Job"], False)
     done = reconcile(deleting(body=body, owned=stopped, pods=(), jobs=(job(succeeded=True),)))
     assert done.release
-    (note,) = (n for n in done.notes if n.reason == "CleanupFinished")
+    (draft,) = (n for n in done.events if n.reason == "CleanupFinished")
     assert (
-        note.message == "retained for another Pipeline: slot levada_data__shop, state, publication, destination tables"
+        draft.message == "retained for another Pipeline: slot levada_data__shop, state, publication, destination tables"
     )
 
 
@@ -153,9 +153,9 @@ def test_what_belongs_to_another_is_left_alone() -> None:
         "exitCode": 1, "message": said}}}]})  # fmt: skip
     plan = reconcile(deleting(owned=STOPPED, pods=(pod("cleanup", "shop-cleanup-x", **ended),), jobs=(job(),)))
     assert plan.release
-    (note,) = (n for n in plan.notes if n.reason == "CleanupAbandoned")
-    assert "nothing was removed: the state belongs to Pipeline a/shop, and this is Pipeline data/shop" in note.message
-    assert "pg_drop_replication_slot" not in note.message
+    (draft,) = (n for n in plan.events if n.reason == "CleanupAbandoned")
+    assert "nothing was removed: the state belongs to Pipeline a/shop, and this is Pipeline data/shop" in draft.message
+    assert "pg_drop_replication_slot" not in draft.message
 
 
 def test_policy_changed_last_is_the_one_that_holds() -> None:

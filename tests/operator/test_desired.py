@@ -16,7 +16,7 @@ from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, buil
 from levada_operator.desired.manifest import read_manifest, restart_digest
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
-from levada_operator.desired.table_sync import build_table_sync, build_tie
+from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
 from levada_operator.desired.templates import merged
 from levada_operator.names import table_sync_name
 
@@ -64,7 +64,7 @@ def test_jobs_and_table_syncs() -> None:
             build_copy_job(CASES["volume_and_tls"], "public", "Orders", "token"),
             build_cleanup_job(one),
             build_table_sync(one, "public", "orders"),
-            build_tie(one, "written-by-hand"),
+            build_adoption_patch(one, "written-by-hand"),
         ],
     )
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from levada_operator.act.elector import Callbacks, Elector, LeaseKey
-from levada_operator.decide.election import terms_of
+from levada_operator.decide.election import lease_timings
 from levada_operator.kube.fenced import FencedCluster
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.observe.objects import Body
 
 KEY = LeaseKey("levada-system", "levada-operator")
-TERMS = terms_of(15)
+TIMINGS = lease_timings(15)
 
 
 class Timeline:
@@ -75,7 +75,7 @@ class Candidate:
         self.lost: list[str] = []
         self.elected = 0
         callbacks = Callbacks(self._note, self.lost.append)
-        self.elector = Elector(leases, KEY, name, TERMS, lambda: begun + time.now * speed, callbacks)
+        self.elector = Elector(leases, KEY, name, TIMINGS, lambda: begun + time.now * speed, callbacks)
 
     def _note(self) -> None:
         self.elected += 1
@@ -93,10 +93,10 @@ def time() -> Timeline:
 
 def lead(one: Candidate, time: Timeline) -> None:
     """Let a candidate take a Lease that is not there yet, which it must see missing for the Lease's duration."""
-    one.elector.turn()
+    one.elector.try_once()
     assert not one.leads
-    time.now += TERMS.lease_s
-    one.elector.turn()
+    time.now += TIMINGS.lease_s
+    one.elector.try_once()
     assert one.leads
 
 
@@ -121,8 +121,8 @@ def test_first_candidate_leads_and_the_second_stands_by(pair: Pair, time: Timeli
     """The first writes the Lease and renews it. The second waits as long as it sees renewals."""
     leases, one, two = pair
     for _ in range(50):
-        one.elector.turn()
-        two.elector.turn()
+        one.elector.try_once()
+        two.elector.try_once()
         assert (one.leads, two.leads) == (True, False)
         time.now += 2
     assert two.elector.holder == "one"
@@ -134,12 +134,12 @@ def test_killed_leader_is_replaced_after_its_time(pair: Pair, time: Timeline) ->
     """A Lease that a candidate has seen unchanged for its whole duration is taken, and not before."""
     _, one, two = pair
     time.now += 5.0
-    two.elector.turn()
+    two.elector.try_once()
     time.now += 14.9
-    two.elector.turn()
+    two.elector.try_once()
     assert not two.leads
     time.now += 0.1
-    two.elector.turn()
+    two.elector.try_once()
     assert two.leads
     assert not one.leads
 
@@ -147,17 +147,17 @@ def test_killed_leader_is_replaced_after_its_time(pair: Pair, time: Timeline) ->
 def test_released_lease_is_taken_without_waiting(pair: Pair) -> None:
     """After SIGTERM the next candidate leads at its next turn."""
     _, one, two = pair
-    two.elector.turn()
+    two.elector.try_once()
     one.elector.release()
     assert not one.leads
-    two.elector.turn()
+    two.elector.try_once()
     assert two.leads
 
 
 def test_candidate_that_never_led_releases_nothing(pair: Pair) -> None:
     """The end of a standby leaves the leader's Lease alone."""
     leases, _, two = pair
-    two.elector.turn()
+    two.elector.try_once()
     two.elector.release()
     assert leases.lease is not None
     assert leases.lease["spec"]["holderIdentity"] == "one"
@@ -167,10 +167,10 @@ def test_times_in_the_lease_decide_nothing(pair: Pair, time: Timeline) -> None:
     """A leader whose wall clock is years behind keeps its Lease: only what a candidate measures itself counts."""
     leases, one, two = pair
     for _ in range(20):
-        one.elector.turn()
+        one.elector.try_once()
         assert leases.lease is not None
         leases.lease["spec"]["renewTime"] = "1999-01-01T00:00:00.000000Z"
-        two.elector.turn()
+        two.elector.try_once()
         assert not two.leads
         time.now += 2
 
@@ -182,17 +182,17 @@ def test_leader_without_the_api_server_stops_before_another_may_begin(time: Time
     one, two = Candidate("one", one_sees, time), Candidate("two", leases, time)
     lead(one, time)
     leases.lease, leases.version = one_sees.lease, one_sees.version
-    two.elector.turn()
+    two.elector.try_once()
     down[0] = "lost"
     for _ in range(10):
         time.now += 2
-        one.elector.turn()
-        two.elector.turn()
+        one.elector.try_once()
+        two.elector.try_once()
         assert not (one.leads and two.leads)
     assert two.leads
     assert len(one.lost) == 1
     down[0] = ""
-    one.elector.turn()
+    one.elector.try_once()
     assert not one.leads
 
 
@@ -225,13 +225,13 @@ def test_fence_has_every_request() -> None:
 def test_deleted_lease_is_made_again_by_its_holder(pair: Pair, time: Timeline) -> None:
     """A candidate that sees the Lease gone gives its last holder the time to notice."""
     leases, one, two = pair
-    two.elector.turn()
+    two.elector.try_once()
     time.now += 1.0
     leases.lease = None
-    two.elector.turn()
+    two.elector.try_once()
     assert not two.leads
-    one.elector.turn()
-    one.elector.turn()
+    one.elector.try_once()
+    one.elector.try_once()
     assert one.leads
     assert not two.leads
 
@@ -261,7 +261,7 @@ def test_no_two_lead(seed: int) -> None:
         check()
         place = chance.randrange(3)
         one = candidates[place]
-        one.elector.turn()
+        one.elector.try_once()
         check()
         if one.lost or chance.random() < 0.02:
             elected += one.elected

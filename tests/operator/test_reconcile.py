@@ -24,7 +24,7 @@ from tests.operator.samples import (
     waiting,
 )
 
-from levada_operator.decide.comparing import differs, marked, says_more, urgent
+from levada_operator.decide.comparison import beyond_counters, needs_apply, status_changed, with_applied_hash
 from levada_operator.decide.reconcile import MAX_CREATIONS, reconcile
 from levada_operator.names import PIPELINE_LABEL
 from levada_operator.observe.objects import ObjectKey, OwnedObjects
@@ -87,7 +87,7 @@ def test_comes_to_rest(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) 
     for _ in range(6):
         store.carry_out(reconcile(store.observe()))
     at_rest = reconcile(store.observe())
-    assert (at_rest.apply, at_rest.delete, at_rest.statuses, at_rest.notes) == ((), (), (), ())
+    assert (at_rest.apply, at_rest.delete, at_rest.statuses, at_rest.events) == ((), (), (), ())
 
 
 @settings(max_examples=25)
@@ -167,7 +167,7 @@ def test_table_sync_of_a_table_that_is_gone() -> None:
     users = table_sync("mine", ours=False)
     plan = reconcile(running(plain, changed, users))
     assert plan.delete == (ObjectKey("TableSync", "shop-public-gone"),)
-    assert "TableSyncRemoved" in {n.reason for n in plan.notes}
+    assert "TableSyncRemoved" in {n.reason for n in plan.events}
     starting = progress(table_document("x"), capture={"connected": False})
     assert reconcile(running(plain, changed, progress=starting)).delete == ()
     phases = {w.key.name: w.status["phase"] for w in plan.statuses if w.key.kind == "TableSync"}
@@ -191,10 +191,10 @@ def test_counters_are_not_urgent_and_times_are_nothing() -> None:
     assert reconcile(store.observe(progress=later)).statuses == ()
     more = progress(table_document(lagSeconds=55), slot={"lagBytes": 900 << 20})
     writes = reconcile(store.observe(progress=more)).statuses
-    assert [w.urgent for w in writes] == [False, False]
+    assert [w.beyond_counters for w in writes] == [False, False]
     worse = progress(table_document(phase="Errored", error=error_document()))
     writes = reconcile(store.observe(progress=worse)).statuses
-    assert [w.urgent for w in writes] == [True, True]
+    assert [w.beyond_counters for w in writes] == [True, True]
 
 
 def test_status_of_ten_thousand_failed_tables_is_small() -> None:
@@ -215,18 +215,18 @@ def test_status_of_ten_thousand_failed_tables_is_small() -> None:
 )
 def test_an_object_does_not_differ_from_itself(value: Any) -> None:
     """Whatever is applied is found again, with the API server's defaults beside it."""
-    body = marked({"metadata": {}, "spec": value})
-    assert not differs(body, {**body, "status": {}, "extra": 1})
-    assert differs(body, None)
+    body = with_applied_hash({"metadata": {}, "spec": value})
+    assert not needs_apply(body, {**body, "status": {}, "extra": 1})
+    assert needs_apply(body, None)
 
 
 def test_quantities_and_defaults_are_no_drift() -> None:
     """The API server writes quantities its own way, and leaves out what is empty."""
     wanted = {"a": {"cpu": "1000m", "memory": "1024Mi"}, "e": {}, "f": False, "l": [], "s": ""}
-    assert not differs(wanted, {"a": {"cpu": "1", "memory": "1Gi"}})
-    assert differs(wanted, {"a": {"cpu": "2", "memory": "1Gi"}})
-    assert differs({"l": [1]}, {"l": [1, 2]})
-    assert not differs({"metadata": {}, "path": None}, {"metadata": {}, "path": "/dev/termination-log"})
+    assert not needs_apply(wanted, {"a": {"cpu": "1", "memory": "1Gi"}})
+    assert needs_apply(wanted, {"a": {"cpu": "2", "memory": "1Gi"}})
+    assert needs_apply({"l": [1]}, {"l": [1, 2]})
+    assert not needs_apply({"metadata": {}, "path": None}, {"metadata": {}, "path": "/dev/termination-log"})
 
 
 def test_what_others_add_to_the_driver_stays() -> None:
@@ -258,13 +258,16 @@ def test_subject_added_by_hand_is_removed() -> None:
 
 def test_dropped_field_is_seen() -> None:
     """A field that we no longer set is given up too: the digest of what was applied tells."""
-    before, after = marked({"metadata": {}, "spec": {"a": 1, "b": 2}}), marked({"metadata": {}, "spec": {"a": 1}})
-    assert differs(after, before)
+    before, after = (
+        with_applied_hash({"metadata": {}, "spec": {"a": 1, "b": 2}}),
+        with_applied_hash({"metadata": {}, "spec": {"a": 1}}),
+    )
+    assert needs_apply(after, before)
 
 
 def test_says_more() -> None:
     """Times and positions say nothing new."""
-    assert not says_more({"phase": "x", "progressAt": "1"}, {"phase": "x", "progressAt": "2"})
-    assert says_more({"phase": "x"}, {"phase": "y"})
-    assert not urgent({"display": {"lag": "1"}}, {"display": {"lag": "2"}})
+    assert not status_changed({"phase": "x", "progressAt": "1"}, {"phase": "x", "progressAt": "2"})
+    assert status_changed({"phase": "x"}, {"phase": "y"})
+    assert not beyond_counters({"display": {"lag": "1"}}, {"display": {"lag": "2"}})
     assert document()["version"] == 1

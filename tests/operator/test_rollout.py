@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.operator.cluster import PlanStore
 from tests.operator.samples import (
+    DEFAULTS,
     NOON,
-    SURROUNDINGS,
     at,
     merge,
     observed,
@@ -35,14 +35,14 @@ from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
-NEW = replace(SURROUNDINGS, image="levada:2")
+NEW = replace(DEFAULTS, image="levada:2")
 DRIVER = ObjectKey("StatefulSet", "shop-driver")
-DEADLINE = SURROUNDINGS.updates.deadline
+DEADLINE = DEFAULTS.updates.deadline
 
 
 def upgraded(**changes: Any) -> Observed:
     """Return a Pipeline that streams, seen by an operator of another version."""
-    return replace(running(), **{"surroundings": NEW} | changes)
+    return replace(running(), **{"defaults": NEW} | changes)
 
 
 def driver(plan: Plan) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_upgrade_takes_its_turn() -> None:
     assert image(driver(plan)) == "levada:2"
     assert driver(plan)["metadata"]["annotations"][UPDATED_AT] == written(NOON)
     assert plan.updates
-    assert "DriverUpdated" in [n.reason for n in plan.notes]
+    assert "DriverUpdated" in [n.reason for n in plan.events]
 
 
 def test_upgrade_waits_for_another() -> None:
@@ -71,7 +71,7 @@ def test_upgrade_waits_for_another() -> None:
     assert not plan.updates
     assert not plan.apply
     more = replace(NEW, updates=replace(NEW.updates, max_concurrent=2))
-    assert driver(reconcile(upgraded(updating=1, surroundings=more)))
+    assert driver(reconcile(upgraded(updating=1, defaults=more)))
 
 
 def test_update_that_waits_is_in_the_status() -> None:
@@ -79,7 +79,7 @@ def test_update_that_waits_is_in_the_status() -> None:
     store = PlanStore(upgraded(updating=1), pipeline(), [table_sync()])
     store.carry_out(reconcile(store.observe()))
     plan = reconcile(store.observe(updating=3))
-    assert (plan.apply, plan.statuses, plan.notes) == ((), (), ())
+    assert (plan.apply, plan.statuses, plan.events) == ((), (), ())
     (waits,) = (c for c in store.pipeline["status"]["conditions"] if c["type"] == "DriverAvailable")
     assert (waits["status"], waits["reason"]) == ("True", "PodReady")
     assert waits["message"].startswith("shop-driver-0; an update of the pod waits for its turn")
@@ -111,7 +111,7 @@ def test_users_change_waits_for_nobody(change: dict[str, Any]) -> None:
     plan = reconcile(replace(seen, pipeline=changed))
     assert driver(plan)
     assert plan.updates
-    assert [n.reason for n in plan.notes if n.reason in ("SpecChanged", "DriverUpdated")] == ["SpecChanged"]
+    assert [n.reason for n in plan.events if n.reason in ("SpecChanged", "DriverUpdated")] == ["SpecChanged"]
 
 
 def test_restart_nonce_is_one_restart() -> None:
@@ -224,18 +224,18 @@ def test_one_turn_at_a_time_in_one_process() -> None:
     turns.begin(shop)
     assert (others(shop), others(mall)) == (0, 1)
     turns.end(shop, NOON)
-    cache.listed(("Pod", "StatefulSet", "Job"), [], NOON)
+    cache.replace_owned(("Pod", "StatefulSet", "Job"), [], NOON)
     turns.refresh(NOON)
     assert others(mall) == 0
     turns.begin(shop)
-    cache.wrote(shop, [stateful_set(observedGeneration=3)], [], NOON)
+    cache.record_writes(shop, [stateful_set(observedGeneration=3)], [], NOON)
     turns.end(shop, NOON)
-    cache.listed(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
+    cache.replace_owned(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
     turns.refresh(NOON)
     assert others(mall) == 1
     pod_ready = merge(of_revision("b"), {"metadata": {"resourceVersion": "9"}})
     current = merge(stateful_set(), {"metadata": {"resourceVersion": "8"}})
-    cache.listed(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
+    cache.replace_owned(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
     turns.refresh(at(5))
     assert others(mall) == 0
 
@@ -249,7 +249,7 @@ def test_refused_update_gives_its_turn_back() -> None:
     shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
     refusal = Refusal(DRIVER, "unknown field")
     turns.begin(shop)
-    cache.refused(shop, (refusal,))
+    cache.record_refusals(shop, (refusal,))
     turns.end(shop, NOON)
     assert turns.others(mall) == 0
 

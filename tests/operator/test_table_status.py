@@ -53,7 +53,7 @@ def test_table_status_tells_copy_lag_and_error() -> None:
     plan = reconcile(running(progress=progress(errored)))
     status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
     assert (status["phase"], status["error"]["solution"][:11]) == ("Errored", "ALTER TABLE")
-    assert "TableErrored" in {n.reason for n in plan.notes}
+    assert "TableErrored" in {n.reason for n in plan.events}
 
 
 DOWN = {"type": "Replicating", "status": "False", "reason": "Stopped", "message": "",

@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from levada_operator.act.metrics import LEADER
-from levada_operator.decide.election import Sighting, Terms, held_by, may_take, released, sight, sight_none
+from levada_operator.decide.election import (
+    LeaseObservation,
+    LeaseTimings,
+    held_by,
+    may_take,
+    observe_lease,
+    observe_missing_lease,
+    released,
+)
 from levada_operator.kube.interface import LeaseRequests, RequestFailed
 
 _log = logging.getLogger(__name__)
@@ -44,18 +52,18 @@ class Elector:
         requests: LeaseRequests,
         lease: LeaseKey,
         identity: str,
-        terms: Terms,
+        timings: LeaseTimings,
         clock: Callable[[], float],
         callbacks: Callbacks,
     ) -> None:
         self._requests = requests
         self._key = lease
         self._identity = identity
-        self._terms = terms
+        self._timings = timings
         self._clock = clock
         self._callbacks = callbacks
         self._held: dict[str, Any] | None = None
-        self._seen: Sighting | None = None
+        self._seen: LeaseObservation | None = None
         self._until = _NEVER
         self._elected = self._lost = False
         self._warned = ""
@@ -95,7 +103,7 @@ class Elector:
         except RequestFailed as error:
             _log.warning("cannot release the Lease %s/%s: %s", *self._key, error)
 
-    def turn(self) -> None:
+    def try_once(self) -> None:
         """Try once to acquire or to renew."""
         if self._lost:
             return
@@ -113,10 +121,12 @@ class Elector:
     def _acquire(self) -> None:
         lease = self._requests.get("Lease", *self._key)
         now = self._clock()
-        self._seen = sight(self._seen, lease, now) if lease is not None else sight_none(self._seen, now)
+        self._seen = (
+            observe_lease(self._seen, lease, now) if lease is not None else observe_missing_lease(self._seen, now)
+        )
         if self._elected and lease is not None and self.holder not in ("", self._identity):
             self._lose(f"{self.holder} holds it")
-        elif (self.leads and lease is None) or may_take(self._seen, self._identity, self._terms, now):
+        elif (self.leads and lease is None) or may_take(self._seen, self._identity, self._timings, now):
             self._write(lease or self._new(), self._requests.create if lease is None else self._requests.replace)
 
     def _renew(self) -> None:
@@ -126,9 +136,9 @@ class Elector:
     def _write(self, lease: dict[str, Any], request: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         # From before the request: other candidates count from when they see what it wrote.
         began = self._clock()
-        self._held = request(held_by(lease, self._identity, self._terms, datetime.now(UTC)))
-        self._seen = sight(self._seen, self._held, began)
-        self._until = began + self._terms.renew_s
+        self._held = request(held_by(lease, self._identity, self._timings, datetime.now(UTC)))
+        self._seen = observe_lease(self._seen, self._held, began)
+        self._until = began + self._timings.renew_s
         if not self._elected:
             self._elected = True
             LEADER.set(1)
@@ -148,7 +158,7 @@ class Elector:
         waits = ""
         while not self._ending.is_set():
             try:
-                self.turn()
+                self.try_once()
             except Exception:
                 _log.exception("Lease %s/%s", *self._key)
                 if self._elected:
@@ -156,4 +166,4 @@ class Elector:
             if not self._elected and self.holder != waits:
                 waits = self.holder
                 _log.info("standby: %s holds the Lease %s/%s", waits or "no other", *self._key)
-            self._ending.wait(self._terms.retry_s)
+            self._ending.wait(self._timings.retry_s)

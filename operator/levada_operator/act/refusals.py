@@ -10,13 +10,13 @@ from levada_operator.kube.interface import RequestFailed
 from levada_operator.names import digest
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
 
-_AGAIN_AFTER: Final = timedelta(seconds=30)
-_LASTING: Final = timedelta(seconds=10)
+_RETRY_AFTER: Final = timedelta(seconds=30)
+_REFUSED_AFTER: Final = timedelta(seconds=10)
 """How long one object must have failed, with any code, to count as refused. An overloaded server recovers sooner."""
 _MAX_REMEMBERED: Final = 10_000
 
 
-class RefusalBook:
+class RefusalCache:
     """Remembers refusals by namespace and object. An object with another content is tried at once."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class RefusalBook:
     def known(self, namespace: str, body: Body, now: datetime) -> Refusal | None:
         """Return the refusal of exactly this object if it is too recent to ask again."""
         refused = self._refused.get((namespace, key_of(body)))
-        if refused is None or refused[1] != _content(body) or now - refused[0] >= _AGAIN_AFTER:
+        if refused is None or refused[1] != _content(body) or now - refused[0] >= _RETRY_AFTER:
             return None
         return refused[2]
 
@@ -41,7 +41,7 @@ class RefusalBook:
             self._failing_since.pop((namespace, key), None)
             return None
         since = self._failing_since.setdefault((namespace, key), now)
-        if not error.refused and now - since < _LASTING:
+        if not error.refused and now - since < _REFUSED_AFTER:
             return None
         if len(self._refused) >= _MAX_REMEMBERED:
             self._refused.clear()

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from levada_operator.act.budget import WriteBudget
-from levada_operator.act.events import About, EventBook, namespace_event
+from levada_operator.act.events import About, EventAggregator, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
-from levada_operator.act.refusals import RefusalBook, key_of
-from levada_operator.decide.events import Note
+from levada_operator.act.refusals import RefusalCache, key_of
+from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.names import PIPELINE_LABEL
@@ -47,9 +47,9 @@ class Runner:
         self._cluster = cluster
         self._budget = budget
         self._executor = executor
-        self._events = EventBook()
-        self._told_at: dict[tuple[str, ObjectKey], datetime] = {}
-        self._refusals = RefusalBook()
+        self._events = EventAggregator()
+        self._status_written_at: dict[tuple[str, ObjectKey], datetime] = {}
+        self._refusals = RefusalCache()
 
     async def carry_out(self, plan: Plan, observed: Observed) -> Outcome:
         """Carry out the plan, the Pipeline's own objects before its tables.
@@ -59,7 +59,7 @@ class Runner:
         the next plan, which has the refusal in it.
         """
         outcome = Outcome()
-        for part in (self._objects, self._told, self._tables):
+        for part in (self._objects, self._write_pipeline_status, self._tables):
             try:
                 await part(plan, observed, outcome)
             except RequestFailed as error:
@@ -79,14 +79,14 @@ class Runner:
                 await self._budget.take()
                 await self._delete(key, observed, outcome)
 
-    async def _told(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
+    async def _write_pipeline_status(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
         if not {r.key for r in outcome.refusals} <= {r.key for r in observed.refusals}:
             return
         own = ObjectKey("Pipeline", observed.pipeline.name)
         for write in plan.statuses:
             if write.key == own:
-                await self._tell(write, observed, outcome)
-        await self._note((n for n in plan.notes if n.about == own), observed)
+                await self._write_status(write, observed, outcome)
+        await self._write_events((n for n in plan.events if n.about == own), observed)
 
     async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
         """Tell of the tables that are, remove those that go, make those that are not yet; as far as time allows."""
@@ -94,11 +94,11 @@ class Runner:
         for write in plan.statuses:
             if write.key.kind != "TableSync":
                 continue
-            if write.urgent and not await self._budget.take_bulk(until):
+            if write.beyond_counters and not await self._budget.take_bulk(until):
                 return
             # An Event whose status is not written would be told again.
-            if await self._tell(write, observed, outcome):
-                await self._note((n for n in plan.notes if n.about == write.key), observed)
+            if await self._write_status(write, observed, outcome):
+                await self._write_events((n for n in plan.events if n.about == write.key), observed)
         for key in plan.delete:
             if key.kind == "TableSync":
                 if not await self._budget.take_bulk(until):
@@ -140,7 +140,7 @@ class Runner:
         namespace, now = observed.pipeline.namespace, observed.now
         if (refusal := self._refusals.known(namespace, body, now)) is None:
             try:
-                await self._keep_others(body, key_of(body), observed)
+                await self._check_name_is_free(body, key_of(body), observed)
                 if not taken:
                     await self._budget.take()
                 answer = await self._write(body["kind"], request, body)
@@ -155,24 +155,24 @@ class Runner:
         outcome.refusals = (refusal,)
         return False
 
-    async def _keep_others(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
+    async def _check_name_is_free(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
         """Raise RequestFailed if the name is taken by an object that is not the Pipeline's."""
         if key.kind == "TableSync" or key in observed.owned.bodies:
             return
-        there = await self._ask(self._cluster.get, key.kind, observed.pipeline.namespace, key.name)
+        there = await self._call(self._cluster.get, key.kind, observed.pipeline.namespace, key.name)
         if there is None:
             return
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
             raise RequestFailed(409, f"{key.kind} {key.name} is there already, and not this Pipeline's: rename it")
 
-    async def _tell(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
+    async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
         """Write a status; tell whether it was written. For an urgent one of a table the room was taken before."""
         namespace, now = observed.pipeline.namespace, observed.now
-        if write.urgent:
+        if write.beyond_counters:
             if write.key.kind == "Pipeline":
                 await self._budget.take()
         else:
-            last = self._told_at.get((namespace, write.key))
+            last = self._status_written_at.get((namespace, write.key))
             early = last is not None and now - last < _COUNTERS_EVERY[write.key.kind]
             if early or not self._budget.take_spare():
                 POSTPONED.inc()
@@ -184,43 +184,45 @@ class Runner:
             if error.status != 404:
                 raise
             return False
-        self._told_at[namespace, write.key] = now
+        self._status_written_at[namespace, write.key] = now
         outcome.written.append(body)
         return True
 
-    async def _note(self, notes: Iterable[Note], observed: Observed) -> None:
+    async def _write_events(self, events: Iterable[EventDraft], observed: Observed) -> None:
         """Write Events; one that cannot be written is logged, and holds nothing up."""
         uids = {ObjectKey("TableSync", t.name): t.uid for t in observed.table_syncs}
-        for note in notes:
-            about = About(observed.pipeline.namespace, uids.get(note.about, observed.pipeline.uid), note)
+        for draft in events:
+            about = About(observed.pipeline.namespace, uids.get(draft.about, observed.pipeline.uid), draft)
             event = self._events.event(about, observed.now)
             if event is None:
                 continue
-            _log.info("%s %s/%s: %s: %s", note.about.kind, about.namespace, note.about.name, note.reason, note.message)
-            EVENTS.labels(note.reason).inc()
+            _log.info(
+                "%s %s/%s: %s: %s", draft.about.kind, about.namespace, draft.about.name, draft.reason, draft.message
+            )
+            EVENTS.labels(draft.reason).inc()
             try:
                 await self._budget.take()
                 await self._write("Event", self._cluster.apply, event)
             except RequestFailed as error:
                 if error.namespace_terminating:
-                    await self._note_elsewhere(about, observed.now)
+                    await self._write_namespace_event(about, observed.now)
                 else:
-                    _log.warning("event %s was not taken: %s", note.reason, error)
+                    _log.warning("event %s was not taken: %s", draft.reason, error)
 
-    async def _note_elsewhere(self, about: About, now: datetime) -> None:
+    async def _write_namespace_event(self, about: About, now: datetime) -> None:
         try:
             await self._write("Event", self._cluster.apply, namespace_event(about, now))
         except RequestFailed as error:
-            _log.warning("event %s was not taken: %s", about.note.reason, error)
+            _log.warning("event %s was not taken: %s", about.draft.reason, error)
 
     async def _write(self, kind: str, request: Callable[..., _T], *arguments: Any) -> _T:
         try:
-            answer = await self._ask(request, *arguments)
+            answer = await self._call(request, *arguments)
         except RequestFailed as error:
             WRITES.labels(kind, str(error.status)).inc()
             raise
         WRITES.labels(kind, "ok").inc()
         return answer
 
-    async def _ask(self, request: Callable[..., _T], *arguments: Any) -> _T:
+    async def _call(self, request: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from levada_operator.act.elector import LeaseKey
-from levada_operator.decide.election import Terms, terms_of
-from levada_operator.observe.objects import Surroundings, UpdatePolicy
+from levada_operator.decide.election import LeaseTimings, lease_timings
+from levada_operator.observe.objects import OperatorDefaults, UpdatePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Config:
     Of all operators with the same ``lease``, one writes.
     """
 
-    surroundings: Surroundings
+    defaults: OperatorDefaults
     lease: LeaseKey
-    terms: Terms
+    timings: LeaseTimings
     driver_token: Path | None = None
     namespaces: tuple[str, ...] = ()
     address: str = "0.0.0.0"
@@ -36,7 +36,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
     token = environment.get("LEVADA_DRIVER_TOKEN_FILE")
     return Config(
-        Surroundings(
+        OperatorDefaults(
             image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
             operator_namespace=environment.get("POD_NAMESPACE", ""),
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
@@ -50,7 +50,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
             environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),
             environment.get("LEVADA_LEASE") or "levada-operator",
         ),
-        terms=terms_of(int(environment.get("LEVADA_LEASE_SECONDS", "15"))),
+        timings=lease_timings(int(environment.get("LEVADA_LEASE_SECONDS", "15"))),
         driver_token=Path(token) if token else None,
         namespaces=namespaces,
         address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),

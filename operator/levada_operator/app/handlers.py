@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import kopf
 
+from levada_operator.app.controller import Controller
 from levada_operator.app.session import FencedSessions
-from levada_operator.app.shell import Shell
 from levada_operator.names import GROUP, VERSION
 from levada_operator.observe.objects import PipelineKey, read_pipeline
 
 _CLEANUP_AGAIN_S: Final = 3
 
 
-def register(registry: kopf.OperatorRegistry, shell: Shell, leads: Callable[[], bool]) -> None:
+def register(registry: kopf.OperatorRegistry, controller: Controller, leads: Callable[[], bool]) -> None:
     """Register the handlers of one operator. kopf writes only while ``leads`` returns True."""
     sessions = FencedSessions(leads)
 
@@ -26,38 +26,38 @@ def register(registry: kopf.OperatorRegistry, shell: Shell, leads: Callable[[], 
 
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:
-        shell.start()
+        controller.start()
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:
-        await shell.stop()
+        await controller.stop()
 
     @kopf.on.event(GROUP, VERSION, "pipelines", registry=registry)
     async def pipeline_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _seen(shell, type, body)
+        await _object_event(controller, type, body)
 
     @kopf.on.event(GROUP, VERSION, "tablesyncs", registry=registry)
     async def table_sync_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _seen(shell, type, body)
+        await _object_event(controller, type, body)
 
     def needs_cleanup(*, body: kopf.Body, **_: Any) -> bool:
-        return _needs_cleanup(shell, body)
+        return _needs_cleanup(controller, body)
 
     @kopf.on.delete(GROUP, VERSION, "pipelines", registry=registry, when=needs_cleanup)
     async def delete(*, body: kopf.Body, **_: Any) -> None:
         plain = _plain(body)
-        shell.seen(plain)
-        if not await shell.released(_pipeline_of(plain)):
+        controller.object_changed(plain)
+        if not await controller.released(_pipeline_of(plain)):
             raise kopf.TemporaryError("the clean-up is under way", delay=_CLEANUP_AGAIN_S)
 
 
-async def _seen(shell: Shell, type_: str | None, body: kopf.Body) -> None:
+async def _object_event(controller: Controller, type_: str | None, body: kopf.Body) -> None:
     plain = _plain(body)
     if type_ == "DELETED":
-        shell.gone(plain)
+        controller.object_deleted(plain)
     else:
-        shell.seen(plain)
-    await shell.wake(_pipeline_of(plain))
+        controller.object_changed(plain)
+    await controller.enqueue(_pipeline_of(plain))
 
 
 def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
@@ -67,13 +67,13 @@ def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
     return PipelineKey(metadata["namespace"], refers if body["kind"] == "TableSync" else metadata["name"])
 
 
-def _needs_cleanup(shell: Shell, body: kopf.Body) -> bool:
+def _needs_cleanup(controller: Controller, body: kopf.Body) -> bool:
     """Return True if the Pipeline needs a finalizer: all but one that never ran because its slot is another's.
 
     One whose policy retains everything needs it to release the ownership of what stays.
     """
     pipeline = read_pipeline(_plain(body))
-    return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not shell.cache.rivals(pipeline)
+    return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not controller.cache.conflicts(pipeline)
 
 
 def _plain(body: kopf.Body) -> dict[str, Any]:

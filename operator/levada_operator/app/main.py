@@ -18,10 +18,10 @@ import kopf
 from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
+from levada_operator.app.controller import Controller
 from levada_operator.app.handlers import register
 from levada_operator.app.probes import Probes
 from levada_operator.app.settings import settings
-from levada_operator.app.shell import Shell
 from levada_operator.kube.client import ApiServer
 from levada_operator.kube.fenced import FencedCluster
 from levada_operator.kube.progress import fetch_progress
@@ -46,26 +46,26 @@ async def operate(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     callbacks = Callbacks(lambda: loop.call_soon_threadsafe(elected.set), _end)
-    leases = ApiServer.connect(config.terms.renew_s / 2)
-    elector = Elector(leases, config.lease, _identity(), config.terms, time.monotonic, callbacks)
-    shells: list[Shell] = []
-    probes = Probes(config.address, config.port, lambda: next((s.watchdog.trouble() for s in shells), ""))
+    leases = ApiServer.connect(config.timings.renew_s / 2)
+    elector = Elector(leases, config.lease, _identity(), config.timings, time.monotonic, callbacks)
+    controllers: list[Controller] = []
+    probes = Probes(config.address, config.port, lambda: next((s.watchdog.unhealthy_reason() for s in controllers), ""))
     await probes.start()
     elector.start()
     try:
         if await _first(elected, stop) is elected:
             cluster = FencedCluster(ApiServer.connect(), lambda: elector.leads)
-            shells.append(Shell(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
-            await _lead(config, shells[0], lambda: elector.leads, stop)
+            controllers.append(Controller(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
+            await _lead(config, controllers[0], lambda: elector.leads, stop)
     finally:
         # After the last write, so that the next leader begins where this one has ended.
         await asyncio.to_thread(elector.stop)
         await probes.stop()
 
 
-async def _lead(config: Config, shell: Shell, leads: Callable[[], bool], stop: asyncio.Event) -> None:
+async def _lead(config: Config, controller: Controller, leads: Callable[[], bool], stop: asyncio.Event) -> None:
     registry = kopf.OperatorRegistry()
-    register(registry, shell, leads)
+    register(registry, controller, leads)
     await kopf.operator(
         registry=registry,
         settings=settings(namespaced=bool(config.namespaces)),

@@ -11,15 +11,15 @@ from levada_operator.act.metrics import REGISTRY
 
 
 class Probes:
-    """A server. Call `start` and `stop` within one event loop.
+    """An HTTP server. Call `start` and `stop` within one event loop.
 
-    ``trouble`` returns why this process should be restarted, empty if it should not. A standby is live and ready.
+    ``unhealthy_reason`` returns why this process should be restarted, or an empty string. A standby is live and ready.
     """
 
-    def __init__(self, address: str, port: int, trouble: Callable[[], str]) -> None:
+    def __init__(self, address: str, port: int, unhealthy_reason: Callable[[], str]) -> None:
         self._address = address
         self._port = port
-        self._trouble = trouble
+        self._unhealthy_reason = unhealthy_reason
         app = web.Application()
         app.add_routes(
             [web.get("/livez", self._live), web.get("/readyz", self._live), web.get("/metrics", self._metrics)]
@@ -36,8 +36,8 @@ class Probes:
         await self._runner.cleanup()
 
     async def _live(self, request: web.Request) -> web.Response:
-        trouble = self._trouble()
-        return web.Response(status=503 if trouble else 200, text=f"{trouble or 'ok'}\n")
+        reason = self._unhealthy_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -17,13 +17,13 @@ class KeyedQueue(Generic[_K]):
         self._busy: set[_K] = set()
         self._changed = asyncio.Condition()
 
-    async def wake(self, key: _K) -> None:
+    async def add(self, key: _K) -> None:
         """Have a key handled, once more if it is being handled."""
         async with self._changed:
             self._waiting.setdefault(key)
             self._changed.notify()
 
-    async def take(self) -> _K:
+    async def get(self) -> _K:
         """Wait for a key and return it; `done` must follow."""
         async with self._changed:
             while True:
@@ -34,7 +34,7 @@ class KeyedQueue(Generic[_K]):
                         return key
                 await self._changed.wait()
 
-    async def hold(self, key: _K) -> None:
+    async def acquire(self, key: _K) -> None:
         """Wait until a key is not being handled, and take it out of turn; `done` must follow."""
         async with self._changed:
             while key in self._busy:

@@ -8,7 +8,7 @@ from typing import Final
 from levada_operator.observe.objects import PipelineKey
 
 SWEEP_DEADLINE_S: Final = 120.0
-MISSED_FOR_S: Final = 90.0
+WATCH_DEADLINE_S: Final = 90.0
 """How long a change may be in a list before kopf's watch has told of it."""
 
 
@@ -35,13 +35,13 @@ class Watchdog:
                 missed[key] = (version, since)
         self._missed = missed
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why this process should be restarted, empty if it should not."""
         now = self._clock()
         if now - self._swept_at > SWEEP_DEADLINE_S:
             return f"no sweep has ended for {now - self._swept_at:.0f} s"
         for key, (_, since) in self._missed.items():
-            if now - since > MISSED_FOR_S:
+            if now - since > WATCH_DEADLINE_S:
                 return f"the watch has told nothing of {key.namespace}/{key.name} for {now - since:.0f} s"
         return ""
 

@@ -13,7 +13,7 @@ def _text(description: str, **more: Any) -> dict[str, Any]:
     return {"type": "string", "description": description, **more}
 
 
-def _whole(description: str) -> dict[str, Any]:
+def _integer(description: str) -> dict[str, Any]:
     return {"type": "integer", "format": "int64", "description": description}
 
 
@@ -36,7 +36,7 @@ def _conditions(reasons: dict[str, tuple[str, ...]]) -> dict[str, Any]:
             "reason": _text("Why, in one word of a closed list.", enum=known),
             "message": _text("Why, for a reader, and what to do.", maxLength=32768),
             "lastTransitionTime": _time("When the status last changed."),
-            "observedGeneration": _whole("The metadata.generation that this was decided for."),
+            "observedGeneration": _integer("The metadata.generation that this was decided for."),
         },
     }
     return {
@@ -48,21 +48,21 @@ def _conditions(reasons: dict[str, tuple[str, ...]]) -> dict[str, Any]:
     }
 
 
-_OBSERVED: Final = _whole("The metadata.generation that was looked at last.")
+_OBSERVED: Final = _integer("The metadata.generation that was looked at last.")
 
 _DRIVER: Final = _object(
     "The driver.",
     {
         "pod": _text("The pod's name, also while there is none."),
         "image": _text("The image that was chosen."),
-        "epoch": _whole("The number of the driver's incarnation; an older one is refused everywhere."),
-        "restarts": _whole("How often the container of this pod was restarted."),
+        "epoch": _integer("The number of the driver's incarnation; an older one is refused everywhere."),
+        "restarts": _integer("How often the container of this pod was restarted."),
         "startedAt": _time("When the engine began."),
         "lastTermination": _object(
             "How the driver's container, or the preflight before it, ended last.",
             {
                 "reason": _text("Why, as the node tells: OOMKilled, Error."),
-                "exitCode": _whole("The exit code; docs/cli.md lists them."),
+                "exitCode": _integer("The exit code; docs/cli.md lists them."),
                 "code": _text("The code of the error that the engine told, if it did."),
                 "at": _time("When."),
             },
@@ -74,10 +74,12 @@ _SLOT: Final = _object(
     "The replication slot, as sampled last by the driver, or by a short Job while there is none. Rounded.",
     {
         "name": _text("The slot's name."),
-        "lagBytes": _whole("Bytes of WAL that the slot has not confirmed."),
-        "retainedBytes": _whole("Bytes of WAL that the slot keeps on the source's disk."),
+        "lagBytes": _integer("Bytes of WAL that the slot has not confirmed."),
+        "retainedBytes": _integer("Bytes of WAL that the slot keeps on the source's disk."),
         "walStatus": _text("PostgreSQL's word for it: reserved, extended, unreserved, lost."),
-        "safeWalBytes": _whole("Bytes that may still be written before the slot can be lost. Absent: no limit is set."),
+        "safeWalBytes": _integer(
+            "Bytes that may still be written before the slot can be lost. Absent: no limit is set."
+        ),
         "active": {"type": "boolean", "description": "Whether a driver reads from it."},
         "sampledAt": _time("When."),
     },
@@ -94,10 +96,10 @@ _ATTENTION: Final = _object(
 )
 
 _COPY: Final = {
-    "rows": _whole("Rows copied."),
-    "bytes": _whole("Bytes of the source's storage copied."),
-    "percent": _whole("Percent of the bytes."),
-    "secondsLeft": _whole("Seconds until it is done, by the rate so far."),
+    "rows": _integer("Rows copied."),
+    "bytes": _integer("Bytes of the source's storage copied."),
+    "percent": _integer("Percent of the bytes."),
+    "secondsLeft": _integer("Seconds until it is done, by the rate so far."),
 }
 
 PIPELINE_STATUS: Final = _object(
@@ -119,7 +121,7 @@ PIPELINE_STATUS: Final = _object(
         "tables": _object(
             "The tables, counted.",
             {
-                "total": _whole("All."),
+                "total": _integer("All."),
                 "byPhase": {
                     "type": "object",
                     "description": "How many there are of each phase; phases without tables are left out.",
@@ -166,10 +168,10 @@ TABLE_SYNC_STATUS: Final = _object(
                 "message": _text("What went wrong with it last."),
             },
         ),
-        "retryNonce": _whole("The value of spec.retryNonce that was acted on last."),
-        "resyncNonce": _whole("The value of spec.resyncNonce that was acted on last."),
+        "retryNonce": _integer("The value of spec.retryNonce that was acted on last."),
+        "resyncNonce": _integer("The value of spec.resyncNonce that was acted on last."),
         "appliedLsn": _text("The position up to which changes are at the destination, at the last other change."),
-        "lagSeconds": _whole("The age of the oldest change that is not at the destination, in seconds. Rounded."),
+        "lagSeconds": _integer("The age of the oldest change that is not at the destination, in seconds. Rounded."),
         "error": _object(
             "Why the table waits.",
             {
@@ -177,7 +179,7 @@ TABLE_SYNC_STATUS: Final = _object(
                 "reason": _text("What is wrong."),
                 "solution": _text("What mends it."),
                 "retryPolicy": _text("Who brings the table back: NoRetry, ManualRetry, TimedRetry."),
-                "attempts": _whole("How often it was tried."),
+                "attempts": _integer("How often it was tried."),
                 "nextRetry": _time("When it is tried next by itself."),
             },
         ),

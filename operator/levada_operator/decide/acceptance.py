@@ -59,12 +59,12 @@ def accept(observed: Observed) -> Acceptance:
     return Acceptance(manifests, condition, table_conditions, changes, before is not None, before)
 
 
-def refused(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:
+def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:
     """Return what holds while the API server does not take what the spec makes: the last accepted manifest."""
     if not refusals or acceptance.manifests is None:
         return acceptance
     last = acceptance.before
-    message = refusal_text(refusals[0]) + _kept(None if last is None else last.pipeline)
+    message = refusal_text(refusals[0]) + _kept_text(None if last is None else last.pipeline)
     condition = Condition("Accepted", False, "RefusedByCluster", message)
     return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
 
@@ -77,7 +77,7 @@ def refusal_text(refusal: Refusal) -> str:
     return f"{kind} {name}: {refusal.message.removesuffix('.')}{template}"
 
 
-def describe(changes: Mapping[str, Change]) -> str:
+def describe_changes(changes: Mapping[str, Change]) -> str:
     """Say what changes, the dearest class first: ``Restart: spec.driver.image; Hot: spec.tables.include``."""
     order = list(Change)[::-1]
     parts = []
@@ -101,25 +101,25 @@ def _accepted_before(observed: Observed) -> Manifests | None:
 
 def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:
     last = None if before is None else before.pipeline
-    if observed.rivals:
+    if observed.conflicts:
         message = (
-            f"the older Pipeline {observed.rivals[0]} reads the same slot; give spec.source.slot.name another name"
+            f"the older Pipeline {observed.conflicts[0]} reads the same slot; give spec.source.slot.name another name"
         )
         return last, Condition("Accepted", False, "ConflictingPipeline", message)
     where = f"{observed.pipeline.namespace}/{observed.pipeline.name}"
     try:
         pipeline = parse_manifest(PipelineManifest, observed.pipeline.manifest, where)
     except InvalidManifest as error:
-        return last, Condition("Accepted", False, "InvalidSpec", error.message + _kept(last))
-    if pipeline.spec.driver.token_secret_ref is not None and not observed.surroundings.has_driver_token:
-        return last, Condition("Accepted", False, "InvalidSpec", _NO_TOKEN + _kept(last))
+        return last, Condition("Accepted", False, "InvalidSpec", error.message + _kept_text(last))
+    if pipeline.spec.driver.token_secret_ref is not None and not observed.defaults.has_driver_token:
+        return last, Condition("Accepted", False, "InvalidSpec", _NO_TOKEN + _kept_text(last))
     if last is not None and (fixed := _immutable(changed_fields(last.spec, pipeline.spec))):
-        message = f"{describe(fixed)}: make a new Pipeline, or set it back"
-        return last, Condition("Accepted", False, "ImmutableChange", message + _kept(last))
+        message = f"{describe_changes(fixed)}: make a new Pipeline, or set it back"
+        return last, Condition("Accepted", False, "ImmutableChange", message + _kept_text(last))
     return pipeline, _VALID
 
 
-def _kept(last: PipelineManifest | None) -> str:
+def _kept_text(last: PipelineManifest | None) -> str:
     return "" if last is None else "; the last accepted spec keeps running"
 
 
@@ -148,7 +148,7 @@ def _table_sync(written: TableSyncObject, last: TableSyncManifest | None) -> tup
     except InvalidManifest as error:
         return last, Condition("Accepted", False, "InvalidSpec", error.message)
     if last is not None and (fixed := _immutable(changed_fields(last.spec, manifest.spec))):
-        return last, Condition("Accepted", False, "ImmutableChange", f"{describe(fixed)}: make a new TableSync")
+        return last, Condition("Accepted", False, "ImmutableChange", f"{describe_changes(fixed)}: make a new TableSync")
     return manifest, _VALID
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
-from levada_operator.decide.events import Note
+from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import CLEANUP_ROLE, build_cleanup_job
@@ -26,40 +26,40 @@ from levada_operator.names import TAKE_OVER_FROM, cleanup_name, driver_name
 from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.pods import Termination, Trouble
+from levada_operator.observe.pods import PodFailure, Termination
 
 _LOGIN: Final = ("source_auth_failed", "source_access_denied", "source_database_missing")
 """Codes of a source that refuses every further attempt as well."""
-_PATIENCE: Final = timedelta(seconds=60)
+_START_DEADLINE: Final = timedelta(seconds=60)
 """How long a clean-up that cannot run is waited for."""
 
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     """Return the next step; ``release`` in the last."""
     manifests = acceptance.manifests
-    if manifests is None or not _something_made(observed, acceptance):
+    if manifests is None or not _source_objects_exist(observed, acceptance):
         return Plan(release=True)
-    if (refused := _refused(observed)) is not None:
+    if (refused := _foreign_object_error(observed)) is not None:
         message = f"nothing was removed: {refused.message}"
-        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", message),))
-    if reason := _hopeless(observed, manifests):
+        return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
+    if reason := _reason_to_give_up(observed, manifests):
         message = f"{reason}. {left_behind(observed, manifests)}"
-        return Plan(release=True, notes=(_note(observed, "CleanupAbandoned", message),))
+        return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
     if observed.refusals and acceptance.before is not None:
         # A driver section that the API server does not take must not keep the driver that runs from being removed.
         manifests = _with_driver_of(acceptance.before, manifests)
     owner = build_owner(observed, manifests)
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
-        note = _note(observed, "CleanupStarted", "the driver is being stopped")
-        return Plan(apply=(build_stateful_set(owner, running=False),), notes=(note,))
+        draft = _draft(observed, "CleanupStarted", "the driver is being stopped")
+        return Plan(apply=(build_stateful_set(owner, running=False),), events=(draft,))
     if observed.driver is not None:
         return Plan()
     job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
     if job is None:
         return Plan(apply=(*build_objects(owner, running=False), build_cleanup_job(owner)))
     if job.succeeded:
-        return Plan(release=True, notes=(_note(observed, "CleanupFinished", _removed(manifests)),))
+        return Plan(release=True, events=(_draft(observed, "CleanupFinished", _removal_summary(manifests)),))
     return Plan()
 
 
@@ -91,14 +91,14 @@ def left_behind(observed: Observed, manifests: Manifests) -> str:
     return "; ".join(parts)
 
 
-def _something_made(observed: Observed, acceptance: Acceptance) -> bool:
+def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:
     """Tell whether a driver can have made anything at the source: not that of a Pipeline that never was accepted."""
-    if observed.rivals and not acceptance.started_before:
+    if observed.conflicts and not acceptance.started_before:
         return False
     return acceptance.started_before or bool(observed.pipeline.status.get("slot", {}).get("sampledAt"))
 
 
-def _hopeless(observed: Observed, manifests: Manifests) -> str:
+def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     """Return why the clean-up is given up, empty while it is not."""
     if observed.pipeline.skip_cleanup:
         return "clean-up was skipped as asked"
@@ -107,45 +107,45 @@ def _hopeless(observed: Observed, manifests: Manifests) -> str:
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
-        return f"clean-up was not done within {limit.total_seconds():.0f} s{_last_words(observed)}"
+        return f"clean-up was not done within {limit.total_seconds():.0f} s{_last_error(observed)}"
     jobs = [j for j in observed.jobs if j.role == CLEANUP_ROLE]
     if any(j.failed for j in jobs):
-        return f"the clean-up failed{_last_words(observed)}"
+        return f"the clean-up failed{_last_error(observed)}"
     refused = observed.creation_failures.get(ObjectKey("Job", cleanup_name(observed.pipeline.name)))
-    if refused is not None and any(observed.now - j.created > _PATIENCE for j in jobs):
+    if refused is not None and any(observed.now - j.created > _START_DEADLINE for j in jobs):
         return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
-    if any(t.code == "secret_missing" or t.code in _LOGIN for t in _ends(observed)):
-        return f"the clean-up cannot sign in{_last_words(observed)}"
-    if (image := _image_trouble(observed)) is not None:
+    if any(t.code == "secret_missing" or t.code in _LOGIN for t in _terminations(observed)):
+        return f"the clean-up cannot sign in{_last_error(observed)}"
+    if (image := _image_failure(observed)) is not None:
         return f"the image of the clean-up cannot be pulled: {image.message}"
     return ""
 
 
-def _image_trouble(observed: Observed) -> Trouble | None:
+def _image_failure(observed: Observed) -> PodFailure | None:
     """Return why the image cannot be pulled, after a registry had time to answer."""
     for pod in observed.pods:
-        old = observed.now - pod.created > _PATIENCE
-        if pod.role == CLEANUP_ROLE and old and pod.trouble is not None and pod.trouble.reason == "ImagePullFailed":
-            return pod.trouble
+        old = observed.now - pod.created > _START_DEADLINE
+        if pod.role == CLEANUP_ROLE and old and pod.failure is not None and pod.failure.reason == "ImagePullFailed":
+            return pod.failure
     return None
 
 
-def _refused(observed: Observed) -> Termination | None:
+def _foreign_object_error(observed: Observed) -> Termination | None:
     """Return the end of a clean-up that met the property of another Pipeline, which no attempt may remove."""
-    return next((end for end in _ends(observed) if end.code == "not_the_owner"), None)
+    return next((end for end in _terminations(observed) if end.code == "not_the_owner"), None)
 
 
-def _ends(observed: Observed) -> list[Termination]:
+def _terminations(observed: Observed) -> list[Termination]:
     pods = sorted((p for p in observed.pods if p.role == CLEANUP_ROLE), key=lambda p: p.created)
     return [p.last_termination for p in pods if p.last_termination is not None]
 
 
-def _last_words(observed: Observed) -> str:
-    ends = [e for e in _ends(observed) if e.message]
+def _last_error(observed: Observed) -> str:
+    ends = [e for e in _terminations(observed) if e.message]
     return f": {ends[-1].message}" if ends else ""
 
 
-def _removed(manifests: Manifests) -> str:
+def _removal_summary(manifests: Manifests) -> str:
     policy = manifests.pipeline.spec.deletion_policy
     named = {
         f"slot {manifests.pipeline.slot_name}": policy.slot,
@@ -159,5 +159,5 @@ def _removed(manifests: Manifests) -> str:
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names)
 
 
-def _note(observed: Observed, reason: str, message: str) -> Note:
-    return Note(ObjectKey("Pipeline", observed.pipeline.name), reason, message)
+def _draft(observed: Observed, reason: str, message: str) -> EventDraft:
+    return EventDraft(ObjectKey("Pipeline", observed.pipeline.name), reason, message)

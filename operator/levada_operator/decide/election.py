@@ -17,7 +17,7 @@ _NONE: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTimings:
     """The durations of an election, in seconds.
 
     ``lease_s`` is how long a candidate must see a Lease unchanged before it takes the Lease. ``renew_s`` is how long
@@ -30,15 +30,15 @@ class Terms:
     retry_s: float
 
 
-def terms_of(lease_s: int) -> Terms:
+def lease_timings(lease_s: int) -> LeaseTimings:
     """Return the durations for a Lease of that many seconds, in client-go's proportions. Raise ValueError below 1."""
     if lease_s < 1:
         raise ValueError("the Lease must last a second or longer")
-    return Terms(lease_s, renew_s=lease_s * 2 / 3, retry_s=lease_s * 2 / 15)
+    return LeaseTimings(lease_s, renew_s=lease_s * 2 / 3, retry_s=lease_s * 2 / 15)
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeaseObservation:
     """A Lease as a candidate has read it, and since when it is unchanged by the candidate's monotonic clock."""
 
     version: str
@@ -47,33 +47,35 @@ class Sighting:
     since: float
 
 
-def sight(before: Sighting | None, lease: Body, now: float) -> Sighting:
+def observe_lease(before: LeaseObservation | None, lease: Body, now: float) -> LeaseObservation:
     """Return the sighting of a Lease that was read now."""
     version = str(lease["metadata"].get("resourceVersion", ""))
     if before is not None and before.version == version:
         return before
     spec = lease.get("spec") or {}
-    return Sighting(version, spec.get("holderIdentity") or "", float(spec.get("leaseDurationSeconds") or 0), now)
+    return LeaseObservation(
+        version, spec.get("holderIdentity") or "", float(spec.get("leaseDurationSeconds") or 0), now
+    )
 
 
-def sight_none(before: Sighting | None, now: float) -> Sighting:
+def observe_missing_lease(before: LeaseObservation | None, now: float) -> LeaseObservation:
     """Return the sighting of a Lease that is not there. It may have been deleted under a leader, so time counts."""
     if before is not None and before.version == _NONE:
         return before
-    return Sighting(_NONE, "an unknown holder", before.duration_s if before is not None else 0.0, now)
+    return LeaseObservation(_NONE, "an unknown holder", before.duration_s if before is not None else 0.0, now)
 
 
-def may_take(seen: Sighting, identity: str, terms: Terms, now: float) -> bool:
+def may_take(seen: LeaseObservation, identity: str, timings: LeaseTimings, now: float) -> bool:
     """Return True if the candidate may write itself into the Lease.
 
     The duration that the holder wrote counts too: another version of the operator may have another one.
     """
     if seen.holder in ("", identity):
         return True
-    return now - seen.since >= max(seen.duration_s, terms.lease_s)
+    return now - seen.since >= max(seen.duration_s, timings.lease_s)
 
 
-def held_by(lease: Body, identity: str, terms: Terms, now: datetime) -> dict[str, Any]:
+def held_by(lease: Body, identity: str, timings: LeaseTimings, now: datetime) -> dict[str, Any]:
     """Return the Lease with that holder, acquired or renewed at ``now``."""
     spec: Mapping[str, Any] = lease.get("spec") or {}
     stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -83,7 +85,7 @@ def held_by(lease: Body, identity: str, terms: Terms, now: datetime) -> dict[str
         "spec": {
             **spec,
             "holderIdentity": identity,
-            "leaseDurationSeconds": terms.lease_s,
+            "leaseDurationSeconds": timings.lease_s,
             "acquireTime": stamp if taken else spec.get("acquireTime", stamp),
             "renewTime": stamp,
             "leaseTransitions": int(spec.get("leaseTransitions") or 0) + taken,

@@ -49,7 +49,7 @@ EVENT_REASONS: Final[dict[str, str]] = {
 }
 """Every reason, and its type."""
 
-_TOLD: Final[dict[tuple[str, str], str]] = {
+_EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Accepted", "InvalidSpec"): "SpecRefused",
     ("Accepted", "ImmutableChange"): "SpecRefused",
     ("Accepted", "TooLarge"): "SpecRefused",
@@ -75,7 +75,7 @@ _TOLD: Final[dict[tuple[str, str], str]] = {
 }
 _RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
 """Told only after the opposite."""
-_DRIVER_TROUBLES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
+_DRIVER_FAILURES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
     "PodReady",
     "Starting",
     "ScaledToZero",
@@ -84,7 +84,7 @@ _DRIVER_TROUBLES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class EventDraft:
     """An Event about an object."""
 
     about: ObjectKey
@@ -97,22 +97,24 @@ class Note:
         return EVENT_REASONS[self.reason]
 
 
-def transitions(about: ObjectKey, before: Iterable[Mapping[str, Any]], now: Iterable[Condition]) -> Iterator[Note]:
+def transitions(
+    about: ObjectKey, before: Iterable[Mapping[str, Any]], now: Iterable[Condition]
+) -> Iterator[EventDraft]:
     """Yield an Event for each condition whose reason has changed to one that is worth it."""
     reasons = {c["type"]: c["reason"] for c in before}
     for condition in now:
         was = reasons.get(condition.type)
         if condition.reason == was:
             continue
-        reason = _TOLD.get((condition.type, condition.reason))
-        if condition.type == "DriverAvailable" and condition.reason in _DRIVER_TROUBLES:
+        reason = _EVENT_OF_REASON.get((condition.type, condition.reason))
+        if condition.type == "DriverAvailable" and condition.reason in _DRIVER_FAILURES:
             reason = condition.reason
         if reason is None or (reason in _RECOVERY and was in (None, "Unknown", "NotRequested", "Extended")):
             continue
         if condition.type == "Replicating" and condition.reason == "Stopped" and not condition.message:
             continue
-        yield Note(about, reason, condition.message or condition.reason)
+        yield EventDraft(about, reason, condition.message or condition.reason)
     if about.kind == "TableSync" and reasons.get("Ready") == "Errored":
         ready = next((c for c in now if c.type == "Ready"), None)
         if ready is not None and ready.status:
-            yield Note(about, "TableRecovered", "the table streams again")
+            yield EventDraft(about, "TableRecovered", "the table streams again")

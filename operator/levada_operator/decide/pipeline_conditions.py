@@ -76,16 +76,16 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
             message = f"pod {pod.name} does not end; if its node is gone: kubectl delete pod {pod.name} --force"
             return Condition(of, False, "StuckTerminating", message)
         return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the pod before is ending")
-    if pod.trouble is not None:
-        return Condition(of, False, pod.trouble.reason, pod.trouble.text)
+    if pod.failure is not None:
+        return Condition(of, False, pod.failure.reason, pod.failure.text)
     if pod.ready:
-        return Condition(of, True, "PodReady", pod.name + (_waiting(observed) if waits else ""))
+        return Condition(of, True, "PodReady", pod.name + (_waiting_text(observed) if waits else ""))
     return Condition(of, False, "Starting", f"pod {pod.name} is not ready yet")
 
 
-def _waiting(observed: Observed) -> str:
+def _waiting_text(observed: Observed) -> str:
     # Without the names or the number of the others: each change would be a write of each status that waits.
-    most = observed.surroundings.updates.max_concurrent
+    most = observed.defaults.updates.max_concurrent
     return (
         "; an update of the pod waits for its turn: other drivers are restarting, and updatePolicy.maxConcurrent"
         f" is {most}"
@@ -102,17 +102,17 @@ def _current(failure: CreationFailure, observed: Observed) -> bool:
 
 def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
     """Tell whether the source answers, by the driver's word, else by that of the last Job."""
-    of, progress = "SourceReachable", observed.fresh
+    of, progress = "SourceReachable", observed.fresh_progress
     if _slot_error(observed) is not None:
         return Condition(of, True, "Connected")
     if progress is not None:
         if (error := progress.error or progress.capture_error) and not progress.connected:
-            return Condition(of, False, "Refused", _told(error))
+            return Condition(of, False, "Refused", _error_text(error))
         # Without an error, the stream is about to be opened.
         return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
     pod = observed.driver
-    if pod is not None and pod.trouble is not None and pod.trouble.code.startswith(("source_", "replication_")):
-        return Condition(of, False, "Refused", pod.trouble.text)
+    if pod is not None and pod.failure is not None and pod.failure.code.startswith(("source_", "replication_")):
+        return Condition(of, False, "Refused", pod.failure.text)
     if sample is not None and sample.by_job:
         if sample.failure:
             return Condition(of, False, "Refused", sample.failure)
@@ -138,7 +138,7 @@ def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
 
 def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -> Condition:
     """Tell whether the pipeline moves. An idle source is healthy; no news is Unknown."""
-    of, progress = "Replicating", observed.fresh
+    of, progress = "Replicating", observed.fresh_progress
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted")
     spec = acceptance.manifests.pipeline.spec
@@ -150,7 +150,9 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
             return Condition(of, None, "ProgressStale", f"no answer from the driver since {_at(last)}")
         return Condition(of, False, "NotStarted" if driver.reason == "Starting" else "Stopped")
     if progress.state in _ENDED or progress.error is not None:
-        return Condition(of, False, "Stopped", _told(progress.error) if progress.error else "the engine has ended")
+        return Condition(
+            of, False, "Stopped", _error_text(progress.error) if progress.error else "the engine has ended"
+        )
     if not progress.connected:
         return Condition(of, False, "NotStarted")
     since = observed.moved_at or progress.fetched_at
@@ -240,17 +242,17 @@ def _slot_error(observed: Observed) -> tuple[str, str] | None:
 
     An engine whose policy is Hold ends with such an error, so that only its pod has it.
     """
-    progress, pod = observed.fresh, observed.driver
+    progress, pod = observed.fresh_progress, observed.driver
     if progress is not None:
         for error in (progress.error, progress.capture_error):
             if error is not None and error.code in _SLOT_ERRORS:
-                return error.code, _told(error)
-    elif pod is not None and pod.trouble is not None and pod.trouble.code in _SLOT_ERRORS:
-        return pod.trouble.code, f"{pod.trouble.message} [{pod.trouble.code}]"
+                return error.code, _error_text(error)
+    elif pod is not None and pod.failure is not None and pod.failure.code in _SLOT_ERRORS:
+        return pod.failure.code, f"{pod.failure.message} [{pod.failure.code}]"
     return None
 
 
-def _told(error: ErrorReport) -> str:
+def _error_text(error: ErrorReport) -> str:
     return f"{error.reason} [{error.code}]" + (f"; {error.solution}" if error.solution else "")
 
 

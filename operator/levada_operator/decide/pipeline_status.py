@@ -12,7 +12,7 @@ from levada_operator.decide.phase import pipeline_phase
 from levada_operator.decide.pipeline_conditions import errored_tables
 from levada_operator.decide.rounding import rounded_bytes, size_text
 from levada_operator.decide.slot import slot_sample
-from levada_operator.decide.table_phase import table_phases, unread_since
+from levada_operator.decide.table_phase import table_phases, unreported_since
 from levada_operator.names import driver_pod
 from levada_operator.observe.observed import Observed
 
@@ -40,8 +40,8 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "slot": slot,
         "tables": tables,
     }
-    told = timestamp(observed.progress.fetched_at) if observed.progress else before.get("progressAt")
-    return status | ({"progressAt": told} if told else {})
+    progress_at = timestamp(observed.progress.fetched_at) if observed.progress else before.get("progressAt")
+    return status | ({"progressAt": progress_at} if progress_at else {})
 
 
 def _driver(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _driver(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
     image = acceptance.manifests.pipeline.spec.driver.image if acceptance.manifests else ""
     driver: dict[str, Any] = {
         "pod": driver_pod(observed.pipeline.name),
-        "image": image or observed.surroundings.image,
+        "image": image or observed.defaults.image,
         "epoch": progress.epoch if progress else before.get("epoch", 0),
         "restarts": pod.restarts if pod else 0,
     }
@@ -88,7 +88,7 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
 def _tables(observed: Observed) -> dict[str, Any]:
     progress = observed.progress
     if progress is None:
-        return _without_news(observed)
+        return _last_known_tables(observed)
     counts = Counter(phase.value for _, phase in table_phases(observed))
     attention = [
         {
@@ -103,10 +103,10 @@ def _tables(observed: Observed) -> dict[str, Any]:
     return tables | ({"attention": attention} if attention else {})
 
 
-def _without_news(observed: Observed) -> dict[str, Any]:
+def _last_known_tables(observed: Observed) -> dict[str, Any]:
     """Return the counts as they were written last. Tables that were Ready are stale while no driver reports."""
     tables: dict[str, Any] = observed.pipeline.status.get("tables", {"total": 0, "byPhase": {}})
-    if unread_since(observed) is None:
+    if unreported_since(observed) is None:
         return tables
     counts = Counter({"Stale" if phase == "Ready" else phase: 0 for phase in tables["byPhase"]})
     for phase, count in tables["byPhase"].items():

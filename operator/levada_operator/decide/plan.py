@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from levada_operator.decide.events import Note
+from levada_operator.decide.events import EventDraft
 from levada_operator.observe.objects import ObjectKey
 
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
-    """A status to write. ``urgent``: more than counters changed."""
+    """A status to write. ``beyond_counters``: more than counters changed."""
 
     key: ObjectKey
     status: dict[str, Any]
-    urgent: bool
+    beyond_counters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Plan:
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectKey, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
-    notes: tuple[Note, ...] = ()
+    events: tuple[EventDraft, ...] = ()
     release: bool = False
     updates: bool = False
     waits: bool = False
@@ -40,4 +40,4 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Tell whether there is nothing to do."""
-        return not (self.apply or self.delete or self.statuses or self.notes)
+        return not (self.apply or self.delete or self.statuses or self.events)

@@ -8,23 +8,23 @@ from typing import Any, Final
 
 from levada.spec import Manifests
 from levada.values import QualifiedTable
-from levada_operator.decide.acceptance import Acceptance, accept, describe, refused
-from levada_operator.decide.comparing import differs, marked, says_more, urgent
+from levada_operator.decide.acceptance import Acceptance, accept, describe_changes, with_refusals
+from levada_operator.decide.comparison import beyond_counters, needs_apply, status_changed, with_applied_hash
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.deletion import deletion
-from levada_operator.decide.events import Note, transitions
+from levada_operator.decide.events import EventDraft, transitions
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
-from levada_operator.decide.rollout import paced
+from levada_operator.decide.rollout import limit_updates
 from levada_operator.decide.slot import lag_turn
-from levada_operator.decide.table_phase import name_of, settled
+from levada_operator.decide.table_phase import table_of, tables_known
 from levada_operator.decide.table_status import table_ready, table_status
 from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
-from levada_operator.desired.manifest import says_something
+from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner, build_owner
-from levada_operator.desired.table_sync import build_table_sync, build_tie
+from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
 from levada_operator.names import copy_name
 from levada_operator.observe.objects import Body, ObjectKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
@@ -35,7 +35,7 @@ MAX_CREATIONS: Final = 20
 
 _UPDATED: Final = "the operator makes another pod of the same spec"
 
-_KEPT: Final = ("Job", "TableSync")
+_NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
 """Kinds of which it is not what is desired that says what goes."""
 
 
@@ -48,16 +48,18 @@ def reconcile(observed: Observed) -> Plan:
         plan = Plan()
     else:
         plan = _running(observed, acceptance, acceptance.manifests)
-    apply = tuple(body for body in map(marked, plan.apply) if differs(body, _live(observed, body)))
+    apply = tuple(body for body in map(with_applied_hash, plan.apply) if needs_apply(body, _live(observed, body)))
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
-    refusals = _still(observed.refusals, (*rehearse, *apply))
-    statuses, notes = _told(replace(observed, refusals=refusals), refused(acceptance, refusals), waits=plan.waits)
+    refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
+    statuses, events = _statuses_and_events(
+        replace(observed, refusals=refusals), with_refusals(acceptance, refusals), waits=plan.waits
+    )
     return Plan(
         rehearse=rehearse,
         apply=apply,
         delete=plan.delete,
         statuses=statuses,
-        notes=(*(() if refusals else plan.notes), *notes),
+        events=(*(() if refusals else plan.events), *events),
         release=plan.release,
         updates=plan.updates,
         waits=plan.waits,
@@ -77,7 +79,7 @@ def _rehearsal(
     return (*driver, *([] if executors is None else [executors]))
 
 
-def _still(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refusal, ...]:
+def _still_wanted(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refusal, ...]:
     """Return the refusals of objects that are still wanted: a spec that was set back is refused no more."""
     keys = {ObjectKey(body["kind"], body["metadata"]["name"]) for body in wanted}
     return tuple(r for r in refusals if r.key in keys)
@@ -87,24 +89,28 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
     owner = build_owner(observed, manifests)
     desired = build_objects(owner, running=not manifests.pipeline.spec.suspend)
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
-    superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _KEPT]
-    rollout = paced(desired, observed, acceptance.changes)
+    superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
+    rollout = limit_updates(desired, observed, acceptance.changes)
     desired = list(rollout.objects)
     if (turn := lag_turn(observed, manifests)) is not None:
         desired.append(build_lag_job(owner, turn))
     gone = list(_gone_tables(observed, manifests))
-    notes = []
+    events = []
     if acceptance.changes:
-        notes.append(Note(ObjectKey("Pipeline", owner.name), "SpecChanged", describe(acceptance.changes)))
+        events.append(
+            EventDraft(ObjectKey("Pipeline", owner.name), "SpecChanged", describe_changes(acceptance.changes))
+        )
     elif rollout.updates:
-        notes.append(Note(ObjectKey("Pipeline", owner.name), "DriverUpdated", f"the driver restarts: {_UPDATED}"))
+        events.append(
+            EventDraft(ObjectKey("Pipeline", owner.name), "DriverUpdated", f"the driver restarts: {_UPDATED}")
+        )
     for table_sync in gone:
         about = ObjectKey("Pipeline", owner.name)
-        notes.append(Note(about, "TableSyncRemoved", f"{table_sync.name}: its table is no longer replicated"))
+        events.append(EventDraft(about, "TableSyncRemoved", f"{table_sync.name}: its table is no longer replicated"))
     return Plan(
         apply=(*desired, *_copies(observed, owner), *_table_syncs(observed, owner)),
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
-        notes=tuple(notes),
+        events=tuple(events),
         updates=rollout.updates,
         waits=rollout.waits,
     )
@@ -113,7 +119,7 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
 def _copies(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
     """Yield the Jobs of copies that the driver has ordered since; one that is there is never changed."""
     known = {job.name for job in observed.jobs}
-    for table in observed.fresh.tables if observed.fresh is not None else ():
+    for table in observed.fresh_progress.tables if observed.fresh_progress is not None else ():
         name = copy_name(owner.name, table.schema, table.name, table.copy_order)
         if table.copy_order and name not in known:
             yield build_copy_job(owner, table.schema, table.name, table.copy_order)
@@ -129,10 +135,10 @@ def _live(observed: Observed, body: dict[str, Any]) -> Any:
 def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
     for table_sync in observed.table_syncs:
         if not table_sync.owned:
-            yield build_tie(owner, table_sync.name)
-    if not settled(observed) or observed.progress is None:
+            yield build_adoption_patch(owner, table_sync.name)
+    if not tables_known(observed) or observed.progress is None:
         return
-    known = {name_of(t) for t in observed.table_syncs}
+    known = {table_of(t) for t in observed.table_syncs}
     new = [t for t in observed.progress.tables if QualifiedTable(t.schema, t.name) not in known]
     for table in new[:MAX_CREATIONS]:
         yield build_table_sync(owner, table.schema, table.name)
@@ -140,39 +146,42 @@ def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
 
 def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSyncObject]:
     """Yield the TableSyncs that the operator made, that no user has changed, and whose tables are not replicated."""
-    if not settled(observed) or observed.progress is None:
+    if not tables_known(observed) or observed.progress is None:
         return
-    told = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}
-    changed = {t.metadata.name for t in manifests.table_syncs if says_something(t)}
+    reported = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}
+    changed = {t.metadata.name for t in manifests.table_syncs if has_overrides(t)}
     for table_sync in observed.table_syncs:
-        if table_sync.ours and table_sync.name not in changed and name_of(table_sync) not in told:
+        if table_sync.ours and table_sync.name not in changed and table_of(table_sync) not in reported:
             yield table_sync
 
 
-def _told(observed: Observed, acceptance: Acceptance, *, waits: bool) -> tuple[tuple[StatusWrite, ...], list[Note]]:
+def _statuses_and_events(
+    observed: Observed, acceptance: Acceptance, *, waits: bool
+) -> tuple[tuple[StatusWrite, ...], list[EventDraft]]:
     key = ObjectKey("Pipeline", observed.pipeline.name)
     conditions = pipeline_conditions(observed, acceptance, waits=waits)
     status = pipeline_status(observed, acceptance, conditions)
     before = observed.pipeline.status
     writes = []
-    notes = list(transitions(key, before.get("conditions", ()), conditions.values()))
-    if says_more(before, status):
-        writes.append(StatusWrite(key, status, urgent(before, status)))
+    events = list(transitions(key, before.get("conditions", ()), conditions.values()))
+    if status_changed(before, status):
+        writes.append(StatusWrite(key, status, beyond_counters(before, status)))
     if observed.pipeline.deleting_since is None:
         reports = {QualifiedTable(t.schema, t.name): t for t in observed.progress.tables} if observed.progress else {}
         for table_sync in observed.table_syncs:
-            write, told = _table_told(observed, acceptance, table_sync, reports.get(name_of(table_sync)))
+            report = reports.get(table_of(table_sync))
+            write, drafts = _table_status_and_events(observed, acceptance, table_sync, report)
             writes += write
-            notes += told
-    return tuple(writes), notes
+            events += drafts
+    return tuple(writes), events
 
 
-def _table_told(
+def _table_status_and_events(
     observed: Observed, acceptance: Acceptance, table_sync: TableSyncObject, report: TableReport | None
-) -> tuple[list[StatusWrite], list[Note]]:
+) -> tuple[list[StatusWrite], list[EventDraft]]:
     key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
     accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))
     conditions = (table_ready(observed, table_sync, report), accepted)
     status = table_status(observed, table_sync, report, conditions)
-    notes = list(transitions(key, before.get("conditions", ()), conditions))
-    return [StatusWrite(key, status, urgent(before, status))] if says_more(before, status) else [], notes
+    events = list(transitions(key, before.get("conditions", ()), conditions))
+    return [StatusWrite(key, status, beyond_counters(before, status))] if status_changed(before, status) else [], events

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from levada.spec import Change
-from levada_operator.decide.comparing import is_within, with_annotation
+from levada_operator.decide.comparison import is_within, with_annotation
 from levada_operator.desired.manifest import MANIFEST_FILE, read_manifest
 from levada_operator.names import TEMPLATE, UPDATED_AT
 from levada_operator.observe.objects import Body, read_time
@@ -32,7 +32,7 @@ class Rollout:
     waits: bool = False
 
 
-def paced(desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change]) -> Rollout:
+def limit_updates(desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change]) -> Rollout:
     """Return the objects to apply, without those that would restart a driver before its turn.
 
     ``changes`` are those of the accepted spec since it was last written.
@@ -78,7 +78,7 @@ def _interrupts_nothing(observed: Observed) -> bool:
 
 
 def _has_turn(observed: Observed) -> bool:
-    return observed.updating < observed.surroundings.updates.max_concurrent
+    return observed.updating < observed.defaults.updates.max_concurrent
 
 
 def _without_driver(desired: list[dict[str, Any]], wanted: dict[str, Any], observed: Observed) -> list[dict[str, Any]]:

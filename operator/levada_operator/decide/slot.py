@@ -24,9 +24,9 @@ class SlotSample:
 
 def slot_sample(observed: Observed) -> SlotSample | None:
     """Return the newest sample, None if there is none."""
-    told = observed.progress.slot if observed.progress else None
-    if observed.fresh is not None and told is not None:
-        return SlotSample(told)
+    reported = observed.progress.slot if observed.progress else None
+    if observed.fresh_progress is not None and reported is not None:
+        return SlotSample(reported)
     probes = [p for p in observed.pods if p.role == LAG_ROLE and p.ended]
     for pod in sorted(probes, key=lambda p: p.created, reverse=True):
         if observed.progress is not None and pod.created < observed.progress.fetched_at:
@@ -36,13 +36,17 @@ def slot_sample(observed: Observed) -> SlotSample | None:
         ended = pod.last_termination
         if ended is not None and ended.message:
             return SlotSample(None, by_job=True, failure=f"{ended.message} [{ended.code}]")
-    return SlotSample(told) if told is not None else None
+    return SlotSample(reported) if reported is not None else None
 
 
 def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
     """Return the number of the Job that is due now, None if none is."""
     every = manifests.pipeline.spec.health.lag_probe_seconds
-    if not every or observed.fresh is not None or not _down(observed, manifests, timedelta(seconds=every)):
+    if (
+        not every
+        or observed.fresh_progress is not None
+        or not _driver_is_down(observed, manifests, timedelta(seconds=every))
+    ):
         return None
     turn = int(observed.now.timestamp()) // every
     known = {j.name for j in observed.jobs if j.role == LAG_ROLE}
@@ -50,7 +54,7 @@ def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
     return None if recent or lag_name(observed.pipeline.name, turn) in known else turn
 
 
-def _down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool:
+def _driver_is_down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool:
     """Tell whether no driver runs, nor is about to."""
     pod = observed.driver
     if manifests.pipeline.spec.suspend:
@@ -58,4 +62,4 @@ def _down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool
     if pod is None:
         made = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
         return made and observed.now - observed.pipeline.created > patience
-    return pod.trouble is not None or (not pod.ready and observed.now - pod.created > patience)
+    return pod.failure is not None or (not pod.ready and observed.now - pod.created > patience)

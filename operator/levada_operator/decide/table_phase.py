@@ -12,9 +12,9 @@ from levada_operator.observe.observed import STALE_AFTER, Observed
 from levada_operator.observe.progress import TableReport
 
 
-def settled(observed: Observed) -> bool:
+def tables_known(observed: Observed) -> bool:
     """Return True if the driver's list of tables is complete. One that starts has none yet, which means nothing."""
-    progress = observed.fresh
+    progress = observed.fresh_progress
     return progress is not None and progress.state == "Running" and progress.connected and bool(progress.tables)
 
 
@@ -27,7 +27,7 @@ def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: 
     if report is not None:
         known = _known(report.phase)
     elif observed.progress is not None or table_sync is None or "phase" not in table_sync.status:
-        return TablePhase.REMOVED if settled(observed) else TablePhase.PENDING
+        return TablePhase.REMOVED if tables_known(observed) else TablePhase.PENDING
     else:
         known = _known(table_sync.status["phase"])
     return TablePhase.STALE if known is TablePhase.READY and _stale(observed, report) else known
@@ -35,20 +35,20 @@ def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: 
 
 def table_phases(observed: Observed) -> Iterator[tuple[TableReport, TablePhase]]:
     """Yield the phase of each table that the driver has reported."""
-    table_syncs = {name_of(t): t for t in observed.table_syncs}
+    table_syncs = {table_of(t): t for t in observed.table_syncs}
     for report in observed.progress.tables if observed.progress is not None else ():
         yield report, table_phase(observed, table_syncs.get(QualifiedTable(report.schema, report.name)), report)
 
 
-def name_of(table_sync: TableSyncObject) -> QualifiedTable:
+def table_of(table_sync: TableSyncObject) -> QualifiedTable:
     """Return the table that a TableSync is for."""
     table = table_sync.spec.get("table", {})
     return QualifiedTable(table.get("schema", "public"), table.get("name", ""))
 
 
-def unread_since(observed: Observed) -> datetime | None:
+def unreported_since(observed: Observed) -> datetime | None:
     """Return since when no driver has reported, None while one does. What waits at the source is not known then."""
-    if observed.fresh is not None:
+    if observed.fresh_progress is not None:
         return None
     if observed.progress is not None:
         return observed.progress.fetched_at
@@ -67,9 +67,9 @@ def _known(phase: str) -> TablePhase:
 
 
 def _stale(observed: Observed, report: TableReport | None) -> bool:
-    if unread_since(observed) is not None:
+    if unreported_since(observed) is not None:
         return True
-    progress = observed.fresh
+    progress = observed.fresh_progress
     # A stream that is opened again within seconds is no news for thousands of tables.
     trails = report is not None and (report.lag_seconds or 0) >= STALE_AFTER.total_seconds()
     return progress is not None and not progress.connected and trails

@@ -13,14 +13,14 @@ from levada_operator.decide.rounding import (
     rounded_seconds,
     seconds_text,
 )
-from levada_operator.decide.table_phase import table_phase, unread_since
+from levada_operator.decide.table_phase import table_phase, unreported_since
 from levada_operator.names import copy_name
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
 
-_KEPT: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
+_KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
 """Fields that stay while the driver does not report the table."""
 
 
@@ -48,16 +48,16 @@ def table_status(
     if copy:
         status["copy"] = copy
     if report is None:
-        kept = {k: before[k] for k in _KEPT if k in before}
+        kept = {k: before[k] for k in _KEPT_UNREPORTED if k in before}
         return status | kept | ({"lagSeconds": lag} if lag is not None else {})
-    told = {
+    fields = {
         "destinationTable": report.destination_table,
         "mode": report.mode,
         "note": report.note,
         "appliedLsn": report.applied_lsn,
         "lagSeconds": lag,
     }
-    status |= {key: value for key, value in told.items() if value not in (None, "")}
+    status |= {key: value for key, value in fields.items() if value not in (None, "")}
     # 0 is what every table begins with.
     nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}
     status |= {name: nonce for name, nonce in nonces.items() if nonce}
@@ -97,7 +97,7 @@ def _copy_refused(observed: Observed, report: TableReport) -> CreationFailure | 
 
 def _lag(observed: Observed, phase: TablePhase, report: TableReport | None) -> int | None:
     """Return the age of the oldest change that may not be at the destination. It grows while no driver reports."""
-    since = unread_since(observed)
+    since = unreported_since(observed)
     if since is None or phase not in (TablePhase.STALE, TablePhase.SUSPENDED):
         return rounded_seconds(report.lag_seconds) if report else None
     silent_s = (observed.now - since).total_seconds()
@@ -120,33 +120,33 @@ def _copy(phase: TablePhase, copy: CopyReport | None, before: dict[str, Any] | N
     if phase not in COPYING and copy.percent >= 100 and not copy.rows and before:
         # A driver that found the copy finished does not know how large it was.
         return before | {"percent": 100}
-    told = {
+    fields = {
         "rows": rounded_rows(copy.rows),
         "bytes": rounded_bytes(copy.bytes),
         "percent": int(copy.percent),
         "secondsLeft": rounded_seconds(copy.seconds_left) if copy.percent < 100 else None,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _resync(resync: ResyncReport) -> dict[str, Any]:
-    told: dict[str, Any] = {"step": resync.step}
+    fields: dict[str, Any] = {"step": resync.step}
     if resync.copy is not None:
-        told["copy"] = _copy(TablePhase.DATA_SYNC, resync.copy, None)
+        fields["copy"] = _copy(TablePhase.DATA_SYNC, resync.copy, None)
     if resync.error is not None:
-        told["message"] = _message(resync.error)
-    return told
+        fields["message"] = _message(resync.error)
+    return fields
 
 
 def _error(error: ErrorReport) -> dict[str, Any]:
-    told = {
+    fields = {
         "code": error.code,
         "reason": error.reason,
         "solution": error.solution,
         "retryPolicy": error.retry_policy,
         "attempts": error.attempts,
     }
-    return told | ({"nextRetry": error.next_retry} if error.next_retry else {})
+    return fields | ({"nextRetry": error.next_retry} if error.next_retry else {})
 
 
 def _message(error: ErrorReport) -> str:

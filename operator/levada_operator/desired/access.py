@@ -70,8 +70,8 @@ def build_state(owner: Owner) -> list[dict[str, Any]]:
 def build_network_policy(owner: Owner) -> dict[str, Any]:
     """Return who may reach the driver: the operator, whoever collects metrics, its executors. It may reach anything:
     where the source and the destination are is not for Kubernetes to know."""
-    surroundings = owner.surroundings
-    namespaces = {surroundings.operator_namespace, surroundings.metrics_namespace} - {""}
+    defaults = owner.defaults
+    namespaces = {defaults.operator_namespace, defaults.metrics_namespace} - {""}
     ingress: list[dict[str, Any]] = [
         {
             "from": [

@@ -32,8 +32,8 @@ def build_manifest(owner: Owner) -> dict[str, Any]:
 
 def manifest_text(manifests: Manifests) -> str:
     """Write a Pipeline and the TableSyncs that say something, as YAML documents."""
-    told = sorted((t for t in manifests.table_syncs if says_something(t)), key=lambda t: t.metadata.name)
-    documents = [_written(m) for m in (manifests.pipeline, *told)]
+    overriding = sorted((t for t in manifests.table_syncs if has_overrides(t)), key=lambda t: t.metadata.name)
+    documents = [_written(m) for m in (manifests.pipeline, *overriding)]
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
 
 
@@ -52,7 +52,7 @@ def _read(text: str) -> Manifests | None:
         return None
 
 
-def says_something(table_sync: TableSyncManifest) -> bool:
+def has_overrides(table_sync: TableSyncManifest) -> bool:
     """Tell whether a TableSync differs from none at all; thousands that do not would fill the ConfigMap."""
     spec = table_sync.spec
     none = TableSyncSpec(pipelineRef=spec.pipeline_ref, table=spec.table)  # type: ignore[call-arg]  # the rest is default
@@ -62,16 +62,16 @@ def says_something(table_sync: TableSyncManifest) -> bool:
 def restart_digest(manifests: Manifests) -> str:
     """Return the digest of all of the Pipeline's spec that a running driver does not take up."""
     spec = manifests.pipeline.spec
-    return digest(yaml.safe_dump(_cold(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
+    return digest(yaml.safe_dump(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
 
 
-def _cold(model: Model, dumped: dict[str, Any]) -> dict[str, Any]:
+def _restart_fields(model: Model, dumped: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value, written = getattr(model, name), dumped[field.alias or name]
         assert isinstance(field.json_schema_extra, dict)
         if isinstance(value, Model):
-            kept[field.alias or name] = _cold(value, written)
+            kept[field.alias or name] = _restart_fields(value, written)
         elif field.json_schema_extra[CHANGE] != Change.HOT:
             kept[field.alias or name] = written
     return {k: v for k, v in kept.items() if v != {}}

@@ -7,7 +7,7 @@ from typing import Any
 
 from levada.spec import Manifests, PipelineSpec
 from levada_operator.names import API_VERSION, driver_name, executor_name, labels
-from levada_operator.observe.objects import Surroundings
+from levada_operator.observe.objects import OperatorDefaults
 from levada_operator.observe.observed import Observed
 
 
@@ -18,7 +18,7 @@ class Owner:
     manifests: Manifests
     namespace: str
     uid: str
-    surroundings: Surroundings
+    defaults: OperatorDefaults
     take_over_from: str = ""
     """The UID of the owner that the Pipeline takes over from. Empty: of none."""
 
@@ -35,7 +35,7 @@ class Owner:
     @property
     def image(self) -> str:
         """The image of every pod of the Pipeline."""
-        return self.spec.driver.image or self.surroundings.image
+        return self.spec.driver.image or self.defaults.image
 
     @property
     def account(self) -> str:
@@ -51,7 +51,7 @@ class Owner:
 def build_owner(observed: Observed, manifests: Manifests) -> Owner:
     """Return the owner of a Pipeline's objects under that accepted manifest."""
     pipeline = observed.pipeline
-    return Owner(manifests, pipeline.namespace, pipeline.uid, observed.surroundings, pipeline.take_over_from)
+    return Owner(manifests, pipeline.namespace, pipeline.uid, observed.defaults, pipeline.take_over_from)
 
 
 def build_object(

@@ -100,7 +100,7 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(owner),
     }
-    return merged(_surroundings(owner), ours)
+    return merged(_template_environment(owner), ours)
 
 
 def needs_token(owner: Owner) -> bool:
@@ -108,7 +108,7 @@ def needs_token(owner: Owner) -> bool:
     return owner.spec.driver.mode is DriverMode.CLUSTER or owner.spec.store.config_map is not None
 
 
-def _surroundings(owner: Owner) -> dict[str, Any]:
+def _template_environment(owner: Owner) -> dict[str, Any]:
     """Return the volumes and variables of the driver's container in the user's template: a preflight or a clean-up
     that cannot see what the driver sees would fail."""
     containers = (owner.spec.driver.pod_template.get("spec") or {}).get("containers") or []

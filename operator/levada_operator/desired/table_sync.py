@@ -15,7 +15,7 @@ def build_table_sync(owner: Owner, schema: str, table: str) -> dict[str, Any]:
     return build_object(owner, "TableSync", API_VERSION, name, "table", {"spec": spec})
 
 
-def build_tie(owner: Owner, name: str) -> dict[str, Any]:
+def build_adoption_patch(owner: Owner, name: str) -> dict[str, Any]:
     """Return the label and the owner that a user's TableSync is given; its spec is the user's."""
     metadata = {
         "name": name,

@@ -12,11 +12,11 @@ from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
+    OperatorDefaults,
     OwnedObjects,
     PipelineKey,
     PipelineObject,
     Refusal,
-    Surroundings,
     pipeline_of,
     read_job,
     read_pipeline,
@@ -27,15 +27,15 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 from levada_operator.observe.progress import ProgressReport
 
-_WRITTEN_FOR: Final = timedelta(seconds=15)
+_TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """How long an object that we wrote counts although a list, which may be older, does not have it."""
 
 
 class ClusterCache:
     """The objects as last seen. Use it within one event loop: nothing is locked."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, defaults: OperatorDefaults) -> None:
+        self._defaults = defaults
         self.pipelines: dict[PipelineKey, Body] = {}
         self.table_syncs: dict[tuple[str, str], Body] = {}
         self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
@@ -63,7 +63,7 @@ class ClusterCache:
             key_ = ObjectKey(kind, metadata["name"])
             mine[key_] = _newer(mine.get(key_), slim)
 
-    def gone(self, body: Body) -> None:
+    def remove(self, body: Body) -> None:
         """Forget an object that was deleted, unless another one of its name is known by now."""
         metadata = body["metadata"]
         known: Mapping[Any, Body] = self.pipelines if body["kind"] == "Pipeline" else self.table_syncs
@@ -80,7 +80,9 @@ class ClusterCache:
         for known in (self.pipelines, self._progress, self._moved_at, self._refusals, self._children):
             known.pop(key, None)
 
-    def wrote(self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime) -> None:
+    def record_writes(
+        self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime
+    ) -> None:
         """Take in what was written, as the API server answered."""
         for body in bodies:
             if body["kind"] != "Event":
@@ -91,25 +93,25 @@ class ClusterCache:
             if gone.kind == "TableSync":
                 self.table_syncs.pop((key.namespace, gone.name), None)
 
-    def refused(self, key: PipelineKey, refusals: tuple[Refusal, ...]) -> None:
+    def record_refusals(self, key: PipelineKey, refusals: tuple[Refusal, ...]) -> None:
         """Remember what was not taken."""
         self._refusals[key] = refusals
 
-    def listed(self, kinds: Iterable[str], bodies: Iterable[Body], now: datetime) -> None:
+    def replace_owned(self, kinds: Iterable[str], bodies: Iterable[Body], now: datetime) -> None:
         """Take in all objects of some kinds: what is not among them is gone, unless it was written just now."""
         there: set[tuple[PipelineKey, ObjectKey]] = set()
         for body in bodies:
             self.put(body)
             if (owner := pipeline_of(body)) is not None:
                 there.add((owner, ObjectKey(body["kind"], body["metadata"]["name"])))
-        self._written_at = {k: at for k, at in self._written_at.items() if now - at < _WRITTEN_FOR}
+        self._written_at = {k: at for k, at in self._written_at.items() if now - at < _TRUST_WRITES_FOR}
         listed = set(kinds)
         for owner, mine in self._children.items():
             for key in [k for k in mine if k.kind in listed]:
                 if (owner, key) not in there and (owner, key) not in self._written_at:
                     del mine[key]
 
-    def exist(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
+    def replace_all(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
         """Take in all Pipelines, or all TableSyncs: one that is not among them is gone, unless it was made just now."""
         there: set[tuple[str, str]] = set()
         for body in bodies:
@@ -117,17 +119,17 @@ class ClusterCache:
             there.add((body["metadata"]["namespace"], body["metadata"]["name"]))
         known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
         for place in [place for place in known if tuple(place) not in there]:
-            if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _WRITTEN_FOR:
+            if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
                 self.drop(kind, *place)
 
-    def reported(self, key: PipelineKey, progress: ProgressReport) -> None:
+    def record_progress(self, key: PipelineKey, progress: ProgressReport) -> None:
         """Take in a driver's progress."""
         before = self._progress.get(key)
         if before is None or before.position != progress.position or before.epoch != progress.epoch:
             self._moved_at[key] = progress.fetched_at
         self._progress[key] = progress
 
-    def drivers(self) -> list[tuple[PipelineKey, str]]:
+    def driver_addresses(self) -> list[tuple[PipelineKey, str]]:
         """Return where each driver that runs can be asked."""
         found = []
         for key in self.pipelines:
@@ -137,20 +139,20 @@ class ClusterCache:
                 found.append((key, address))
         return found
 
-    def lacking_pods(self) -> list[str]:
+    def namespaces_lacking_pods(self) -> list[str]:
         """Return the namespaces in which a StatefulSet or a Job of a Pipeline has no pod although it wants one."""
-        lacking = {key.namespace for key, mine in self._children.items() if next(_without_pods(mine), None)}
+        lacking = {key.namespace for key, mine in self._children.items() if next(_owners_without_pods(mine), None)}
         self._failures = {n: found for n, found in self._failures.items() if n in lacking}
         return sorted(lacking)
 
-    def creations_failed(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
+    def record_creation_failures(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
         """Take in the failures to create pods that are known of a namespace, in any order."""
         latest = sorted(failures, key=lambda f: f.at)
         self._failures[namespace] = {f.owner_uid: f for f in latest}
 
     def _creation_failures(self, key: PipelineKey) -> dict[ObjectKey, CreationFailure]:
         known = self._failures.get(key.namespace, {})
-        lacking = ((k, b["metadata"].get("uid", "")) for k, b in _without_pods(self._children.get(key, {})))
+        lacking = ((k, b["metadata"].get("uid", "")) for k, b in _owners_without_pods(self._children.get(key, {})))
         return {k: known[uid] for k, uid in lacking if uid in known}
 
     def owners(self) -> list[PipelineKey]:
@@ -178,7 +180,7 @@ class ClusterCache:
         config = {k: b for k, b in mine.items() if k.kind not in ("Pod", "TableSync", "Pipeline")}
         return Observed(
             now=now,
-            surroundings=self._surroundings,
+            defaults=self._defaults,
             pipeline=pipeline,
             table_syncs=tuple(
                 read_table_sync(b)
@@ -190,13 +192,13 @@ class ClusterCache:
             jobs=tuple(read_job(b) for k, b in sorted(mine.items()) if k.kind == "Job"),
             progress=self._progress.get(key),
             moved_at=self._moved_at.get(key),
-            rivals=self.rivals(pipeline),
+            conflicts=self.conflicts(pipeline),
             refusals=self._refusals.get(key, ()),
             updating=updating,
             creation_failures=self._creation_failures(key),
         )
 
-    def rivals(self, pipeline: PipelineObject) -> tuple[str, ...]:
+    def conflicts(self, pipeline: PipelineObject) -> tuple[str, ...]:
         """Return the older Pipelines that read the same slot."""
         slot = slot_of(pipeline.key, pipeline.spec)
         found = []
@@ -213,17 +215,17 @@ def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells slots apart, of a spec that need not be right."""
     source = spec.get("source") or {}
     slot = (source.get("slot") or {}).get("name") or default_object_name(pipeline.name, pipeline.namespace)
-    host = _resolved(str(source.get("host")), pipeline.namespace)
+    host = _dns_name(str(source.get("host")), pipeline.namespace)
     return (host, source.get("port", 5432), source.get("database"), slot)
 
 
-def _resolved(host: str, namespace: str) -> str:
+def _dns_name(host: str, namespace: str) -> str:
     """Return a host's name as the cluster's DNS has it: one without a dot is a Service of the Pipeline's namespace."""
     name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
     return name if "." in name or ":" in name else f"{name}.{namespace}"
 
 
-def _without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
+def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
     """Yield the StatefulSets and Jobs that want a pod and have none."""
     owners = {o.get("uid") for k, b in children.items() if k.kind == "Pod"
               for o in b["metadata"].get("ownerReferences") or ()}  # fmt: skip

@@ -101,7 +101,7 @@ class UpdatePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class OperatorDefaults:
     """What holds for every Pipeline: the operator's own settings."""
 
     image: str

@@ -12,10 +12,10 @@ from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     JobState,
     ObjectKey,
+    OperatorDefaults,
     OwnedObjects,
     PipelineObject,
     Refusal,
-    Surroundings,
     TableSyncObject,
 )
 from levada_operator.observe.pods import PodState
@@ -24,7 +24,7 @@ from levada_operator.observe.progress import ProgressReport
 STALE_AFTER: Final = timedelta(seconds=60)
 """How old the last progress may be before there is no news."""
 
-HELD_FOR: Final = timedelta(minutes=15)
+FAILURE_HELD_FOR: Final = timedelta(minutes=15)
 """How long the failure before counts for a driver that runs again and is not ready. Its back-off ends at 5 minutes."""
 
 
@@ -32,13 +32,13 @@ HELD_FOR: Final = timedelta(minutes=15)
 class Observed:
     """One Pipeline, at ``now``.
 
-    ``rivals`` are older Pipelines with the same source database and slot. ``moved_at`` is when a position last moved,
-    by the operator's clock. ``refusals`` is what the API server did not take the last time.
-    ``updating`` is how many other Pipelines' drivers are restarting after an update.
+    ``conflicts`` are the older Pipelines with the same source database and slot, as ``namespace/name``. ``moved_at`` is
+    when a position last changed, by the operator's clock. ``refusals`` are the objects of the last plan that the API
+    server refused. ``updating`` is how many other Pipelines' drivers are restarting after an update.
     """
 
     now: datetime
-    surroundings: Surroundings
+    defaults: OperatorDefaults
     pipeline: PipelineObject
     table_syncs: tuple[TableSyncObject, ...] = ()
     owned: OwnedObjects = field(default_factory=OwnedObjects)
@@ -46,7 +46,7 @@ class Observed:
     jobs: tuple[JobState, ...] = ()
     progress: ProgressReport | None = None
     moved_at: datetime | None = None
-    rivals: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     updating: int = 0
     creation_failures: Mapping[ObjectKey, CreationFailure] = field(default_factory=dict)
@@ -56,13 +56,13 @@ class Observed:
     def driver(self) -> PodState | None:
         """The driver's pod. A failure counts until the pod is ready, or its container has run for long without."""
         pod = next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
-        if pod is None or pod.trouble is None or pod.trouble.runs_since is None:
+        if pod is None or pod.failure is None or pod.failure.runs_since is None:
             return pod
-        passed = self.now - pod.trouble.runs_since > HELD_FOR
-        return replace(pod, trouble=None) if passed else pod
+        passed = self.now - pod.failure.runs_since > FAILURE_HELD_FOR
+        return replace(pod, failure=None) if passed else pod
 
     @property
-    def fresh(self) -> ProgressReport | None:
+    def fresh_progress(self) -> ProgressReport | None:
         """The driver's progress, unless it is too old to count."""
         if self.progress is None or self.now - self.progress.fetched_at > STALE_AFTER:
             return None

@@ -19,11 +19,11 @@ _ERROR_LINE: Final = re.compile(r"^error: (?P<message>.*) \[(?P<code>[a-z0-9_]+)
 _HINT_LINE: Final = re.compile(r"^  hint: (?P<hint>.*)$", re.MULTILINE)
 _IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 _CRASH_REASONS: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError")
-_BETWEEN: Final = ("", "ContainerCreating", "PodInitializing")
+_STARTING_REASONS: Final = ("", "ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PodFailure:
     """Why a pod does not run: a reason of the condition DriverAvailable, and what to do. ``code`` is the engine's."""
 
     reason: str
@@ -61,7 +61,7 @@ class PodState:
     ended: bool
     deleting_since: datetime | None
     restarts: int
-    trouble: Trouble | None
+    failure: PodFailure | None
     last_termination: Termination | None
     output: str
     """What a container that ended well left as its message."""
@@ -81,22 +81,22 @@ def read_pod(body: Body) -> PodState:
         ended=status.get("phase") in ("Succeeded", "Failed"),
         deleting_since=read_time(deleting) if deleting else None,
         restarts=int(driver.get("restartCount") or 0),
-        trouble=None if deleting else _trouble(status, conditions),
+        failure=None if deleting else _failure(status, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
     )
 
 
-def _trouble(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Trouble | None:
-    return next(_troubles(status, conditions), None)
+def _failure(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> PodFailure | None:
+    return next(_failures(status, conditions), None)
 
 
-def _troubles(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[Trouble]:
+def _failures(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[PodFailure]:
     if status.get("reason") == "Evicted":
-        yield Trouble("Evicted", f"the node evicted the pod: {status.get('message', '')}")
+        yield PodFailure("Evicted", f"the node evicted the pod: {status.get('message', '')}")
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("reason") == "Unschedulable":
-        yield Trouble(
+        yield PodFailure(
             "Unschedulable",
             f"no node takes the pod: {scheduled.get('message', '')}; lower spec.driver.resources, or add a node",
         )
@@ -104,11 +104,13 @@ def _troubles(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Itera
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in _IMAGE_REASONS:
-            yield Trouble("ImagePullFailed", f"{message or reason}; check spec.driver.image and its pull secret")
+            yield PodFailure("ImagePullFailed", f"{message or reason}; check spec.driver.image and its pull secret")
         elif reason == "CreateContainerConfigError":
             missing = "SecretMissing" if "secret" in message.lower() else "ConfigMissing"
-            yield Trouble(missing, message)
-        elif reason in _CRASH_REASONS or (reason in _BETWEEN and (_failed(container) or _failed_before(container))):
+            yield PodFailure(missing, message)
+        elif reason in _CRASH_REASONS or (
+            reason in _STARTING_REASONS and (_failed(container) or _failed_before(container))
+        ):
             yield replace(_crash(container, message), runs_since=_runs_since(container))
 
 
@@ -131,21 +133,21 @@ def _failed(container: Mapping[str, Any]) -> bool:
     return int(ended.get("exitCode") or 0) != 0
 
 
-def _crash(container: Mapping[str, Any], waiting: str) -> Trouble:
-    ended = _ended(container)
-    message, code = told(ended.get("message", ""))
+def _crash(container: Mapping[str, Any], waiting: str) -> PodFailure:
+    ended = _termination_of(container)
+    message, code = parse_errors(ended.get("message", ""))
     if ended.get("reason") == "OOMKilled":
         message = "the container used more memory than its limit; raise spec.driver.resources.limits.memory"
-        return Trouble("OutOfMemory", message)
+        return PodFailure("OutOfMemory", message)
     if ended and not message:
         message = f"{container['name']} ended with {ended.get('exitCode')}; see: kubectl logs --previous"
     message = message or waiting
     if code == "secret_missing":
-        return Trouble("SecretMissing", message, code)
-    return Trouble("PreflightFailed" if container["name"] == PREFLIGHT_CONTAINER else "CrashLooping", message, code)
+        return PodFailure("SecretMissing", message, code)
+    return PodFailure("PreflightFailed" if container["name"] == PREFLIGHT_CONTAINER else "CrashLooping", message, code)
 
 
-def told(output: str) -> tuple[str, str]:
+def parse_errors(output: str) -> tuple[str, str]:
     """Return every error that a command wrote, each with its hint, and the first one's code. Both may be empty.
 
     Of several errors, each but the first begins a line and is followed by its code.
@@ -180,7 +182,7 @@ def _container(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next((c for c in _containers(status) if c["name"] == name), {})
 
 
-def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+def _termination_of(container: Mapping[str, Any]) -> Mapping[str, Any]:
     now = (container.get("state") or {}).get("terminated")
     before = (container.get("lastState") or {}).get("terminated")
     return now or before or {}
@@ -189,9 +191,9 @@ def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
 def _last_termination(status: Mapping[str, Any]) -> Termination | None:
     """Return the main container's last end, else the preflight's if that failed."""
     for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-        ended = _ended(container)
+        ended = _termination_of(container)
         if ended and (container["name"] != PREFLIGHT_CONTAINER or ended.get("exitCode")):
-            message, code = told(ended.get("message", ""))
+            message, code = parse_errors(ended.get("message", ""))
             return Termination(
                 ended.get("reason", ""), int(ended.get("exitCode") or 0), code, message, ended.get("finishedAt") or ""
             )

@@ -24,8 +24,8 @@ from levada_operator.observe.progress import read_progress
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-MOVING: Final = ("Pod", "StatefulSet", "Job")
-RESTING: Final = (
+FAST_KINDS: Final = ("Pod", "StatefulSet", "Job")
+SLOW_KINDS: Final = (
     "ConfigMap",
     "NetworkPolicy",
     "PersistentVolumeClaim",
@@ -34,9 +34,9 @@ RESTING: Final = (
     "Service",
     "ServiceAccount",
 )
-_RESTING_EVERY: Final = 6
+_SLOW_KINDS_EVERY: Final = 6
 """Sweeps between two looks at what seldom changes."""
-_ALL_EVERY: Final = 60
+_TABLE_SYNCS_EVERY: Final = 60
 """Sweeps between two looks at every TableSync; between them, kopf tells of each that changes."""
 
 Fetch = Callable[[str, int], Mapping[str, Any] | None]
@@ -67,16 +67,16 @@ class Sweeper:
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
         """Bring the cache up to date. ``watched``: the versions of Pipelines that kopf told of. Raise RequestFailed."""
-        resting = self._turn % _RESTING_EVERY == 0
-        if self._turn % _ALL_EVERY == 0:
-            self._cache.exist("TableSync", await self._objects("TableSync", ""), now)
-        if resting:
+        slow_kinds_due = self._turn % _SLOW_KINDS_EVERY == 0
+        if self._turn % _TABLE_SYNCS_EVERY == 0:
+            self._cache.replace_all("TableSync", await self._objects("TableSync", ""), now)
+        if slow_kinds_due:
             pipelines = await self._objects("Pipeline", "")
-            self._cache.exist("Pipeline", pipelines, now)
+            self._cache.replace_all("Pipeline", pipelines, now)
             self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
-        await self._list(MOVING + RESTING if resting else MOVING, now)
-        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.lacking_pods()))
-        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._cache.drivers()))
+        await self._list(FAST_KINDS + SLOW_KINDS if slow_kinds_due else FAST_KINDS, now)
+        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.namespaces_lacking_pods()))
+        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._cache.driver_addresses()))
         self._turn += 1
         self._watchdog.swept()
         self._count()
@@ -84,7 +84,7 @@ class Sweeper:
 
     async def _list(self, kinds: tuple[str, ...], now: datetime) -> None:
         bodies = await asyncio.gather(*(self._objects(kind, PIPELINE_LABEL) for kind in kinds))
-        self._cache.listed(kinds, [body for each in bodies for body in each], now)
+        self._cache.replace_owned(kinds, [body for each in bodies for body in each], now)
         self._turns.refresh(now)
 
     async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:
@@ -100,13 +100,13 @@ class Sweeper:
             # An operator without this right does everything else.
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
-        self._cache.creations_failed(namespace, [read_creation_failure(e) for e in events])
+        self._cache.record_creation_failures(namespace, [read_creation_failure(e) for e in events])
 
     async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
         document = await self._run(self._fetch, address, HTTP_PORT)
         progress = read_progress(document, now) if document is not None else None
         if progress is not None:
-            self._cache.reported(key, progress)
+            self._cache.record_progress(key, progress)
 
     def _count(self) -> None:
         for gauge, bodies in ((PIPELINES, self._cache.pipelines), (TABLES, self._cache.table_syncs)):

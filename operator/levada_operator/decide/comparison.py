@@ -13,13 +13,13 @@ from levada_operator.observe.objects import Body
 _VOLATILE: Final = ("progressAt", "sampledAt", "appliedLsn", "lastTransitionTime")
 """Written only with another change: they change all the time."""
 _COUNTERS: Final = ("display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes")
-_SHARED: Final = frozenset(
+_MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
 )
 """Lists to which others may add items: the API server merges what is applied into them, item by item."""
 
 
-def marked(desired: dict[str, Any]) -> dict[str, Any]:
+def with_applied_hash(desired: dict[str, Any]) -> dict[str, Any]:
     """Return the object with the digest of what is applied."""
     return with_annotation(desired, APPLIED, digest(json.dumps(desired, sort_keys=True)))
 
@@ -30,7 +30,7 @@ def with_annotation(body: dict[str, Any], name: str, value: str) -> dict[str, An
     return {**body, "metadata": {**metadata, "annotations": metadata.get("annotations", {}) | {name: value}}}
 
 
-def differs(desired: Body, live: Body | None) -> bool:
+def needs_apply(desired: Body, live: Body | None) -> bool:
     """Tell whether an object must be applied: it is not there, another was applied, or somebody changed it."""
     return live is None or not is_within(desired, live)
 
@@ -46,7 +46,7 @@ def is_within(wanted: Any, there: Any) -> bool:
         if not isinstance(there, Mapping):
             return wanted == {} and there is None
         return all(
-            _some_within(value, there.get(key)) if key in _SHARED else is_within(value, there.get(key))
+            _items_within(value, there.get(key)) if key in _MERGED_LISTS else is_within(value, there.get(key))
             for key, value in wanted.items()
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
@@ -57,7 +57,7 @@ def is_within(wanted: Any, there: Any) -> bool:
     return bool(wanted == there) or absent or _same_quantity(wanted, there)
 
 
-def _some_within(wanted: Any, there: Any) -> bool:
+def _items_within(wanted: Any, there: Any) -> bool:
     if not (isinstance(wanted, list | tuple) and isinstance(there, list | tuple | None)):
         return is_within(wanted, there)
     return all(any(is_within(w, t) for t in there or ()) for w in wanted)
@@ -71,12 +71,12 @@ def _same_quantity(one: Any, other: Any) -> bool:
         return False
 
 
-def says_more(before: Body, now: Body) -> bool:
+def status_changed(before: Body, now: Body) -> bool:
     """Tell whether a status has anything new in it but times and positions."""
     return bool(_without(before, _VOLATILE) != _without(now, _VOLATILE))
 
 
-def urgent(before: Body, now: Body) -> bool:
+def beyond_counters(before: Body, now: Body) -> bool:
     """Tell whether more than counters is new."""
     names = _VOLATILE + _COUNTERS
     return bool(_without(before, names) != _without(now, names))

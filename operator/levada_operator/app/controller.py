@@ -14,7 +14,7 @@ from levada_operator.act.metrics import FAILURES, RECONCILE
 from levada_operator.act.runner import Runner
 from levada_operator.app.config import Config
 from levada_operator.app.queue import KeyedQueue
-from levada_operator.app.sweeping import Fetch, Sweeper
+from levada_operator.app.sweeper import Fetch, Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.reconcile import reconcile
@@ -29,13 +29,13 @@ _WORKERS: Final = 50
 _THREADS: Final = 8
 
 
-class Shell:
+class Controller:
     """One operator. To be made and used within one event loop."""
 
     def __init__(self, config: Config, cluster: Cluster, fetch: Fetch) -> None:
         self.config = config
-        self.cache = ClusterCache(config.surroundings)
-        self._turns = UpdateTurns(self.cache, config.surroundings.updates.deadline)
+        self.cache = ClusterCache(config.defaults)
+        self._turns = UpdateTurns(self.cache, config.defaults.updates.deadline)
         self.watchdog = Watchdog(time.monotonic)
         self.watched: dict[PipelineKey, str] = {}
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-request")
@@ -55,7 +55,7 @@ class Shell:
 
     def start(self) -> None:
         """Begin; nothing is reconciled before the first sweep has ended, which sees all there is."""
-        self._tasks = [asyncio.create_task(self._sweeping(), name="sweep")]
+        self._tasks = [asyncio.create_task(self._sweep_loop(), name="sweep")]
 
     async def stop(self) -> None:
         """End. A write that is under way is waited for."""
@@ -64,29 +64,29 @@ class Shell:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executor.shutdown(wait=True)
 
-    def seen(self, body: Body) -> None:
+    def object_changed(self, body: Body) -> None:
         """Take in an object that kopf tells of."""
         self.cache.put(body)
         if body["kind"] == "Pipeline":
             metadata = body["metadata"]
             self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
 
-    def gone(self, body: Body) -> None:
+    def object_deleted(self, body: Body) -> None:
         """Forget an object that kopf reports as deleted."""
-        self.cache.gone(body)
+        self.cache.remove(body)
         key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
         if body["kind"] == "Pipeline" and key not in self.cache.pipelines:
             self.watched.pop(key, None)
 
-    async def wake(self, key: PipelineKey) -> None:
+    async def enqueue(self, key: PipelineKey) -> None:
         """Have a Pipeline looked at."""
-        await self._queue.wake(key)
+        await self._queue.add(key)
 
     async def released(self, key: PipelineKey) -> bool:
         """Take the next step of a deletion; tell whether it was the last."""
         # Before the first sweep a driver that runs would look like one that is gone.
         await self._swept.wait()
-        await self._queue.hold(key)
+        await self._queue.acquire(key)
         try:
             return await self._reconcile(key)
         except RequestFailed as error:
@@ -95,7 +95,7 @@ class Shell:
         finally:
             await self._queue.done(key)
 
-    async def _sweeping(self) -> None:
+    async def _sweep_loop(self) -> None:
         while True:
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
@@ -106,14 +106,14 @@ class Shell:
             else:
                 if not self._swept.is_set():
                     self._swept.set()
-                    self._tasks += [asyncio.create_task(self._working(), name=f"work-{i}") for i in range(_WORKERS)]
+                    self._tasks += [asyncio.create_task(self._work_loop(), name=f"work-{i}") for i in range(_WORKERS)]
                 for key in list(self.cache.pipelines):
-                    await self._queue.wake(key)
+                    await self._queue.add(key)
             await asyncio.sleep(self.config.sweep_s)
 
-    async def _working(self) -> None:
+    async def _work_loop(self) -> None:
         while True:
-            key = await self._queue.take()
+            key = await self._queue.get()
             try:
                 # What is being deleted is kopf's to call, which remembers where it was.
                 if "deletionTimestamp" not in self.cache.pipelines.get(key, {}).get("metadata", {}):
@@ -140,17 +140,17 @@ class Shell:
                     self._turns.begin(key)
                 try:
                     outcome = await self._runner.carry_out(plan, observed)
-                    self.cache.wrote(key, outcome.written, outcome.deleted, now)
-                    self.cache.refused(key, outcome.refusals)
+                    self.cache.record_writes(key, outcome.written, outcome.deleted, now)
+                    self.cache.record_refusals(key, outcome.refusals)
                 finally:
                     self._turns.end(key, now)
                 if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
                     # The next plan has the refusal in the status.
-                    await self.wake(key)
+                    await self.enqueue(key)
                 if outcome.failed is not None and not plan.release:
                     raise outcome.failed
             elif observed.refusals:
-                self.cache.refused(key, ())
+                self.cache.record_refusals(key, ())
         return plan.release
 
 
