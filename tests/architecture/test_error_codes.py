@@ -79,3 +79,35 @@ def test_no_code_is_documented_that_is_gone() -> None:
     rows = documented()
     assert sorted(set(rows) - codes_of_tree().keys()) == []
     assert len(rows) == len(set(rows))
+
+
+def classes_of(source: str) -> Iterator[tuple[str, str]]:
+    """Yield each code of a module with the name of its error's class, where both are literal."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        kind = node.args[1] if called in TABLES and len(node.args) > 1 else node.func
+        if called in BASES | TABLES and isinstance(kind, ast.Name) and kind.id in BASES:
+            for code in literals(node.args[0]):
+                yield code, kind.id
+
+
+def bases_of(name: str) -> set[str]:
+    """Return the names of a class of errors and of those that it derives from."""
+    return {kind.__name__ for kind in getattr(errors, name).__mro__}
+
+
+def test_the_class_of_each_error_is_documented() -> None:
+    """The second column ends with the class of the error, or with one that it derives from."""
+    raised: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for code, name in classes_of(path.read_text()):
+            raised.setdefault(code, set()).update(bases_of(name))
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| .* \|$", DOCUMENT.read_text(), re.MULTILINE)
+    wrong = [
+        (code, sorted(raised[code] & BASES))
+        for code, meaning in rows
+        if code in raised and not any(re.search(rf"\b{name}\b", meaning) for name in raised[code] & BASES)
+    ]
+    assert not wrong
