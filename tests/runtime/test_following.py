@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.manifest_text import manifest_text
 
 from levada.errors import InvalidManifest
-from levada.runtime.host.manifest_watcher import ManifestFollower, take_up
+from levada.runtime.host.manifest_watcher import ManifestWatcher, accept_change
 from levada.spec import Change, Manifests, load_manifests
 
 
@@ -25,28 +25,28 @@ ORDERS = {"table": {"name": "orders"}}
 def test_hot_fields_are_taken_up_and_others_wait() -> None:
     """Of one manifest both: what runs from then on has the one and not the other."""
     new = load_manifests(text(freshnessSeconds=3, source={"host": "other", "database": "shop"}))
-    changed = take_up(BEFORE, new)
-    assert changed.taken == {"spec.freshnessSeconds": Change.HOT}
+    changed = accept_change(BEFORE, new)
+    assert changed.applied == {"spec.freshnessSeconds": Change.HOT}
     assert changed.waiting == {"spec.source.host": Change.RESTART}
     assert changed.manifests.pipeline.spec.freshness_seconds == 3
     assert changed.manifests.pipeline.spec.source.host == "db"
-    assert take_up(changed.manifests, new).taken == {}
+    assert accept_change(changed.manifests, new).applied == {}
 
 
 def test_all_of_a_table_sync_is_taken_up() -> None:
     """One that comes, changes or goes; its fields that need a new copy too."""
     one = load_manifests(text({**ORDERS, "mode": "Changelog", "suspend": True}))
-    assert take_up(BEFORE, one).taken == {"TableSync public.orders": Change.HOT}
+    assert accept_change(BEFORE, one).applied == {"TableSync public.orders": Change.HOT}
     other = load_manifests(text({**ORDERS, "mode": "Upsert", "suspend": True}))
-    assert take_up(one, other).taken == {"TableSync public.orders spec.mode": Change.RESYNC}
-    assert take_up(other, BEFORE).manifests.table_syncs == ()
+    assert accept_change(one, other).applied == {"TableSync public.orders spec.mode": Change.RESYNC}
+    assert accept_change(other, BEFORE).manifests.table_syncs == ()
 
 
 def test_another_pipeline_is_refused() -> None:
     """What is immutable keeps all of the manifest from being taken up, and is named."""
     new = load_manifests(text(freshnessSeconds=3, source={"host": "db", "database": "other"}))
     with pytest.raises(InvalidManifest, match=r"spec\.source\.database") as refused:
-        take_up(BEFORE, new)
+        accept_change(BEFORE, new)
     assert refused.value.code == "immutable_field_changed"
 
 
@@ -54,16 +54,16 @@ class Engine:
     """Takes what is handed on."""
 
     def __init__(self, path: Path) -> None:
-        self.follower = ManifestFollower(path, BEFORE)
+        self.watcher = ManifestWatcher(path, BEFORE)
         self.taken: list[Manifests] = []
 
     def looks(self, times: int = 2) -> None:
         for _ in range(times):
-            self.follower.look(self.taken.append)
+            self.watcher.poll(self.taken.append)
 
     @property
     def error(self) -> str:
-        error = self.follower.progress.error
+        error = self.watcher.progress.error
         return "" if error is None else error.code
 
 
@@ -119,9 +119,9 @@ def test_what_waits_for_a_restart_is_told(tmp_path: Path, caplog: pytest.LogCapt
     path.write_text(text(driver={"mode": "Cluster"}))
     engine = Engine(path)
     engine.looks(4)
-    assert engine.follower.progress.waiting == (("spec.driver.mode", "Restart"),)
+    assert engine.watcher.progress.waiting == (("spec.driver.mode", "Restart"),)
     assert sum("before a restart" in r.message for r in caplog.records) == 1
     path.write_text(text())
     engine.looks()
-    assert not engine.follower.progress.waiting
+    assert not engine.watcher.progress.waiting
     assert engine.taken == []

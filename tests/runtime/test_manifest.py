@@ -17,7 +17,7 @@ from levada.runtime.host.assembly import (
     load_destination,
     open_store,
     pipeline_config,
-    secret,
+    secret_folder,
     table_settings,
 )
 from levada.spec import Manifests, load_manifests
@@ -132,13 +132,13 @@ def test_hint_in_a_pod_is_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     (tmp_path / "cdc").mkdir()
     with pytest.raises(NeedsOperator) as missing:
-        secret(tmp_path, "cdc", "username", "password")
+        secret_folder(tmp_path, "cdc", "username", "password")
     assert missing.value.hint == (
         "kubectl create secret generic cdc --from-literal=username=VALUE --from-literal=password=VALUE"
     )
     (tmp_path / "cdc" / "username").write_text("levada")
     with pytest.raises(NeedsOperator) as lacking:
-        secret(tmp_path, "cdc", "username", "password")
+        secret_folder(tmp_path, "cdc", "username", "password")
     assert lacking.value.hint == """kubectl patch secret cdc -p '{"stringData": {"password": "VALUE"}}'"""
 
 
@@ -195,7 +195,7 @@ def test_destinations_are_found_by_their_entry_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "words"), [("raise OSError('no driver')", "OSError: no driver"), ("made = 5", "is no class")]
+    ("module", "words"), [("raise OSError('no driver')", "OSError: no driver"), ("made = 5", "is not a subclass")]
 )
 def test_a_broken_destination_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str

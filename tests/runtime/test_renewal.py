@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.runtime import samples
 
-from levada.runtime.host.secret_watcher import SecretFollower, may_begin_anew
+from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
 from levada.runtime.progress import Progress, ResyncProgress
 
 
@@ -26,41 +26,41 @@ def mount(folder: Path, name: str, **keys: str) -> None:
 def test_a_new_content_is_a_change(tmp_path: Path) -> None:
     """Found by two looks in a row: in between, it may be half written."""
     mount(tmp_path, "1", key="first")
-    follower = SecretFollower(tmp_path)
-    assert [follower.changed() for _ in range(3)] == [False] * 3
+    watcher = SecretWatcher(tmp_path)
+    assert [watcher.changed() for _ in range(3)] == [False] * 3
     mount(tmp_path, "2", key="second")
-    assert [follower.changed() for _ in range(3)] == [False, True, True]
+    assert [watcher.changed() for _ in range(3)] == [False, True, True]
 
 
 def test_the_same_content_is_none(tmp_path: Path) -> None:
     """The kubelet writes anew what is as it was; and a change may be taken back."""
     mount(tmp_path, "1", key="first")
-    follower = SecretFollower(tmp_path)
+    watcher = SecretWatcher(tmp_path)
     mount(tmp_path, "2", key="first")
-    assert not any(follower.changed() for _ in range(3))
+    assert not any(watcher.changed() for _ in range(3))
     mount(tmp_path, "3", key="second")
     mount(tmp_path, "4", key="first")
-    assert not any(follower.changed() for _ in range(3))
+    assert not any(watcher.changed() for _ in range(3))
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
     """A Secret that is gone, or empty for a moment, is nothing to begin anew with."""
     folder = tmp_path / "lake"
     mount(folder, "1", key="first")
-    follower = SecretFollower(folder)
+    watcher = SecretWatcher(folder)
     shutil.rmtree(folder)
-    assert not any(follower.changed() for _ in range(3))
+    assert not any(watcher.changed() for _ in range(3))
     folder.mkdir()
-    assert not any(follower.changed() for _ in range(3))
-    assert not SecretFollower(None).changed()
+    assert not any(watcher.changed() for _ in range(3))
+    assert not SecretWatcher(None).changed()
 
 
 def test_keys_do_not_run_into_each_other(tmp_path: Path) -> None:
     """What moves from one file's end to the next one's beginning is a change."""
     mount(tmp_path, "1", a="xy", b="z")
-    follower = SecretFollower(tmp_path)
+    watcher = SecretWatcher(tmp_path)
     mount(tmp_path, "2", a="x", b="yz")
-    assert [follower.changed() for _ in range(2)] == [False, True]
+    assert [watcher.changed() for _ in range(2)] == [False, True]
 
 
 REFUSED = samples.error(code="destination_denied")
@@ -81,4 +81,4 @@ RESYNC = ResyncProgress("Copying", None, 0, None)
 )
 def test_a_copy_is_not_given_up(progress: Progress, expected: bool) -> None:
     """What is being copied under the former keys goes on, unless the destination refuses them."""
-    assert may_begin_anew(progress) is expected
+    assert may_replace_pipeline(progress) is expected

@@ -25,7 +25,7 @@ from levada.postgres.slots import drop_slot, wait_until_inactive
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.assembly import build, open_store, pipeline_config
+from levada.runtime.host.assembly import assemble, open_store, pipeline_config
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
     identify,
@@ -187,7 +187,7 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     former = SourceRecord(store).former
     if not newest:
         return "destination: no tables in the store"
-    with build(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
+    with assemble(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.source.renew(former)
         with destination_errors(type(parts.destination), "startup"):
             parts.destination.startup()

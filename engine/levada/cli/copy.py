@@ -15,7 +15,7 @@ from levada.cli.tables import known_tables, resolve
 from levada.errors import NeedsOperator
 from levada.runtime.copies.job import CopyJob, open_order
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.host.assembly import build, open_store, pipeline_config
+from levada.runtime.host.assembly import assemble, open_store, pipeline_config
 from levada.runtime.source.ownership import require_owner
 from levada.spec import Manifests
 from levada.values import QualifiedTable, TableId
@@ -49,7 +49,7 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
     cancelled = threading.Event()
     with (
         StopSignals() as signals,
-        build(manifests, secrets=secrets, work_dir=work_dir) as parts,
+        assemble(manifests, secrets=secrets, work_dir=work_dir) as parts,
         _cancel_on_signal(signals, cancelled),
     ):
         with destination_errors(type(parts.destination), "startup"):

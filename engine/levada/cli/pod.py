@@ -15,7 +15,7 @@ from typing import Final
 
 from levada.cli.exit_codes import Exit
 from levada.postgres.preflight import Problem, Severity
-from levada.runtime.host.secret_watcher import SecretFollower
+from levada.runtime.host.secret_watcher import SecretWatcher
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def check_until_ok(
     last, wait_s, watched = work_dir / "last-check", _FIRST_WAIT_S, tuple(folders)
     while True:
         # Created before the check, so that a change during the check is noticed.
-        followers = [SecretFollower(folder) for folder in watched]
+        watchers = [SecretWatcher(folder) for folder in watched]
         code, problems = check()
         text = "".join(_lines(problems))
         if code is Exit.OK:
@@ -51,7 +51,7 @@ def check_until_ok(
             log.write_text(text, "utf-8")
             return code
         _log.info("the check fails as before. It runs again when a Secret or the manifest changes")
-        _wait(followers, wait_s)
+        _wait(watchers, wait_s)
         wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
 
@@ -68,13 +68,13 @@ class Starts:
         self._last = self._file.read_text("utf-8") if self._file.is_file() else ""
         # If the process ends for another reason, the pod's status has another message.
         self._file.unlink(missing_ok=True)
-        self._followers: list[SecretFollower] = []
+        self._watchers: list[SecretWatcher] = []
         self._wait_s = _FIRST_WAIT_S
         self._deadline = time.monotonic() + _STAY_S
 
     def begin(self) -> None:
         """Record the files' content before a start reads them."""
-        self._followers = [SecretFollower(folder) for folder in self._folders]
+        self._watchers = [SecretWatcher(folder) for folder in self._folders]
 
     def may_try_again(self, refusal: str) -> bool:
         """Wait for a changed file and return True. Return False, without waiting, if the container should end.
@@ -86,7 +86,7 @@ class Starts:
             self._file.write_text(refusal, "utf-8")
             return False
         _log.info("the start fails as before. It is repeated when a Secret or the manifest changes")
-        _wait(self._followers, min(self._wait_s, left_s), self._is_over)
+        _wait(self._watchers, min(self._wait_s, left_s), self._is_over)
         self._wait_s = min(2 * self._wait_s, _MAX_WAIT_S)
         return True
 
@@ -103,10 +103,10 @@ def mounted(manifest: Path, secrets: Path) -> list[Path]:
     return [manifest.parent, *(sorted(secrets.iterdir()) if secrets.is_dir() else [])]
 
 
-def _wait(followers: list[SecretFollower], most_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
+def _wait(watchers: list[SecretWatcher], most_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
     deadline = time.monotonic() + most_s
     while time.monotonic() < deadline and not is_over():
-        if any([f.changed() for f in followers]):  # noqa: C419 - each must be checked
+        if any([w.changed() for w in watchers]):  # noqa: C419 - each must be checked
             return
         time.sleep(_POLL_S)
 

@@ -24,9 +24,9 @@ from levada.cli.waiting import Interrupted, wait_for
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.private import private_folder
 from levada.runtime.host.access_token import access_token
-from levada.runtime.host.assembly import build, destination_secret, pipeline_config
-from levada.runtime.host.manifest_watcher import ManifestFollower
-from levada.runtime.host.secret_watcher import SecretFollower, may_begin_anew
+from levada.runtime.host.assembly import assemble, destination_secret, pipeline_config
+from levada.runtime.host.manifest_watcher import ManifestWatcher
+from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.report.http import LOOPBACK, ProgressServer
@@ -104,7 +104,7 @@ class _Run:
     def __init__(self, manifests: Manifests, options: RunOptions, signals: StopSignals) -> None:
         self._options = options
         self._signals = signals
-        self._follower = ManifestFollower(options.manifest, manifests)
+        self._watcher = ManifestWatcher(options.manifest, manifests)
         self._memory = MemoryStorage()
         self._pipeline: Pipeline | None = None
         self._restarting = False
@@ -134,7 +134,7 @@ class _Run:
             if self._is_over():
                 raise Interrupted
             for _ in range(2):  # A changed manifest is applied when two checks have found the same content.
-                self._follower.look(lambda _: None)
+                self._watcher.poll(lambda _: None)
 
     def _start(self) -> Exit:
         try:
@@ -148,7 +148,7 @@ class _Run:
 
     def _run(self) -> Exit:
         """Check the source, then run pipelines until the end."""
-        options, manifests = self._options, self._follower.running
+        options, manifests = self._options, self._watcher.running
         config = pipeline_config(manifests, secrets=options.secrets, work_dir=options.work_dir)
         problems = self._wait_for("checking the source", lambda: check_source(config))
         if refused(problems):
@@ -161,7 +161,7 @@ class _Run:
 
     def _wait_for(self, what: str, work: Callable[[], T], *, patience_s: float = 0.0) -> T:
         """Run ``work`` with a message on the terminal. Raise `Interrupted` if a signal or the deadline comes first."""
-        _log.info("%s: %s", self._follower.running.pipeline.metadata.name, what)
+        _log.info("%s: %s", self._watcher.running.pipeline.metadata.name, what)
         with working(what):
             return wait_for(work, self._is_over, patience_s=patience_s)
 
@@ -171,12 +171,12 @@ class _Run:
 
     def _run_pipeline(self) -> Exit | None:
         """Run one pipeline until the end. Return None if a new one must take its place."""
-        options, manifests, signals = self._options, self._follower.running, self._signals
+        options, manifests, signals = self._options, self._watcher.running, self._signals
         # Watched before it is read, so that a change in between is noticed.
-        secret = SecretFollower(destination_secret(manifests, options.secrets))
+        secret = SecretWatcher(destination_secret(manifests, options.secrets))
         with self._wait_for(
             "starting Spark, which takes about 15 seconds",
-            lambda: build(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory),
+            lambda: assemble(manifests, secrets=options.secrets, work_dir=options.work_dir, memory=self._memory),
         ) as parts:
             pipeline = self._pipeline = Pipeline(
                 parts.config,
@@ -209,7 +209,7 @@ class _Run:
                 self._pipeline, self._restarting = None, True
                 return None
             if self._suspended:
-                console().print(suspended_message(self._follower.running), markup=False)
+                console().print(suspended_message(self._watcher.running), markup=False)
                 return Exit.OK
             end = ended_by(signals.received, options) if end is None else end
             console().print(final_message(end, pipeline.progress(), options), markup=False)
@@ -217,13 +217,13 @@ class _Run:
 
     @property
     def _suspended(self) -> bool:
-        return self._follower.running.pipeline.spec.suspend
+        return self._watcher.running.pipeline.spec.suspend
 
     def _progress(self) -> Progress | None:
         pipeline = self._pipeline
-        return None if pipeline is None else replace(pipeline.progress(), manifest=self._follower.progress)
+        return None if pipeline is None else replace(pipeline.progress(), manifest=self._watcher.progress)
 
-    def _leave(self, pipeline: Pipeline, secret: SecretFollower) -> Callable[[], bool]:
+    def _leave(self, pipeline: Pipeline, secret: SecretWatcher) -> Callable[[], bool]:
         """Return a function that checks the manifest and the Secret once a second.
 
         The function applies a changed manifest. It returns True once the pipeline is suspended or must be restarted.
@@ -235,8 +235,8 @@ class _Run:
             if time.monotonic() < next_check:
                 return False
             next_check = time.monotonic() + _WATCH_S
-            self._follower.look(lambda manifests: self._reconfigure(manifests, pipeline))
-            return self._suspended or (secret.changed() and may_begin_anew(pipeline.progress()))
+            self._watcher.poll(lambda manifests: self._reconfigure(manifests, pipeline))
+            return self._suspended or (secret.changed() and may_replace_pipeline(pipeline.progress()))
 
         return check
 

@@ -1,4 +1,4 @@
-"""The engine as a process: from a manifest to a pipeline's parts, and the files that are watched while it runs.
+"""The engine as a process: a pipeline's parts made from a manifest, and the files watched while the pipeline runs.
 
-The command line parses and prints. Everything else that `levada run` does belongs here.
+The command line parses arguments and prints. Everything else that `levada run` does belongs here.
 """

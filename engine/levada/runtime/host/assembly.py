@@ -1,4 +1,4 @@
-"""From a manifest to a pipeline's parts: configuration, store, destination, Spark session."""
+"""Assembly of a pipeline's parts from a manifest: configuration, store, destination and Spark session."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
-"""The variable that tells that somebody runs `levada copy` for what is ordered: the operator, in its drivers' pods."""
+"""Environment variable. Set if Jobs run `levada copy` for the copies that a driver orders, as the operator's do."""
 
 PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
-"""The variable with the UID of the Pipeline object. The operator sets it in every pod."""
+"""Environment variable with the UID of the Pipeline object. The operator sets it in every pod."""
 
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
-"""The variable with the UID of the owner that the Pipeline takes over from."""
+"""Environment variable with the UID of the owner from which the Pipeline takes over."""
 
 _SSL_MODES: Final[Mapping[TlsMode, str]] = {
     TlsMode.DISABLE: "disable",
@@ -62,20 +62,22 @@ _TRUSTED_CERTIFICATES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
-    """All that a `levada.runtime.pipeline.Pipeline` takes; a context manager that closes the store and stops Spark."""
+class PipelineParts:
+    """The arguments of a `levada.runtime.pipeline.Pipeline`. A context manager that closes the store and stops Spark.
+
+    ``table_settings`` and ``source`` are what the destination reads of each table and of the source. The pipeline
+    changes them when a table is copied under other settings, or when the source may be another one.
+    """
 
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
     table_settings: dict[QualifiedTable, TableSettings]
-    """What the destination was told of tables; see `Pipeline`."""
     spark: SparkSession
     source: SourceIdentity
-    """What the destination reads of the source; see `Pipeline`."""
 
     def close(self) -> None:
-        """Close what `build` opened; not an error if closed already."""
+        """Close the store and stop the Spark session. May be called again."""
         self.store.close()
         stop_spark(self.spark)
 
@@ -86,19 +88,21 @@ class Assembled:
         self.close()
 
 
-def build(
+def assemble(
     manifests: Manifests,
     *,
     secrets: Path | None = None,
     work_dir: Path | None = None,
     memory: MemoryStorage | None = None,
-) -> Assembled:
-    """Make a pipeline's parts; Spark is started, nothing is connected yet.
+) -> PipelineParts:
+    """Create the parts of the pipeline that the manifests describe.
 
-    ``secrets`` has a folder for each Secret and in it a file for each key. ``work_dir`` is for caches, and for staging
-    where the manifest names no place; without it, `.levada/<pipeline>` in the current folder. ``memory`` is where a
-    store in memory begins. Raise InvalidManifest for what no engine can run, NeedsOperator ``secret_missing`` for a
-    Secret that is not there.
+    Spark is started. No connection is opened yet to the source, the store or the destination.
+
+    ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches, and
+    the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder. ``memory``
+    is the initial content of a store in memory. Raise InvalidManifest for a manifest that no engine can run, and
+    NeedsOperator ``secret_missing`` for a Secret that does not exist.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     destination_class(manifests)
@@ -106,10 +110,10 @@ def build(
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     source = SourceIdentity(config.source)
     work = config.work_dir / "destination"
-    destination, told = make_destination(
+    destination, settings = make_destination(
         manifests, config, secrets, spark, work, source, former=partial(former_names, store)
     )
-    return Assembled(config, store, destination, told, spark, source)
+    return PipelineParts(config, store, destination, settings, spark, source)
 
 
 def make_destination(
@@ -123,20 +127,20 @@ def make_destination(
     only_checks: bool = False,
     former: Callable[[], Collection[str]] = tuple,
 ) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
-    """Make the manifest's destination, and the settings of tables that it reads; nothing is connected yet.
+    """Return the manifest's destination and the settings of tables that it reads. No connection is opened yet.
 
-    ``work_dir`` is for the destination's caches. ``only_checks`` is for its context, and so is ``former``, which
-    returns the names of former owners. Raise as `build` does.
+    ``work_dir`` is for the destination's caches. ``only_checks`` and ``former`` go into the destination's context.
+    ``former`` returns the names of the pipeline's former owners. Raise the errors of `assemble`.
     """
     _, settings, _ = _named_destination(manifests)
-    told = table_settings(config)
+    by_table = table_settings(config)
     context = DestinationContext(
         pipeline=config.name,
         work_dir=work_dir,
         spark=spark,
         credentials=destination_secret(manifests, secrets),
         defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
-        tables=told,
+        tables=by_table,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
         source=source or SourceIdentity(config.source),
         only_checks=only_checks,
@@ -146,11 +150,14 @@ def make_destination(
     private_folder(work_dir)
     kind = destination_class(manifests)
     with destination_errors(kind, "from_config"):
-        return kind.from_config(settings, context), told
+        return kind.from_config(settings, context), by_table
 
 
 def target_names(manifests: Manifests) -> TargetOf:
-    """Return the function that names a table at the manifest's destination, without a session of Spark."""
+    """Return the function that maps a table to its name at the destination. It needs no Spark session.
+
+    The function returns None for every table of a destination other than Iceberg, which chooses its own names.
+    """
     from levada.destinations.iceberg.catalog_config import CatalogConfig
 
     if manifests.pipeline.spec.destination.iceberg is None:
@@ -162,7 +169,7 @@ def target_names(manifests: Manifests) -> TargetOf:
 def pipeline_config(
     manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
 ) -> PipelineConfig:
-    """Return the manifest as the engine is told it; nothing is connected and no folder is made."""
+    """Return the pipeline's configuration. No connection is opened and no folder is created."""
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
@@ -200,8 +207,10 @@ def pipeline_config(
 
 
 def open_store(manifests: Manifests, config: PipelineConfig, memory: MemoryStorage | None = None) -> PipelineStore:
-    """Return the store that the manifest names; PostgreSQL's is in the source's database, ConfigMaps are in the
-    namespace of this pod, else in the manifest's.
+    """Return the store that the manifest names.
+
+    A PostgreSQL store is a schema in the source's database. A ConfigMap store is in the namespace of this pod, or in
+    the manifest's namespace outside of a pod.
     """
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
@@ -212,102 +221,116 @@ def open_store(manifests: Manifests, config: PipelineConfig, memory: MemoryStora
 
 
 def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
-    """Return how to reach the source; without a Secret it is libpq's environment that says as whom."""
+    """Return the connection parameters of the source.
+
+    Without a Secret for the credentials, libpq takes user and password from its environment variables. Raise
+    NeedsOperator ``secret_missing`` if a Secret or a key does not exist.
+    """
     credentials, authority = source.credentials_secret_ref, source.tls.ca_secret_ref
     return PostgresConnection(
         source.host,
         source.port,
         source.database,
-        credentials=None if credentials is None else secret(secrets, credentials.name, "username", "password"),
+        credentials=None if credentials is None else secret_folder(secrets, credentials.name, "username", "password"),
         sslmode=_SSL_MODES[source.tls.mode],
         sslrootcert=(
             _trusted_certificates(source.tls.mode)
             if authority is None
-            else secret(secrets, authority.name, authority.key) / authority.key
+            else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),
     )
 
 
-def secret(secrets: Path | None, name: str, *keys: str) -> Path:
-    """Return a Secret's folder; raise NeedsOperator ``secret_missing`` unless it is there with these keys."""
+def secret_folder(secrets: Path | None, name: str, *keys: str) -> Path:
+    """Return the folder of a Secret.
+
+    Raise NeedsOperator ``secret_missing`` if the Secret or one of ``keys`` does not exist. An empty folder
+    counts as missing if it should have ``keys``, because Kubernetes mounts one for an optional Secret that does not
+    exist.
+    """
     if secrets is None:
         raise NeedsOperator(
             "secret_missing",
-            f"the manifest refers to Secret {name}, and no folder with Secrets is given",
-            hint=f"say --secrets DIR, where DIR/{name} has a file for each key" + _listed(keys),
+            f"the manifest names Secret {name}, but no folder with Secrets is given",
+            hint=f"pass --secrets DIR, where DIR/{name} has one file for each key" + _listed(keys),
         )
     folder = secrets / name
     if not folder.is_dir() or (keys and not any(folder.iterdir())):
-        # Kubernetes mounts an empty folder for a Secret that does not exist.
-        raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, make=True))
+        raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, create=True))
     if missing := [key for key in keys if not (folder / key).is_file()]:
         message = f"Secret {name} has no key {', '.join(missing)}"
-        raise NeedsOperator("secret_missing", message, hint=_secret_hint(folder, missing, make=False))
+        raise NeedsOperator("secret_missing", message, hint=_secret_hint(folder, missing, create=False))
     return folder
 
 
-def _secret_hint(folder: Path, keys: Sequence[str], *, make: bool) -> str:
-    """Return the command that gives a Secret its keys: in a pod by kubectl, because its folders are out of reach."""
+def _secret_hint(folder: Path, keys: Sequence[str], *, create: bool) -> str:
+    """Return a hint that adds the keys to the Secret, or creates it with them.
+
+    In a pod it is a kubectl command, because users cannot write to the folders of a pod.
+    """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        if make:
+        if create:
             literals = "".join(f" --from-literal={key}=VALUE" for key in keys)
             return f"kubectl create secret generic {folder.name}{literals}"
         values = ", ".join(f'"{key}": "VALUE"' for key in keys)
         return f"kubectl patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
-    if make:
-        return f"make {folder} with a file for each key{_listed(keys)}"
-    return "; ".join(f"write {folder / key}" for key in keys)
+    if create:
+        return f"create the folder {folder} with one file for each key{_listed(keys)}"
+    return "write " + " and ".join(str(folder / key) for key in keys)
 
 
 def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
-    """Return the folder of the destination's Secret, None if it names none; raise as `secret` does."""
+    """Return the folder of the destination's Secret, or None without one. Raise the errors of `secret_folder`."""
     _, _, reference = _named_destination(manifests)
-    return None if reference is None else secret(secrets, reference.name)
+    return None if reference is None else secret_folder(secrets, reference.name)
 
 
 def destination_class(manifests: Manifests) -> type[Destination]:
-    """Return the class behind the manifest's kind of destination; raise InvalidManifest if none has that name."""
+    """Return the class of the manifest's destination. Raise InvalidManifest if no package provides its type."""
     name, _, _ = _named_destination(manifests)
     installed = entry_points(group=DESTINATIONS)
     if name not in installed.names:
         raise InvalidManifest(
             "unknown_destination",
-            f"spec.destination.custom.type: no destination {name!r} is installed; there is:"
+            f"spec.destination.custom.type: no destination {name!r} is installed. Installed:"
             f" {', '.join(sorted(installed.names)) or 'none'}",
-            hint=f"install the package that has {name!r} in the entry-point group {DESTINATIONS}",
+            hint=f"install the package that provides {name!r} in the entry-point group {DESTINATIONS}",
         )
     return load_destination(installed[name])
 
 
 def load_destination(entry_point: EntryPoint) -> type[Destination]:
-    """Import what an entry point names; raise NeedsOperator ``destination_broken``."""
+    """Return the destination's class that an entry point names.
+
+    Raise NeedsOperator ``destination_broken`` if it cannot be imported, or is no subclass of `Destination`.
+    """
     what = describe_entry_point(entry_point)
     try:
         loaded: type[Destination] = entry_point.load()
     except Exception as error:
-        # The package is another's: whatever it raises when it is imported is its fault.
+        # The package is not ours, and may raise any exception when it is imported.
         raise NeedsOperator(
             "destination_broken",
             f"{what} cannot be imported: {type(error).__name__}: {error}",
-            hint="install the package again with all that it needs, or ask its author",
+            hint="reinstall the package with its dependencies, or contact its author",
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Destination)):
         raise NeedsOperator(
             "destination_broken",
-            f"{what} is no class of levada.destinations.Destination",
-            hint="ask the package's author",
+            f"{what} is not a subclass of levada.destinations.Destination",
+            hint="contact the package's author",
         )
     return loaded
 
 
 def table_settings(config: PipelineConfig) -> dict[QualifiedTable, TableSettings]:
-    """Return what is said of some tables at the destination."""
-    return {name: TableSettings(said.mode, said.destination_table) for name, said in config.tables.items()}
+    """Return the destination's settings of each table that has a TableSync."""
+    return {name: TableSettings(table.mode, table.destination_table) for name, table in config.tables.items()}
 
 
-def default_work_dir(beside: Path, pipeline: str) -> Path:
-    """Return the work folder of a pipeline on a laptop."""
-    return beside / ".levada" / pipeline
+def default_work_dir(parent: Path, pipeline: str) -> Path:
+    """Return the default work folder of a pipeline, in the folder ``parent``."""
+    return parent / ".levada" / pipeline
 
 
 def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], SecretRef | None]:
@@ -320,8 +343,8 @@ def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], Se
 
 
 def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
-    # Where nobody starts processes for them, as on a laptop, or they could not meet, the engine makes all copies.
-    elsewhere = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
+    # Without the operator no Job runs a dedicated copy, and a store in memory cannot be shared with one.
+    can_dedicate = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
     return TableConfig(
         suspended=spec.suspend,
         excluded_columns=frozenset(spec.columns.exclude),
@@ -329,7 +352,7 @@ def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
         destination_table=spec.destination_table,
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
-        dedicated_copy=elsewhere and spec.copy_.driver is CopyDriver.DEDICATED,
+        dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
     )
 
 
@@ -351,14 +374,14 @@ def _staging(spec: PipelineSpec, secrets: Path | None, work_dir: Path) -> Stagin
 
 
 def _retries(spec: Retries) -> RetryLimits:
-    # The manifest counts retries, the engine tries.
+    # The manifest counts retries. The engine counts attempts, so the first one is added.
     return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
 
 
 def _trusted_certificates(mode: TlsMode) -> Path | None:
     if mode not in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL):
         return None
-    # libpq itself would look into the home folder only, and its "system" is where its OpenSSL was built.
+    # libpq alone looks only into the home folder. Its "system" is a path compiled into OpenSSL, which may not exist.
     for file in filter(
         None, (os.environ.get("PGSSLROOTCERT"), os.environ.get("SSL_CERT_FILE"), *_TRUSTED_CERTIFICATES)
     ):

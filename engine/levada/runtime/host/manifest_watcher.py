@@ -1,4 +1,7 @@
-"""The manifest's file under a running engine: what of a change is taken up, and what is told of the rest."""
+"""The watcher of a running engine's manifest file.
+
+Changes of Hot fields and of TableSyncs are applied. Changes of other fields wait for a restart and are reported.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,23 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """What becomes of a changed manifest: what runs from now on, the fields taken up, those that need a restart."""
+class AcceptedChange:
+    """The part of a changed manifest that a running engine applies.
+
+    ``manifests`` run from now on. ``applied`` and ``waiting`` are the changed fields by their paths. Those in
+    ``waiting`` take effect after a restart.
+    """
 
     manifests: Manifests
-    taken: dict[str, Change]
+    applied: dict[str, Change]
     waiting: dict[str, Change]
 
 
-def take_up(running: Manifests, new: Manifests) -> Changed:
-    """Decide what of a new manifest a running engine takes up: Hot fields, and all of TableSyncs. Pure.
+def accept_change(running: Manifests, new: Manifests) -> AcceptedChange:
+    """Return the part of a new manifest that a running engine applies: Hot fields, and all of TableSyncs. Pure.
 
-    Raise InvalidManifest ``immutable_field_changed`` if it is another pipeline's.
+    Raise InvalidManifest ``immutable_field_changed`` if an Immutable field differs, because that makes it another
+    pipeline.
     """
     fields: dict[str, Change] = {
         f.removeprefix("."): c for f, c in changed_fields(running.pipeline, new.pipeline, "").items()
@@ -36,13 +44,13 @@ def take_up(running: Manifests, new: Manifests) -> Changed:
     if refused:
         raise InvalidManifest(
             "immutable_field_changed",
-            f"{', '.join(refused)} cannot be changed, so nothing of the changed manifest is taken up",
-            hint="take the change back, or make a new Pipeline",
+            f"{', '.join(refused)} cannot be changed, so the changed manifest is rejected as a whole",
+            hint="revert the change, or create a new Pipeline",
         )
     waiting: dict[str, Change] = {field: change for field, change in fields.items() if change is not Change.HOT}
     hot: dict[str, Change] = {field: change for field, change in fields.items() if change is Change.HOT}
-    taken = hot | _changed_tables(running, new)
-    return Changed(Manifests(with_hot_fields(running.pipeline, new.pipeline), new.table_syncs), taken, waiting)
+    manifests = Manifests(with_hot_fields(running.pipeline, new.pipeline), new.table_syncs)
+    return AcceptedChange(manifests, hot | _changed_tables(running, new), waiting)
 
 
 def _changed_tables(running: Manifests, new: Manifests) -> dict[str, Change]:
@@ -59,10 +67,10 @@ def _changed_tables(running: Manifests, new: Manifests) -> dict[str, Change]:
     return changes
 
 
-class ManifestFollower:
-    """Looks at the manifest's file; for one thread, but for `progress`.
+class ManifestWatcher:
+    """Polls the manifest's file. For one thread, except for `progress`.
 
-    By content: a mounted ConfigMap's file is a link to a link that is put in the place of another.
+    It compares contents. The file of a mounted ConfigMap is a symbolic link whose own times do not change.
     """
 
     def __init__(self, path: Path, running: Manifests) -> None:
@@ -74,18 +82,19 @@ class ManifestFollower:
 
     @property
     def running(self) -> Manifests:
-        """Return what runs."""
+        """Return the manifests that are in effect."""
         return self._running
 
     @property
     def progress(self) -> ManifestProgress:
-        """Return what is not taken up; from any thread."""
+        """Return the error of a rejected change, and the changes that wait for a restart. From any thread."""
         return self._progress
 
-    def look(self, apply: Callable[[Manifests], None]) -> None:
-        """Hand what is to run from now on to ``apply`` if the file has changed; an error of either is told once.
+    def poll(self, apply: Callable[[Manifests], None]) -> None:
+        """Call ``apply`` with the new manifests if the file has changed.
 
-        A content is judged when two looks in a row have found it: before, it may be half written.
+        A content counts when two polls in a row have read it, because the first may have read a half-written file. An
+        error in it, or one that ``apply`` raises, is logged once for each content and kept in `progress`.
         """
         content = self._read()
         stable, self._seen = content == self._seen, content
@@ -93,26 +102,26 @@ class ManifestFollower:
             return
         self._judged = content
         try:
-            self._take_up(content, apply)
+            self._apply(content, apply)
         except LevadaError as error:
             self._progress = replace(self._progress, error=fatal_progress(error))
-            _log.error("the changed manifest is not taken up, the earlier one keeps running: %s", error)
+            _log.error("the changed manifest is rejected, and the previous one stays in effect: %s", error)
 
-    def _take_up(self, content: bytes, apply: Callable[[Manifests], None]) -> None:
+    def _apply(self, content: bytes, apply: Callable[[Manifests], None]) -> None:
         if not content:
-            raise NeedsOperator("manifest_file_missing", f"{self._path} is not there, or empty")
+            raise NeedsOperator("manifest_file_missing", f"{self._path} does not exist, or is empty")
         try:
             text = content.decode()
         except UnicodeDecodeError:
             raise InvalidManifest("invalid_manifest", f"{self._path} is not UTF-8 text") from None
-        changed = take_up(self._running, load_manifests(text, str(self._path)))
-        if changed.taken:
-            apply(changed.manifests)
-            self._running = changed.manifests
-            _log.info("taken up from the changed manifest: %s", _told(changed.taken))
-        waiting = tuple((field, change.value) for field, change in sorted(changed.waiting.items()))
+        accepted = accept_change(self._running, load_manifests(text, str(self._path)))
+        if accepted.applied:
+            apply(accepted.manifests)
+            self._running = accepted.manifests
+            _log.info("taken up from the changed manifest: %s", _describe(accepted.applied))
+        waiting = tuple((field, change.value) for field, change in sorted(accepted.waiting.items()))
         if waiting and waiting != self._progress.waiting:
-            _log.warning("not taken up before a restart: %s", _told(changed.waiting))
+            _log.warning("not taken up before a restart: %s", _describe(accepted.waiting))
         self._progress = ManifestProgress(waiting=waiting)
 
     def _read(self) -> bytes:
@@ -122,5 +131,5 @@ class ManifestFollower:
             return b""
 
 
-def _told(changes: dict[str, Change]) -> str:
+def _describe(changes: dict[str, Change]) -> str:
     return ", ".join(f"{field} ({change.value})" for field, change in sorted(changes.items()))

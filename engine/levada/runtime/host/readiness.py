@@ -1,4 +1,4 @@
-"""Everything that would keep a pipeline from starting, from this machine to the lake, found without changing anything.
+"""The checks of `levada check`: every problem that a start would meet. Nothing is changed.
 
 The order is that of a start: this machine, the source, the store, the staging area, the destination. Each part is
 checked even if another one failed, so that one run reports every problem.
@@ -36,10 +36,10 @@ from levada.values import TableId
 
 
 def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> tuple[Problem, ...]:
-    """Return every problem that a start would meet, errors first.
+    """Return every problem that a start would meet, errors before warnings.
 
-    The destination is opened, which starts Spark where the destination needs it. A destination that does not answer is
-    a warning once tables were copied: such a pipeline starts and stages changes until the destination answers.
+    The destination is opened, with a local Spark session if the process has none. A destination that does not answer is
+    a warning once tables were copied, because such a pipeline starts and stages changes until the destination answers.
     """
     try:
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
@@ -60,7 +60,10 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The part of the store that a check needs: whether a table was copied, the owner, and each table's last copy."""
+    """The part of the store that the checks need.
+
+    ``begun`` is set once a table was copied. ``copied_as`` has the settings of each table's last copy.
+    """
 
     begun: bool = False
     owner: OwnerRecord | None = None
@@ -68,8 +71,8 @@ class _Stored:
 
 
 def _check_folder(work_dir: Path) -> None:
-    """Raise NeedsOperator ``work_dir_unusable`` unless the folder is writable, or can be created."""
-    # Not Path.exists, which raises for a folder that may not be entered.
+    """Raise NeedsOperator ``work_dir_unusable`` if the folder is not writable and cannot be created."""
+    # Path.exists raises for a folder without the permission to search it.
     existing = next(p for p in (work_dir, *work_dir.parents) if os.path.lexists(p))
     if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
         raise NeedsOperator(
@@ -80,12 +83,16 @@ def _check_folder(work_dir: Path) -> None:
 
 
 def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
-    """Read what the store keeps of the pipeline's tables; raise what keeps the store from being used."""
+    """Return the state of the pipeline's tables in the store.
+
+    The schema of a PostgreSQL store is not created or migrated. If it would have to be, the result only has whether a
+    table was copied. Raise the error of a store that cannot be used.
+    """
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
         found = check_postgres_store(config.source, config.name, spec.postgres.schema_name)
         if not found.current:
-            # To open it would create or migrate it.
+            # Opening the store would create or migrate its schema.
             return _Stored(found.has_copies)
     store = open_store(manifests, config)
     try:
@@ -114,14 +121,14 @@ def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
 
 def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored | None) -> Iterator[Problem]:
     if stored is None and not config.uid:
-        # The UID of an engine outside of Kubernetes is in the store, and another one is nobody's.
+        # The UID of an engine outside of Kubernetes is in the store. Without the store there is no UID to compare with.
         return
     record = None if stored is None else stored.owner
     owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
     try:
         refuse(config, owner, holdings(config, record, open_staging(config.staging)))
     except LevadaError as error:
-        # Other errors were reported by the checks of the source and the staging area.
+        # The checks of the source and of the staging area report the other errors.
         if error.code in ("not_the_owner", "owner_unreadable"):
             yield _problem(error)
 
@@ -141,7 +148,7 @@ def _destination_problems(
             except LevadaError as error:
                 yield _problem(error, _warning_if(begun and error.retried))
                 return
-            # A start makes no more than the call before. Once tables are copied, each is parked for what it meets.
+            # A start checks no more than `startup` does. Once tables are copied, each is parked for its own errors.
             with destination_errors(type(destination), "check"):
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
     except LevadaError as error:
@@ -159,7 +166,7 @@ def _place_problems(
         with config.source.connect(application="check") as connection:
             ids = read_table_ids(connection, covered_tables(config, connection))
     except LevadaError:
-        # The check of the source has reported it.
+        # The check of the source reports the error.
         return ()
     known = {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
     return tuple(place_problems(config, destination.target, known))

@@ -1,7 +1,7 @@
-"""The destination's Secret under a running engine: when it has changed, and when to begin anew with it.
+"""The watcher of the destination's Secret, and the decision when a changed Secret takes effect.
 
-A catalog, a file system and a Spark session keep the keys that they were made with. So a changed Secret is taken up by
-a pipeline that is made anew, in the same process, from where the last one stopped.
+A catalog, a file system and a Spark session keep the credentials that they were created with. So a changed Secret takes
+effect in a new pipeline, which replaces the running one in the same process and resumes where that one stopped.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Final
 from levada.runtime.progress import Progress
 
 _REFUSED: Final = ("destination_", "staging_")
-"""How the codes of errors begin that other keys may mend."""
-_MADE: Final = ("Copying", "CatchingUp")
-"""The steps in which there is something of a copy beside its table."""
+"""Prefixes of the codes of errors that other credentials may resolve."""
+_HAS_SHADOW_COPY: Final = ("Copying", "CatchingUp")
+"""The steps of a resync in which a shadow copy exists."""
 
 
-class SecretFollower:
-    """Looks at the files of a Secret; for one thread.
+class SecretWatcher:
+    """Compares the files of a Secret with their content when this object was created. For one thread.
 
-    By content: a mounted Secret's files are links into a folder that is put in the place of another.
+    It compares contents. The files of a mounted Secret are symbolic links whose own times do not change.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._taken = self._seen = self._read()
+        self._initial = self._seen = self._read()
 
     def changed(self) -> bool:
-        """Tell whether it differs from what it was at first, by a content that two looks in a row have found.
+        """Return True if the content differs from the initial one, and is the same in two calls in a row.
 
-        One that is not there, or cannot be read, has not changed.
+        Return False for a Secret that does not exist or cannot be read.
         """
         content = self._read()
         stable, self._seen = content == self._seen, content
-        return stable and content is not None and content != self._taken
+        return stable and content is not None and content != self._initial
 
     def _read(self) -> bytes | None:
-        """Return a digest, so that no second copy of the secrets is kept; None for nothing to read."""
+        """Return a digest of the files, or None if there are none. A digest keeps no second copy of the secrets."""
         if self._folder is None:
             return None
         try:
@@ -49,12 +49,15 @@ class SecretFollower:
         return hashlib.sha256(b"".join(b"%d:%s" % (len(p), p) for p in parts)).digest() if parts else None
 
 
-def may_begin_anew(progress: Progress) -> bool:
-    """Tell whether beginning anew costs no copy: none is made, or the destination refuses the keys that it has. Pure.
+def may_replace_pipeline(progress: Progress) -> bool:
+    """Return True if the pipeline may be replaced by one with new credentials. Pure.
 
-    A copy that goes on under the former keys is let go on: keys that change faster than it ends would never let it.
+    It may if no copy runs, because a replacement starts a running copy again, and credentials that rotate faster than a
+    copy takes would never let it end. It may also if the destination or the staging area refuses the present ones.
     """
     errors = [t.error for t in progress.tables] + [progress.capture.error, progress.error]
     if any(error is not None and error.code.startswith(_REFUSED) for error in errors):
         return True
-    return not any(t.phase == "DataSync" or (t.resync is not None and t.resync.step in _MADE) for t in progress.tables)
+    return not any(
+        t.phase == "DataSync" or (t.resync is not None and t.resync.step in _HAS_SHADOW_COPY) for t in progress.tables
+    )
