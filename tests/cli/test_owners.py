@@ -86,7 +86,7 @@ class Side:
             try:
                 prepare_source(config, store, SourceRecord(store), log, owner=owned.owner)
             except BaseException:
-                owned.give_back(config)
+                owned.undo(config)
                 raise
             if staged:
                 log.writer(1, Lsn(staged)).commit(Lsn(staged + 1))

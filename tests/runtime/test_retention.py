@@ -76,7 +76,7 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
     backlog.add_segment(segment(80, 90, {3: 1}))
     registry: Any = SimpleNamespace(backlog=backlog, staged_lsn=Lsn(90), tables={r.id: r for r in records})
     source = SourceRecord(store)
-    source.remember(Lsn(remembered), None)
+    source.save_position(Lsn(remembered), None)
     log = SegmentLog(Staging.open(str(folder), durable=durable), "p")
     Retention(registry, log, store, source, lambda lsn: None).remove(100)
     left: dict[int, list[int]] = {}

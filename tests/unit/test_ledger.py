@@ -66,7 +66,7 @@ def test_a_lost_segment_is_missed_by_the_tables_that_need_it(
     assert not any(backlog.missing(table) for table in TABLES)
     removed = {m.name for m in backlog.pop_unneeded()} if removing else set()
     if idle or manifests[-1].name in removed:
-        kept.keep(written)
+        kept.save(written)
     else:
         lost -= {len(manifests) - 1}
     left = [m for k, m in enumerate(manifests) if k not in lost and m.name not in removed]
@@ -107,8 +107,8 @@ def test_the_ledger_is_kept_whoever_is_ahead() -> None:
     store.next_epoch()
     kept = StoredLedger(store, durable=True)
     kept.load((), TABLES)
-    kept.keep(Ledger({TableId(1): Lsn(30), TableId(2): Lsn(10)}))
-    kept.keep(Ledger({TableId(1): Lsn(20), TableId(3): Lsn(5)}))
+    kept.save(Ledger({TableId(1): Lsn(30), TableId(2): Lsn(10)}))
+    kept.save(Ledger({TableId(1): Lsn(20), TableId(3): Lsn(5)}))
     again = StoredLedger(store, durable=True)
     assert again.load((), {TableId(1), TableId(3)}).ends == {1: 30, 3: 5}
     again.forget()
@@ -120,5 +120,5 @@ def test_scratch_staging_keeps_no_ledger() -> None:
     store = MemoryStore("p")
     store.next_epoch()
     kept = StoredLedger(store, durable=False)
-    kept.keep(Ledger({TableId(1): Lsn(30)}))
+    kept.save(Ledger({TableId(1): Lsn(30)}))
     assert StoredLedger(store, durable=True).load((), TABLES).ends == {}

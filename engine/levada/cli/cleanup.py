@@ -29,8 +29,8 @@ from levada.runtime.host.assembly import assemble, open_store, pipeline_config
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
     identify,
-    refuse,
     release,
+    require_own,
     require_owner,
     source_holdings,
     staging_holdings,
@@ -93,15 +93,15 @@ def _required_owner(manifests: Manifests, config: PipelineConfig, store: Pipelin
     owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
     # The former owner stays the owner until something is taken over.
     config = replace(config, take_over_from="")
-    refuse(config, owner, store_holdings(config, record))
+    require_own(config, owner, store_holdings(config, record))
     try:
-        refuse(config, owner, staging_holdings(config, open_staging(config.staging)))
+        require_own(config, owner, staging_holdings(config, open_staging(config.staging)))
     except LevadaError as error:
         # An unreachable staging area must not keep the slot from being dropped. Its owner is read again before use.
         if error.code in ("not_the_owner", "owner_unreadable"):
             raise
     with config.source.connect(application="cleanup") as connection:
-        refuse(config, owner, source_holdings(config, connection))
+        require_own(config, owner, source_holdings(config, connection))
     return owner
 
 
@@ -159,7 +159,7 @@ def _drop_slot(config: PipelineConfig, store: PipelineStore) -> str:
 
 def _forget(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> str:
     staging = open_staging(config.staging)
-    refuse(config, owner, staging_holdings(config, staging))
+    require_own(config, owner, staging_holdings(config, staging))
     store.delete_pipeline_state()
     log = SegmentLog(staging, config.name)
     log.collect_garbage(store.require_epoch)

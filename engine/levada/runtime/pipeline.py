@@ -35,11 +35,11 @@ from levada.runtime.report.snapshot import (
 )
 from levada.runtime.resources.spark import check_jvm, spark_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
-from levada.runtime.source.before import SourceBefore, read_source_before, take_back
-from levada.runtime.source.overtaking import overtake
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.preparation import SourceTables, discover, prepare_source
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
+from levada.runtime.source.store_epoch import raise_epoch
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
@@ -116,7 +116,7 @@ class Pipeline:
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
         """The thread that called `start`, None before."""
-        self._before: SourceBefore | None = None
+        self._before: SourceObjects | None = None
         self._supervisor: Supervisor | None = None
         self._capture: CaptureThread | None = None
         self._worker: CaptureWorker | None = None
@@ -157,9 +157,9 @@ class Pipeline:
             self._error = as_levada_error(error)
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
             if self._before is not None:
-                take_back(self.config, self._store, self._before, error)
+                roll_back_start(self.config, self._store, self._before, error)
             if self._claim is not None and not isinstance(error, StaleEpoch):
-                self._claim.give_back(self.config)
+                self._claim.undo(self.config)
             self._close()
             self._ended.set()
             raise
@@ -285,7 +285,7 @@ class Pipeline:
         apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()
         self._open_destination()
-        self._before = read_source_before(config)
+        self._before = read_source_objects(config)
         self._assemble(None)
         self._sampler.start()
         self._launch()
@@ -402,7 +402,7 @@ class Pipeline:
             resyncs=ResyncStage(parts, copier, applier),
             discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             looks=self._looks,
-            retention=Retention(registry, log, store, record, worker.applied, self._ledger.keep),
+            retention=Retention(registry, log, store, record, worker.applied, self._ledger.save),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
             publish=self._publish,
@@ -451,7 +451,7 @@ class Pipeline:
             if not self._restart_after_loss():
                 break
         if isinstance(self._error, StaleEpoch):
-            overtake(self._store, self._error)
+            raise_epoch(self._store, self._error)
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
         self._publish(self._supervisor)

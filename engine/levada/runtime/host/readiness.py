@@ -24,7 +24,7 @@ from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
-from levada.runtime.source.ownership import holdings, identify, refuse
+from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
@@ -126,7 +126,7 @@ def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Store
     record = None if stored is None else stored.owner
     owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
     try:
-        refuse(config, owner, holdings(config, record, open_staging(config.staging)))
+        require_own(config, owner, holdings(config, record, open_staging(config.staging)))
     except LevadaError as error:
         # The checks of the source and of the staging area report the other errors.
         if error.code in ("not_the_owner", "owner_unreadable"):

@@ -1,4 +1,4 @@
-"""The source before the stream: preflight, ownership, publication, slot, and the record of the verified server.
+"""Preparation of the source: preflight, ownership, publication, slot, and the record of the verified server.
 
-The stream itself is `levada.capture`.
+`levada.capture` reads the stream.
 """

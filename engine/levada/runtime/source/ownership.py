@@ -1,9 +1,9 @@
-"""The owner of a pipeline's state, slot, publication and staged changes: claimed at a start, handed over, released.
+"""Ownership of a pipeline's state, slot, publication and staging folder: claim, take-over and release.
 
-The owner is a Pipeline object by its UID, so that a Pipeline of the same name in another namespace, or one that was
-deleted and created again, is another one. An engine outside of Kubernetes generates a UID at its first start and keeps
-it in the store. Each place names its owner: the store's record, the publication's comment, a file in the staging
-folder. A slot has no comment. Its owner is the one of the store whose state goes with it.
+The owner is the UID of a Pipeline object. A Pipeline of the same name in another namespace is another owner, and so is
+one that was deleted and created again. An engine outside of Kubernetes generates a UID at its first start and stores
+it. The owner is recorded in the store, in the publication's comment and in a file in the staging folder. A slot has no
+comment. It belongs to the owner in the store that records the slot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One place, and the Pipeline that it belongs to."""
+    """A place, as messages name it, and the Pipeline that owns it."""
 
     place: str
     owner: PipelineOwner
@@ -43,33 +43,33 @@ class Holding:
 
 @dataclass(slots=True)
 class Claim:
-    """The claim of one start. ``new``: the store had no owner before."""
+    """The claim of one start. ``new`` is True if the store had no owner record before."""
 
     owner: PipelineOwner
     new: bool
     store: PipelineStore
     staging: Staging
 
-    def give_back(self, config: PipelineConfig) -> None:
-        """Release what this start has claimed first, unless another process has begun with it since.
+    def undo(self, config: PipelineConfig) -> None:
+        """Release a new claim after its start failed, unless another process has started with it since.
 
-        What cannot be released is logged.
+        A failure is logged.
         """
         if not self.new:
             return
         try:
-            # Refused if another process has the pipeline: then the claim is that one's.
+            # Raises if another process has taken over the pipeline. The claim is then in use by that process.
             self.store.require_epoch()
             release(config, self.store, self.staging, self.owner, forget=True)
         except LevadaError as error:
-            _log.warning("the claim of the failed start stays: %s", error)
+            _log.warning("the failed start could not release its claim: %s", error)
 
 
 def identify(config: PipelineConfig, record: OwnerRecord | None, *, volatile: bool = False) -> PipelineOwner:
-    """Return this process's Pipeline. ``volatile``: its store does not outlive the process.
+    """Return the owner that this process runs as. ``volatile`` is True for a store that ends with the process.
 
-    Without a UID of Kubernetes it is the generated one that the store has for this name, else a new one. A volatile
-    store has none to return to, so the UID is derived from the source's address.
+    Without a UID from Kubernetes it has the generated UID in the store's ``record`` for this name, or a new one. A
+    volatile store keeps no UID, so it is derived from the source's address and the same at each start.
     """
     if config.uid:
         return PipelineOwner(config.uid, config.full_name)
@@ -77,24 +77,24 @@ def identify(config: PipelineConfig, record: OwnerRecord | None, *, volatile: bo
     if kept is not None and kept.local and kept.name == config.full_name:
         return kept
     if volatile:
-        made = uuid.uuid5(uuid.NAMESPACE_URL, f"levada:{config.source.where}/{config.full_name}")
+        generated = uuid.uuid5(uuid.NAMESPACE_URL, f"levada:{config.source.where}/{config.full_name}")
     else:
-        made = uuid.uuid4()
-    return PipelineOwner(f"{LOCAL_OWNER}{made}", config.full_name)
+        generated = uuid.uuid4()
+    return PipelineOwner(f"{LOCAL_OWNER}{generated}", config.full_name)
 
 
 def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Claim:
-    """Make this Pipeline the owner of the store's state and of the staging folder, where there is none.
+    """Make this Pipeline the owner of the store's state and of the staging folder, and return the claim.
 
-    ``config.take_over_from`` is an owner that it takes over from. Raise NeedsOperator ``not_the_owner`` for any other,
-    and ``other_slot`` if the state that is taken over goes with another slot or publication.
+    Both may have no owner, this one, or the one in ``config.take_over_from``. Raise NeedsOperator ``not_the_owner`` for
+    any other owner, and ``other_slot`` if the state belongs to another slot or publication than the manifest names.
     """
     owner, new = _claim_store(config, store)
     claimed = Claim(owner, new, store, staging)
     try:
         _claim_staging(config, store, staging, owner)
     except BaseException:
-        # Only the record in the store is this start's: the folder is another's.
+        # Only the record in the store was claimed. The folder still has its other owner.
         if new:
             with suppress(LevadaError):
                 _release_store(store, owner, forget=True)
@@ -107,15 +107,15 @@ def claim_source(
 ) -> None:
     """Raise NeedsOperator ``not_the_owner`` if the slot or the managed publication belongs to another Pipeline.
 
-    The name of the owner that this one takes over from is kept in the store.
+    In a take-over, add the name of the former owner to the store.
     """
     held = tuple(source_holdings(config, connection))
-    refuse(config, owner, held)
-    _keep_former(config, store, owner, held)
+    require_own(config, owner, held)
+    _add_former_name(config, store, owner, held)
 
 
 def source_holdings(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Iterator[Holding]:
-    """Yield the owners of the managed publication and of the slot."""
+    """Yield the owner of the managed publication and each owner of the slot, if they have any."""
     if config.publication.managed:
         named = read_publication_owner(connection, config.publication.name)
         if named is not None:
@@ -125,41 +125,47 @@ def source_holdings(config: PipelineConfig, connection: psycopg.Connection[Any])
 
 
 def store_holdings(config: PipelineConfig, record: OwnerRecord | None) -> Iterator[Holding]:
-    """Yield the owner of the store's state."""
+    """Yield the owner of the store's state, if it has one."""
     if record is not None and record.owner is not None:
         yield Holding(f"the state of pipeline {config.name} in the store", record.owner)
 
 
 def staging_holdings(config: PipelineConfig, staging: Staging) -> Iterator[Holding]:
-    """Yield the owner of the pipeline's folder, unless it is scratch."""
+    """Yield the owner of the pipeline's staging folder, if it has one. A scratch folder counts as having none."""
     folder = read_owner(staging, config.name)
     if folder is not None and staging.durable:
         yield Holding(_folder(config, staging), folder)
 
 
 def holdings(config: PipelineConfig, record: OwnerRecord | None, staging: Staging) -> Iterator[Holding]:
-    """Yield the owner of each place that has one. Raise what keeps a place from being read."""
+    """Yield the owner of each place that has one. Raise the error of a place that cannot be read."""
     yield from store_holdings(config, record)
     yield from staging_holdings(config, staging)
     with config.source.connect(application="owner") as connection:
         yield from source_holdings(config, connection)
 
 
-def refuse(config: PipelineConfig, owner: PipelineOwner, held: Iterable[Holding]) -> None:
-    """Raise NeedsOperator ``not_the_owner`` for the first place of another Pipeline, but the one taken over from."""
+def require_own(config: PipelineConfig, owner: PipelineOwner, held: Iterable[Holding]) -> None:
+    """Raise NeedsOperator ``not_the_owner`` for the first place that belongs to another Pipeline.
+
+    Places of the owner in ``config.take_over_from`` are allowed.
+    """
     for holding in held:
         if holding.owner.uid not in (owner.uid, config.take_over_from):
             raise not_the_owner(holding.place, holding.owner, owner)
 
 
 def former_names(store: PipelineStore) -> tuple[str, ...]:
-    """Return the full names of the pipeline's former owners, as the store has them."""
+    """Return the full names of the pipeline's former owners from the store."""
     record = store.get_owner_record()
     return () if record is None else record.former
 
 
 def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
-    """Return this process's Pipeline; raise NeedsOperator ``not_the_owner`` if the store's state is another's."""
+    """Return the owner that this process runs as.
+
+    Raise NeedsOperator ``not_the_owner`` if the store's state belongs to another one.
+    """
     record = store.get_owner_record()
     owner = identify(config, record, volatile=isinstance(store, MemoryStore))
     if record is not None and record.owner is not None and record.owner.uid != owner.uid:
@@ -168,25 +174,26 @@ def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner
 
 
 def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, former: str) -> PipelineOwner:
-    """Make this Pipeline the owner of all that belongs to the Pipeline with the UID ``former``, and return it.
+    """Make this Pipeline the owner of everything that the Pipeline with the UID ``former`` owns, and return its owner.
 
-    An engine of the former owner is refused from then on. May be done again. Raise NeedsOperator ``not_the_owner`` if
-    a place belongs to a third one, and ``unknown_owner`` if none belongs to the former.
+    From then on a running engine of the former owner is refused by its epoch. Calling it again changes nothing more.
+    Raise NeedsOperator ``not_the_owner`` if a place belongs to a third owner, and ``unknown_owner`` if no place belongs
+    to ``former`` or to this one.
     """
     config = replace(config, take_over_from=former)
     record = store.get_owner_record()
     owner = identify(config, record, volatile=isinstance(store, MemoryStore))
     held = list(holdings(config, record, staging))
-    refuse(config, owner, held)
+    require_own(config, owner, held)
     if not any(h.owner.uid in (former, owner.uid) for h in held):
         raise NeedsOperator(
             "unknown_owner",
-            f"nothing of pipeline {config.full_name} belongs to a Pipeline with UID {former}, or to any other",
+            f"no state, slot, publication or staging folder of pipeline {config.full_name} belongs to UID {former}",
             hint="levada run MANIFEST",
         )
     owner = claim(config, store, staging).owner
     store.next_epoch()
-    _keep_former(config, store, owner, held)
+    _add_former_name(config, store, owner, held)
     if config.publication.managed:
         with config.source.connect(application="owner") as connection:
             mark_publication(connection, config.publication.name, owner)
@@ -196,10 +203,11 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
 def release(
     config: PipelineConfig, store: PipelineStore, staging: Staging, owner: PipelineOwner, *, forget: bool
 ) -> None:
-    """Release what belongs to the Pipeline, for any other to claim. May be done again.
+    """Remove the owner from the publication, the staging folder and the store, so that any Pipeline may claim them.
 
-    The store comes last, as it has the UID that the other places are compared with. ``forget``: the store keeps no
-    state, so it need not name the slot that goes with it.
+    Places of another owner stay as they are, and calling it again changes nothing. The store is released last, because
+    it has the UID that the other places are compared with. ``forget`` deletes the store's whole owner record, for a
+    store that keeps no state. Otherwise the record keeps the slot and the publication that the state belongs to.
     """
     with config.source.connect(application="owner") as connection:
         named = read_publication_owner(connection, config.publication.name)
@@ -234,23 +242,31 @@ def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[Pipeline
 
 
 def _is_scratch(staging: Staging, holder: PipelineOwner, owner: PipelineOwner) -> bool:
-    """Return True for the scratch of an earlier pipeline of this work folder: its slot still has what is staged."""
+    """Return True if the folder is scratch of an earlier local pipeline of the same name.
+
+    Nothing in it is needed, because the slot still has the changes that were staged there.
+    """
     return not staging.durable and holder.local and owner.local and holder.name == owner.name
 
 
 def _require_names(record: OwnerRecord, wanted: OwnerRecord) -> None:
-    """Raise unless the state that is taken over goes with the slot and the publication of the manifest."""
+    """Raise NeedsOperator ``other_slot`` unless the state belongs to the slot and publication of the manifest."""
     if (record.slot, record.publication) != (wanted.slot, wanted.publication):
         raise NeedsOperator(
             "other_slot",
-            f"the state in the store goes with slot {record.slot} and publication {record.publication}, and the"
-            f" manifest has slot {wanted.slot} and publication {wanted.publication}",
+            f"the state in the store belongs to slot {record.slot} and publication {record.publication}, but the"
+            f" manifest names slot {wanted.slot} and publication {wanted.publication}",
             hint=f"set spec.source.slot.name to {record.slot} and spec.source.publication.name to {record.publication}",
         )
 
 
-def _keep_former(config: PipelineConfig, store: PipelineStore, owner: PipelineOwner, held: Iterable[Holding]) -> None:
-    """Keep the full name of the owner that this one takes over from, also if the store's state was not that one's."""
+def _add_former_name(
+    config: PipelineConfig, store: PipelineStore, owner: PipelineOwner, held: Iterable[Holding]
+) -> None:
+    """Add the full name of the former owner to the store, even if it did not own the store's state.
+
+    Lake tables carry the name, and the destination accepts those of former owners.
+    """
     for name in {h.owner.name for h in held if h.owner.uid == config.take_over_from}:
         for _ in range(_ATTEMPTS):
             record = store.get_owner_record()
@@ -264,7 +280,8 @@ def _keep_former(config: PipelineConfig, store: PipelineStore, owner: PipelineOw
 
 def _contended(config: PipelineConfig) -> Transient:
     return Transient(
-        "store_contended", f"the owner of pipeline {config.name} was changed by others {_ATTEMPTS} times in a row"
+        "store_contended",
+        f"the owner of pipeline {config.name} was changed by other processes {_ATTEMPTS} times in a row",
     )
 
 
@@ -274,8 +291,8 @@ def _claim_staging(config: PipelineConfig, store: PipelineStore, staging: Stagin
         return
     if holder.uid != config.take_over_from and not _is_scratch(staging, holder, owner):
         raise not_the_owner(_folder(config, staging), holder, owner)
-    # Before the folder has no sign of the former owner.
-    _keep_former(config, store, owner, (Holding(_folder(config, staging), holder),))
+    # First, because the folder no longer names the former owner afterwards.
+    _add_former_name(config, store, owner, (Holding(_folder(config, staging), holder),))
     replace_owner(staging, config.name, owner)
 
 

@@ -1,6 +1,7 @@
-"""The source made ready: preflight, publication, tables, slot, in the order in which nothing can be lost.
+"""Preparation of the source: preflight, publication, tables and slot, in an order in which no change is lost.
 
-Publication first, then slot, then snapshots: a change made in between is in the slot, or is in the snapshot.
+The publication comes first, then the slot, then the snapshots of the tables. A change made in between is in the slot or
+in the snapshot.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class SourceTables:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The source as it was found, or made, at the start.
+    """The source after its preparation.
 
-    ``resync``: every table begins with a copy, and no staged segment is needed.
+    If ``resync`` is True, every table begins with a copy, and no staged segment is needed.
     """
 
     found: SourceTables
@@ -85,7 +86,7 @@ class SourceState:
 
 
 def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
-    """Return every problem that keeps the pipeline from running, and every warning; change nothing."""
+    """Return every problem that keeps the pipeline from running, and every warning. Nothing is changed."""
     return preflight(config.source, _preflight_request(config))
 
 
@@ -99,14 +100,14 @@ def prepare_source(
     *,
     owner: PipelineOwner | None = None,
 ) -> SourceState:
-    """Check the source, and make the publication and the slot where they are missing.
+    """Check the source, and create the publication and the slot if they are missing.
 
-    ``owner`` is this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if they belong to another one.
+    ``found`` is called with the tables before the slot is verified. ``lost`` is the error that ended a running pipeline
+    whose ``slot.onLost`` is Resync. ``owner`` is the owner that this process runs as.
 
-    ``found`` receives the tables before the slot is verified. ``lost`` is the error that ended a running pipeline whose
-    policy is to copy every table again. Raise NeedsOperator ``preflight_failed`` with all problems. Raise SlotLost when
-    the slot or the history of the source is lost while tables depend on it and the policy is to hold. Raise
-    NeedsOperator ``store_empty`` when the store has lost the pipeline's state and the policy is to hold.
+    Raise NeedsOperator ``preflight_failed`` with all problems, and ``not_the_owner`` if the slot or the publication
+    belongs to another owner. If ``slot.onLost`` is Hold, raise SlotLost when the slot or the history of the source is
+    lost while tables depend on it, and NeedsOperator ``store_empty`` when the store has lost the pipeline's state.
     """
     problems = check_source(config)
     for problem in problems:
@@ -121,7 +122,7 @@ def prepare_source(
         tables = discover(config, connection, store, owner)
         _require_tables(config, tables)
         if owner is not None and config.publication.managed:
-            # In the place of a former owner.
+            # Replaces the comment of a former owner.
             mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
         found(tables.published)
         install_ddl_trigger(connection)
@@ -135,11 +136,11 @@ def prepare_source(
 def discover(
     config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, owner: PipelineOwner | None
 ) -> SourceTables:
-    """Return the tables of the source, after the publication was made to cover them if it is managed.
+    """Return the tables of the source. Add the selected tables to the publication first, if it is managed.
 
-    A managed publication that names no owner gets this one, also if it was created again under a running engine. Raise
-    StaleEpoch if the publication needs a change and another process has taken the pipeline over, and Transient
-    ``table_locked`` if a selected table stays locked for too long.
+    A managed publication without an owner's comment gets that of ``owner``. This also covers a publication that was
+    created again under a running engine. Raise StaleEpoch if the publication needs a change and another process has
+    taken over the pipeline, and Transient ``table_locked`` if a selected table stays locked for too long.
     """
     with locks_named(connection, config.selects):
         return _discover(config, connection, store, owner)
@@ -167,7 +168,7 @@ def _discover(
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
-    """Return the tables that a start would replicate; change nothing."""
+    """Return the tables that a start would replicate. Nothing is changed."""
     if not config.publication.managed:
         return {t.name for t in _published(config, connection)}
     selected = {t for t in list_tables(connection) if config.selects(t)}
@@ -203,7 +204,7 @@ def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
             "no_tables_selected",
             f"spec.tables selects no table of publication {config.publication.name} in database"
             f" {config.source.database}",
-            hint="list what is published: SELECT * FROM pg_publication_tables;",
+            hint="list the published tables: SELECT * FROM pg_publication_tables;",
         )
 
 
@@ -216,10 +217,11 @@ def _ensure_slot(
     lost: SlotLost | None,
     published: Collection[TableId],
 ) -> bool:
-    """Verify the server and the slot, or begin with both where no table depends on them.
+    """Verify the server and the slot, or create the slot if no table depends on it.
 
-    A table that is no longer published cannot be copied again, and is parked or forgotten later. One that is parked for
-    good has missed changes already. Neither depends on the slot. Return whether every table begins with a copy.
+    Return True if every table begins with a copy. A table that is no longer published does not depend on the slot,
+    because it cannot be copied again and is parked or forgotten later. A table that only a resync repairs does not
+    depend on it either, because it has missed changes already.
     """
     begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
     if begun and lost is None:
@@ -234,10 +236,10 @@ def _ensure_slot(
         if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
             raise SlotLost(
                 lost.code,
-                f"{lost.message}; {len(depend)} tables depend on it",
+                f"{lost.message}. {len(depend)} tables depend on it",
                 hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
             )
-    # First: a process that ends between the two must not find tables that trust the new slot.
+    # First, so that a process that ends here leaves no table that would continue from the new slot.
     store.update_table_replication_states(begun)
     status = inspect_slot(connection, config.slot.name)
     if status is not None:
@@ -256,27 +258,30 @@ def _ensure_slot(
 def _verify(
     config: PipelineConfig, store: PipelineStore, record: SourceRecord, log: SegmentLog, tables: Collection[TableId]
 ) -> None:
-    """Raise SlotLost unless the source is the one, and in the history, that the tables were copied from.
+    """Raise SlotLost unless this is the server, with the history, that the tables were copied from.
 
-    After a restart of the server the history is known only up to a position. Tables whose destination may be beyond it
-    are kept in `UnverifiedTables`.
+    After a restart of the server its history is verified only up to a position. The tables are recorded as unverified
+    until their own positions are known to lie below it, see `UnverifiedTables`.
     """
     if not record.known:
         raise SlotLost("slot_lost", f"the store has no record of slot {config.slot.name}", hint=RESYNC_ALL)
-    known = record.knowledge(log)
+    known = record.known_source(log)
     server = read_server(config.source, config.slot.name)
     plan = plan_session(known, server, config.slot.name, config.source.database)
     if plan.verify_from is not None:
         settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
         _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
     if server.identity != record.identity:
-        # First: an engine that ends between the two finds a server that it does not know.
+        # First, so that an engine that ends here does not take the new server for verified at its next start.
         UnverifiedTables(store).add(tables, plan.start)
     record.verified(server.identity)
 
 
 def _wait_for_slot(verify: Callable[[], None]) -> None:
-    """Verify, again while another process has the slot: that of an engine that was killed ends within a minute."""
+    """Call ``verify``, again with back-off while another process uses the slot, for up to a minute.
+
+    The WAL sender of a killed engine ends after ``wal_sender_timeout``, a minute by default.
+    """
     deadline, delay_s = time.monotonic() + _SLOT_WAIT_S, 1.0
     while True:
         try:
@@ -284,7 +289,7 @@ def _wait_for_slot(verify: Callable[[], None]) -> None:
         except Transient as error:
             if error.code != "slot_active" or time.monotonic() > deadline:
                 raise
-            _log.warning("%s; tried again in %.0f s", error.message, delay_s)
+            _log.warning("%s, next try in %.0f s", error.message, delay_s)
         time.sleep(delay_s)
         delay_s *= 2
 

@@ -1,4 +1,4 @@
-"""The engine's record of its source in the store: the server that was verified, and how far its WAL was taken."""
+"""The record of the source in the store: the verified server, and the position of its WAL that was acknowledged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SUBJECT: Final = "source"
 
 
 class SourceRecord:
-    """The source's fingerprint. Usable from any thread.
+    """The stored fingerprint of the source. Thread-safe.
 
-    ``position`` is the highest position that the slot has got without a staged segment as evidence. With durable
-    staging ``witness`` is the last transaction below it, None if there was none since ``since``.
+    ``position`` is the highest LSN acknowledged to the slot without a staged segment as evidence. With durable staging
+    ``witness`` is the last transaction below it, or None if there was none since ``since``.
     """
 
     def __init__(self, store: PipelineStore) -> None:
@@ -31,37 +31,40 @@ class SourceRecord:
         text = store.get_fingerprint(_SUBJECT)
         raw = json.loads(text) if text else {}
         self.known = bool(raw)
-        """Whether the store has a record."""
+        """True if the store has a record."""
         self.identity = ServerIdentity.from_json(raw.get("server"))
         self.position = Lsn.parse(raw.get("position", "0/0"))
         self.since = Lsn.parse(raw.get("since", "0/0"))
         self.witness = Witness.from_json(raw.get("witness"))
         self.former = frozenset[str](raw.get("former", ()))
-        """The identities of earlier sources, all of whose tables are copied again from the present one."""
+        """The identities of earlier sources. All tables copied from them are copied again from the present source."""
 
     def begin(self, identity: ServerIdentity, position: Lsn) -> None:
-        """Replace the record, where no table depends on earlier WAL."""
+        """Start a new record at ``position``, once no table depends on earlier WAL."""
         with self._lock:
             before = set() if self.identity is None else {self.identity.source}
             former = (self.former | before) - {identity.source}
-            self._keep(identity, position, None, since=position, former=former)
+            self._store_record(identity, position, None, since=position, former=former)
 
     def verified(self, identity: ServerIdentity) -> None:
-        """Keep the server that has just been verified."""
+        """Store the server that has just been verified."""
         with self._lock:
             if identity != self.identity:
-                self._keep(identity, self.position, self.witness)
+                self._store_record(identity, self.position, self.witness)
 
-    def remember(self, position: Lsn, witness: Witness | None) -> None:
-        """Keep a position before the slot gets it, or before its last segment is removed; a lower one is ignored."""
+    def save_position(self, position: Lsn, witness: Witness | None) -> None:
+        """Store a position before it is acknowledged, or before the last segment up to it is removed.
+
+        A position below the stored one is ignored.
+        """
         with self._lock:
             if position > self.position:
-                self._keep(self.identity, position, witness)
+                self._store_record(self.identity, position, witness)
 
-    def knowledge(self, log: SegmentLog) -> KnownSource:
-        """Return the knowledge that a start has: the record, and the segments.
+    def known_source(self, log: SegmentLog) -> KnownSource:
+        """Return the known state of the source at a start, from the record and the staged segments.
 
-        Where staging is scratch and lost, nothing is staged, and what is sent again is staged again.
+        On scratch staging only existing segments count as staged. The slot sends the other changes again.
         """
         manifests = log.list()
         end = manifests[-1].end_lsn if manifests else Lsn(0)
@@ -79,11 +82,11 @@ class SourceRecord:
         if self.identity is not None and read_start_time(connection) != self.identity.started_at:
             raise Yielded(
                 "source_unverified",
-                "the server is not the one that the stream was read from last, or was restarted since: a copy waits"
-                " until the stream has verified its history",
+                "the server is another one than the stream last read from, or was restarted since. The copy waits until"
+                " the stream has verified its history",
             )
 
-    def _keep(
+    def _store_record(
         self,
         identity: ServerIdentity | None,
         position: Lsn,
@@ -92,7 +95,7 @@ class SourceRecord:
         since: Lsn | None = None,
         former: frozenset[str] | None = None,
     ) -> None:
-        """Store the record. After an error this object has the record that was stored before, so it is kept again."""
+        """Store the record. If that fails, this object keeps the earlier record, so that the next call stores again."""
         since, former = self.since if since is None else since, self.former if former is None else former
         text = json.dumps(
             {

@@ -1,4 +1,4 @@
-"""The staged log's ledger as the store keeps it, for when no manifest has it."""
+"""The segment log's ledger in the store, for the time when no staged manifest carries it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SUBJECT: Final = "staging"
 
 
 class StoredLedger:
-    """Keeps the ledger of durable staging; usable from any thread.
+    """Stores the ledger of durable staging. Thread-safe.
 
-    What was on scratch staging is sent again after a restart, so its loss is none.
+    That of scratch staging is not stored, because PostgreSQL sends its changes again after a restart.
     """
 
     def __init__(self, store: PipelineStore, *, durable: bool) -> None:
@@ -27,14 +27,17 @@ class StoredLedger:
         self._kept = Ledger()
 
     def load(self, manifests: Iterable[Manifest], tables: Collection[TableId]) -> Ledger:
-        """Return the ledger as the store and the manifests have it, of these tables alone."""
+        """Return the ledger of these tables, merged from the store and the manifests."""
         ledger = Ledger.loads(self._store.get_fingerprint(_SUBJECT) if self._durable else None)
         ledger.add_segments(manifests)
         self._kept = Ledger({table: end for table, end in ledger.ends.items() if table in tables})
         return Ledger(self._kept.ends)
 
-    def keep(self, ledger: Ledger) -> None:
-        """Make durable what of the ledger is newer than what is kept: two threads have one, neither is always ahead."""
+    def save(self, ledger: Ledger) -> None:
+        """Store the entries of the ledger that are newer than the stored ones.
+
+        Two threads call it, each with its own ledger, and neither is always ahead of the other.
+        """
         if not self._durable:
             return
         with self._turn:
@@ -44,5 +47,5 @@ class StoredLedger:
                 self._store.store_fingerprint(_SUBJECT, text)
 
     def forget(self) -> None:
-        """Forget the ledger, when every table is copied again."""
+        """Delete the stored ledger, once every table is copied again."""
         self._store.delete_fingerprint(_SUBJECT)

@@ -89,8 +89,8 @@ def assemble_worker(
 
         def persist() -> None:
             # The ledger first, because past this position no segment is evidence of it.
-            ledger.keep(ends)
-            record.remember(lsn, witness)
+            ledger.save(ends)
+            record.save_position(lsn, witness)
 
         return persist
 
@@ -127,7 +127,7 @@ def assemble_worker(
         epoch=epoch,
         segment_staged=reports.landed,
         verify=verify,
-        known=record.knowledge(log),
+        known=record.known_source(log),
         persist_ack=persist_ack,
         verified=verified,
         check=store.require_epoch,

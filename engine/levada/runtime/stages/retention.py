@@ -60,13 +60,13 @@ class Retention:
         self._gone += self._registry.backlog.pop_unneeded()
         everywhere = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
         if not self._log.staging.durable:
-            self._record.remember(everywhere, None)
+            self._record.save_position(everywhere, None)
         elif self._gone:
             newest = max(self._gone, key=lambda m: m.end_lsn)
             if newest.end_lsn > self._registry.backlog.end:
                 # No manifest has the ledger any more once these are removed.
                 self._keep_ledger(self._registry.backlog.ledger)
-            self._record.remember(newest.end_lsn, newest.last)
+            self._record.save_position(newest.end_lsn, newest.last)
         try:
             self._remove_segments()
         except LevadaError as error:

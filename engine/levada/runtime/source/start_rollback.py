@@ -1,4 +1,7 @@
-"""The source before a start, so that a start that fails takes back what it made, and nothing that was there before."""
+"""Rollback of a failed start at the source.
+
+A failed start drops the objects that it created, and none that existed before.
+"""
 
 from __future__ import annotations
 
@@ -29,57 +32,63 @@ WHERE p.pubname = %s ORDER BY 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class SourceBefore:
-    """What a start could make. ``members`` are the tables of the publication, None if there was no publication."""
+class SourceObjects:
+    """The existing objects that a start creates if they are missing.
+
+    ``members`` are the tables of the publication, or None without a publication. ``trigger`` is the event trigger.
+    """
 
     slot: bool
     members: frozenset[QualifiedTable] | None
     trigger: bool
 
 
-def read_source_before(config: PipelineConfig) -> SourceBefore | None:
-    """Return what is there of a pipeline. None if the source does not answer: then nothing is made either."""
+def read_source_objects(config: PipelineConfig) -> SourceObjects | None:
+    """Return the pipeline's objects that exist at the source, before a start creates any.
+
+    Return None if they cannot be read. The start then fails with the same error before it creates anything.
+    """
     try:
         with config.source.connect(application="start") as connection:
             return _read(connection, config)
     except LevadaError as error:
-        _log.debug("the start will report: %s", error)
+        _log.debug("the objects at the source cannot be read, which the start reports as well: %s", error)
         return None
 
 
-def take_back(config: PipelineConfig, store: PipelineStore, before: SourceBefore, error: BaseException) -> None:
-    """Drop the slot, the trigger and the publication, or its new members, that were not there before a failed start.
+def roll_back_start(config: PipelineConfig, store: PipelineStore, before: SourceObjects, error: BaseException) -> None:
+    """Drop the slot, the trigger and the publication that a failed start created, or the tables that it published.
 
-    ``error`` is that of the start. Nothing is dropped if another process has taken the pipeline over, or another
-    Pipeline owns it. A slot that another process uses stays, and so does the trigger while another pipeline of the
-    database has a slot. What cannot be dropped is logged.
+    ``error`` is the error of the start. Nothing is dropped if another process has taken over the pipeline, or if
+    another Pipeline owns it. A slot that another process uses stays. The trigger stays while another pipeline has a
+    slot in the database, because it serves all of them. Failures are logged.
     """
     if isinstance(error, StaleEpoch) or (isinstance(error, LevadaError) and error.code == "not_the_owner"):
-        # A start that is refused as not the owner has made nothing, and what has come since is the owner's.
+        # A start of another owner is refused before it creates anything. Any new object is the owner's.
         return
     try:
-        # Another process may have taken the pipeline over meanwhile: then the slot is that one's.
+        # If another process has taken over the pipeline meanwhile, the slot belongs to that process.
         store.require_epoch()
     except Exception as refused:
-        _log.warning("what the failed start made at the source stays: %s", refused)
+        _log.warning("the objects that the failed start created at the source are kept: %s", refused)
         return
     try:
         with config.source.connect(application="start") as connection:
-            _copy_if_published_again(connection, config, before)
+            _roll_back(connection, config, before)
     except LevadaError as failure:
         _log.warning(
-            "what the failed start made at the source stays until the next start: see slot %s and publication %s: %s",
+            "cannot drop slot %s and publication %s of the failed start, the next start uses them: %s",
             config.slot.name,
             config.publication.name,
             failure,
         )
 
 
-def _copy_if_published_again(connection: psycopg.Connection[Any], config: PipelineConfig, before: SourceBefore) -> None:
+def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, before: SourceObjects) -> None:
     now = _read(connection, config)
     if now.slot and not before.slot:
         drop_slot(connection, config.slot.name, wait_s=0)
-        _log.info("slot %s is dropped again", config.slot.name)
+        _log.info("dropped slot %s, which the failed start had created", config.slot.name)
     if now.trigger and not before.trigger and not slots_of_others(connection, config.slot.name):
         remove_ddl_trigger(connection)
     if not config.publication.managed or now.members is None:
@@ -87,19 +96,19 @@ def _copy_if_published_again(connection: psycopg.Connection[Any], config: Pipeli
     name = config.publication.name
     if before.members is None:
         drop_publication(connection, name)
-        _log.info("publication %s is dropped again", name)
+        _log.info("dropped publication %s, which the failed start had created", name)
     elif added := sorted(now.members - before.members):
         tables = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in added)
         with source_errors(f"changing publication {name}"):
             connection.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), tables))
 
 
-@source_errors("reading what the pipeline has at the source")
-def _read(connection: psycopg.Connection[Any], config: PipelineConfig) -> SourceBefore:
+@source_errors("reading the pipeline's slot, publication and trigger")
+def _read(connection: psycopg.Connection[Any], config: PipelineConfig) -> SourceObjects:
     slot = inspect_slot(connection, config.slot.name) is not None
     members = None
     if read_publication(connection, config.publication.name) is not None:
         rows = connection.execute(_MEMBERS, [config.publication.name]).fetchall()
         members = frozenset(QualifiedTable(*row) for row in rows)
     found = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchone()
-    return SourceBefore(slot, members, found is not None)
+    return SourceObjects(slot, members, found is not None)
