@@ -38,6 +38,7 @@ CLEAN = (
     "engine/levada/runtime/pipeline.py",
     "engine/levada/runtime/progress.py",
     "engine/levada/runtime/report",
+    "engine/levada/runtime/resources",
     "engine/levada/runtime/source",
     "engine/levada/runtime/supervisor.py",
     "engine/levada/runtime/tables",

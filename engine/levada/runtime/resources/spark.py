@@ -1,7 +1,8 @@
-"""The Spark session: local by default, quiet, small when idle, with the jars of this machine's cache.
+"""The Spark session of the process.
 
-Settings come from three places, each before the next: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
-``LEVADA_SPARK_PROPERTIES`` names (the operator's, for ``driver.mode: Cluster``), and what is set here.
+It is local by default, logs little, returns memory when idle, and uses the jars in this machine's cache. A setting is
+taken from the first place that has it: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
+``LEVADA_SPARK_PROPERTIES`` names (the operator writes it for ``driver.mode: Cluster``), and this module's defaults.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _starting = threading.Lock()
 
 _LEVELS: Final = {"ERROR": logging.ERROR, "WARN": logging.WARNING}
 _LEVEL: Final = re.compile(r"(ERROR|WARN) ")
-# Printed by the shell scripts and the JVM before any logging is configured, and by Spark for a setting of our own.
+# Printed by the shell scripts and the JVM before logging is configured, and by Spark for a setting of this module.
 _START_NOISE: Final = re.compile(
     r"WARNING: Using incubator modules|Picked up |\s*$|SparkConf: Note that spark\.local\.dir will be overridden"
 )
 
 _JVM_OPTIONS: Final = (
-    # Without the second compiler a session starts for 8 CPU seconds instead of 15; compaction takes a third longer.
+    # Without the C2 compiler a session starts in 8 CPU seconds instead of 15. Compaction takes a third longer.
     "-XX:TieredStopAtLevel=1",
-    # Of the collectors it needs the least memory beside the heap, and gives the heap back.
+    # The collector with the least memory outside the heap. It returns free heap to the system.
     "-XX:+UseSerialGC",
-    # By itself the heap begins with a 64th of the machine's memory, and never goes below.
+    # By default the heap begins with a 64th of the machine's memory, and never shrinks below that.
     "-Xms64m",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
@@ -54,9 +55,9 @@ _JVM_OPTIONS: Final = (
 
 _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
-"""Settings of which ours and the user's go together."""
+"""Settings whose values here and in the user's ``conf`` are joined."""
 
-_PLACES: Final = frozenset(
+_LOCATIONS: Final = frozenset(
     {"spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
 )
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
@@ -68,13 +69,15 @@ _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 def spark_session(
     name: str, *, cores: int | str = "*", memory: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the process's Spark session, started if there is none yet.
+    """Return the process's Spark session. Start it if there is none.
 
-    ``cores``: task slots of ``local[…]``, ``*`` for all that this process may use; ``memory``: the JVM's heap, as the
-    JVM writes it (``2g``). ``conf`` goes before everything else, ``spark.master`` included. Executors are expected to
-    have this Python and the jars in the same places, as they have in one image. What the JVM prints goes to the logger
-    ``levada.spark``. Raise NeedsOperator ``pyspark_missing``, or if this machine has no Java or jars and cannot get
-    them.
+    ``cores`` is the number of task slots of a local session, ``*`` for all cores that this process may use. ``memory``
+    is the JVM's heap in the JVM's notation (``2g``). ``conf`` overrides every other setting, ``spark.master`` included.
+    Executors must have the same Python and jars at the same paths, as in the same image. The output of the JVM goes to
+    the logger ``levada.spark``.
+
+    Raise NeedsOperator ``pyspark_missing`` without pyspark, ``spark_start_failed`` if Spark does not start, and others
+    if this machine has no Java or jars and cannot download them.
     """
     pyspark_folder()
     from pyspark import SparkConf, SparkContext
@@ -94,15 +97,16 @@ def spark_session(
 
 @contextmanager
 def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Yield a session in this process for a short look, without executors; stop it if it was started for that.
+    """Yield a session for a short check, local and without executors.
 
-    Of ``conf`` it leaves out what says where the driver and its executors are.
+    A session that runs already is used and kept. A new one is stopped at the end. Settings in ``conf`` for the
+    addresses of the driver and its executors are ignored.
     """
     pyspark_folder()
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context is not None
-    here = {key: value for key, value in (conf or {}).items() if key not in _PLACES}
+    here = {key: value for key, value in (conf or {}).items() if key not in _LOCATIONS}
     spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"})
     try:
         yield spark
@@ -112,18 +116,21 @@ def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Ite
 
 
 def check_jvm(spark: SparkSession) -> None:
-    """Raise Permanent ``spark_ended`` if the session's JVM has ended: this process will have no other."""
+    """Raise Permanent ``spark_ended`` if the session's JVM has ended.
+
+    The process starts no second JVM, so it must be restarted.
+    """
     code = _exit_code(spark)
     if code is not None:
         raise Permanent(
             "spark_ended",
             f"Spark's JVM has ended, with exit code {code}",
-            hint="-9: it was killed, perhaps for want of memory; else the log has why",
+            hint="-9 means that it was killed, often for lack of memory. For other codes see the log",
         )
 
 
 def stop_spark(spark: SparkSession) -> None:
-    """Stop the session, unless its JVM has ended."""
+    """Stop the session. A JVM that has ended already is no error."""
     from py4j.protocol import Py4JError
 
     if _exit_code(spark) is not None:
@@ -131,12 +138,12 @@ def stop_spark(spark: SparkSession) -> None:
     try:
         spark.stop()
     except (Py4JError, OSError) as error:
-        # A signal to the process group ends the JVM, too.
+        # A signal to the process group also ends the JVM.
         _jvm_log.debug("Spark's JVM does not answer: %s", error)
 
 
 def _exit_code(spark: SparkSession) -> int | None:
-    """Return how the JVM has ended, None while it runs, or was not started by this process."""
+    """Return the exit code of the JVM, or None while it runs or if another process started it."""
     process: Popen[str] | None = getattr(spark.sparkContext._gateway, "proc", None)
     return None if process is None else process.poll()
 
@@ -154,19 +161,19 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": slots,
-        # Levada makes no managed table in Spark's own catalog; were there one, not in the current folder.
+        # Levada creates no managed table in Spark's own catalog. This keeps any other one out of the current folder.
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     log4j = f'"-Dlog4j2.configurationFile={resources.files("levada.runtime.resources") / "log4j2.properties"}"'
-    # spark.jars would have them copied, 50 MB, at each start, and to each executor.
+    # With spark.jars, Spark would copy these 50 MB at each start and to each executor.
     jars = os.pathsep.join(map(str, ensure_jars()))
     settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": " ".join((*_JVM_OPTIONS, log4j))}
     if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
-        # The machine's own name need not resolve, nor be reachable.
+        # The machine's host name may not resolve or be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Blocks on disk hold rows, and Spark leaves their folders open to other users.
+        # Blocks on disk contain rows, and other users can read Spark's own folders.
         settings["spark.local.dir"] = str(scratch)
     else:
         settings |= {"spark.executor.extraClassPath": jars, "spark.executor.extraJavaOptions": log4j}
@@ -180,13 +187,16 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
 
 
 def _pod_names(conf: Mapping[str, str]) -> dict[str, str]:
-    """Give each start names of its own for executor pods: those of the start before may linger. 11 characters more."""
+    """Return the prefix of the executor pods' names, made unique for this start by 11 more characters.
+
+    Pods of the previous start may still exist.
+    """
     prefix = conf.get(_POD_NAMES)
     return {} if prefix is None else {_POD_NAMES: f"{prefix}-{time.time_ns() // 1_000_000 % 2**40:010x}"}
 
 
 def _properties() -> dict[str, str]:
-    """Return the settings of the file, in the form of spark-defaults.conf: a name, a space, a value."""
+    """Return the settings in the file of the operator, which has the format of spark-defaults.conf."""
     if not (named := os.environ.get(_PROPERTIES)):
         return {}
     lines = (line.split(None, 1) for line in Path(named).read_text().splitlines() if not line.startswith("#"))
@@ -194,7 +204,7 @@ def _properties() -> dict[str, str]:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use, rounded up: those it may run on, or fewer by its cgroup's quota."""
+    """Return the number of cores that this process may use, by its CPU affinity and its cgroup's quota, rounded up."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -204,19 +214,22 @@ def available_cores() -> int:
 
 
 def _log_lost_updates(context: SparkContext) -> None:
-    """Log, where pyspark would print a traceback, that the JVM has ended: `check_jvm` reports that."""
+    """Log the end of the connection for accumulators, for which pyspark prints a traceback. `check_jvm` reports it."""
 
     def log(request: object, client_address: object) -> None:
-        _jvm_log.debug("no more updates of accumulators", exc_info=True)
+        _jvm_log.debug("the JVM closed the connection for accumulators", exc_info=True)
 
     context._accumulatorServer.handle_error = log  # type: ignore[method-assign]  # pyspark has no setting for it
 
 
 def _launch_jvm(settings: Mapping[str, str]) -> Any:
-    """Start the JVM with the settings in a file. Every user of the machine can read a command line."""
+    """Start the JVM and return its gateway.
+
+    The settings are passed in a file, because every user of the machine can read a command line.
+    """
     from pyspark.java_gateway import launch_gateway
 
-    # A pipe of our own: of a JVM that ends before it answers, pyspark hands out neither the process nor its output.
+    # If a JVM ends before it answers, pyspark returns neither the process nor its output. The pipe keeps the output.
     reading, writing = os.pipe()
     output = os.fdopen(reading, errors="replace")
     threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
@@ -230,7 +243,7 @@ def _launch_jvm(settings: Mapping[str, str]) -> Any:
 
 @contextmanager
 def _submit_arguments(settings: Mapping[str, str]) -> Iterator[None]:
-    """Give spark-submit a private file with the settings. The JVM has read it when pyspark has its answer."""
+    """Pass the settings to spark-submit in a private file. The JVM has read it once it answers pyspark."""
     file = private_scratch("levada-spark") / f"settings-{os.getpid()}"
     before = os.environ.get(_SUBMIT)
     try:
@@ -247,7 +260,7 @@ def _submit_arguments(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def java_properties(settings: Mapping[str, str]) -> str:
-    """Write settings as java.util.Properties reads them, in ASCII."""
+    """Return the settings in the format of java.util.Properties, in ASCII."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -259,7 +272,7 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def _start_errors() -> Iterator[None]:
-    """Raise NeedsOperator ``spark_start_failed`` for whatever keeps the JVM, or the session in it, from starting."""
+    """Raise NeedsOperator ``spark_start_failed`` for any error in the start of the JVM or of its session."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -270,12 +283,12 @@ def _start_errors() -> Iterator[None]:
         raise NeedsOperator(
             "spark_start_failed",
             f"Spark did not start: {words}",
-            hint="the log has what its JVM printed. Check spec.driver.sparkConf, the memory limit and ulimit -n",
+            hint="see the JVM's output in the log. Check spec.driver.sparkConf, the memory limit and ulimit -n",
         ) from error
 
 
 def _log_output(output: IO[str]) -> None:
-    """Log what the JVM prints, line by line, until it ends; lines without a level go on the message before them."""
+    """Log the JVM's output until it ends. A line without a level continues the previous message."""
     level = logging.WARNING
     for line in output:
         if match := _LEVEL.match(line):
@@ -286,7 +299,7 @@ def _log_output(output: IO[str]) -> None:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Show pyspark the Java, the Spark and the Python to use; its start reads them from the environment alone."""
+    """Set the environment variables from which pyspark takes its Java, Spark and Python. It reads them nowhere else."""
     ours = {
         "JAVA_HOME": str(ensure_java().home),
         "PYSPARK_PYTHON": sys.executable,
@@ -306,7 +319,7 @@ def _environment() -> Iterator[None]:
 
 @contextmanager
 def _own_sigint() -> Iterator[None]:
-    """Keep the process's handler of SIGINT: a new SparkContext puts its own there."""
+    """Keep the process's handler of SIGINT, which a new SparkContext replaces by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The staging area, reached as the lake is."""
+"""The staging area, opened with the lake's credentials."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from levada.segments.owner_file import OWNER_FILE
 from levada.segments.staging import Staging
 
 _STORE_PROPERTIES: Final = ("s3.", "client.")
-"""Of a catalog's properties, those of the object store."""
+"""Prefixes of the catalog's properties that configure the object store."""
 
 
 def open_staging(config: StagingConfig) -> Staging:
-    """Return the staging area; raise NeedsOperator ``staging_unusable`` if no file system answers to its URI."""
+    """Return the staging area.
+
+    An object store gets the properties and the Secret of the lake's catalog. Raise NeedsOperator ``staging_unusable``
+    if no file system supports the URI.
+    """
     properties = dict(config.properties)
     if config.credentials is not None and config.credentials.is_dir():
         properties |= read_credentials(config.credentials)
@@ -24,9 +28,9 @@ def open_staging(config: StagingConfig) -> Staging:
 
 
 def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> bool:
-    """Return True if the staging area is full, and holds files of the pipeline.
+    """Return True if ``error`` is that the staging area is full, and the pipeline has files in it.
 
-    A start removes those that no segment names, and frees the others as it applies them. Refusing that start would
-    keep the staging area full.
+    A start removes files that no segment names, and applying the segments frees the others. Without that start the
+    staging area would stay full.
     """
     return error.code == "staging_full" and bool(staging.list(pipeline).keys() - {OWNER_FILE})

@@ -1,7 +1,8 @@
-"""The process that Spark's Python workers are forked from, with what our tasks import already loaded.
+"""The process from which Spark forks its Python workers, with the modules of Levada's tasks already imported.
 
-Spark starts it in place of ``pyspark.daemon`` (``spark.python.daemon.module``). A worker then begins in milliseconds,
-and shares the memory of these modules, where it would import them for seconds of CPU, again after each idle minute.
+Spark starts it instead of ``pyspark.daemon`` (``spark.python.daemon.module``). A worker then starts in milliseconds and
+shares the memory of these modules. Otherwise each worker would spend seconds of CPU on the imports, again after each
+idle minute.
 """
 
 from __future__ import annotations
@@ -18,6 +19,6 @@ import levada.destinations.iceberg.files
 __all__ = ["levada", "pyarrow", "pyiceberg"]
 
 if __name__ == "__main__":
-    # The workers' collections need not walk what was loaded here, nor copy its pages by doing so.
+    # Keeps the garbage collection of the workers from visiting these modules, which would copy their memory pages.
     gc.freeze()
     daemon.manager()  # type: ignore[no-untyped-call]  # as pyspark has it
