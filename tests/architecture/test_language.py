@@ -40,6 +40,7 @@ CLEAN = (
     "engine/levada/runtime/report",
     "engine/levada/runtime/resources",
     "engine/levada/runtime/source",
+    "engine/levada/runtime/stages",
     "engine/levada/runtime/supervisor.py",
     "engine/levada/runtime/tables",
     "engine/levada/schema",

@@ -129,7 +129,7 @@ def test_readers_see_a_whole_table_while_it_is_copied_again(engine: Engine, db: 
         before = writer.transactions
         engine.wait_for(lambda p: p["ready"] and step(p) is None)
         engine.wait_for(lambda p: writer.transactions > before + 200)
-    assert "table public.whole: its new copy has taken its place" in engine.log
+    assert "table public.whole: resynced, the shadow copy replaced the table" in engine.log
     assert engine.log.count("table public.whole: Init -> DataSync") == 1
     assert len(reader.snapshots) > 5
     engine.wait_caught_up()

@@ -49,8 +49,8 @@ from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.messages import Fatal, Reconfigured, Report, next_inbox
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
-from levada.runtime.stages.rewrites import StorageLooks
 from levada.runtime.stages.stage import StageParts
+from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
@@ -124,7 +124,7 @@ class Pipeline:
         self._epoch = 0
         self._claim: Claim | None = None
         self._staging: Staging | None = None
-        self._looks: StorageLooks | None = None
+        self._storage_poller: StoragePoller | None = None
         self._ledger = StoredLedger(store, durable=False)
 
     @property
@@ -250,7 +250,7 @@ class Pipeline:
         with self.config.source.connect(application="caught-up") as connection:
             target, started_at = current_wal_lsn(connection), read_start_time(connection)
         known = worker is not None and worker.server is not None and worker.server.started_at == started_at
-        self._look_soon()
+        self._poll_storage_soon()
 
         def verified() -> bool:
             now = self._worker
@@ -327,7 +327,7 @@ class Pipeline:
             self._stopping = threading.Event()
         reports = CaptureReports(inbox, self._stopping)
         self._worker = assemble_worker(
-            self._config_ref, store, log, record, kept, self._epoch, reports, self._look_soon
+            self._config_ref, store, log, record, kept, self._epoch, reports, self._poll_storage_soon
         )
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
         supervisor = self._assemble_supervisor(capture, self._worker, log, record)
@@ -392,7 +392,7 @@ class Pipeline:
         applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
         registry = TableRegistry(config_ref, store, destination, capture.reopen, Ledger(log.ledger.ends))
         parts = StageParts(config_ref, registry, store, destination, inbox)
-        self._looks = StorageLooks(config_ref, lambda: list(registry.tables), inbox)
+        self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
         return Supervisor(
             config_ref,
             registry,
@@ -401,7 +401,7 @@ class Pipeline:
             applies=ApplyStage(parts, applier),
             resyncs=ResyncStage(parts, copier, applier),
             discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
-            looks=self._looks,
+            storage_poller=self._storage_poller,
             retention=Retention(registry, log, store, record, worker.applied, self._ledger.save),
             configure=self._configure_capture,
             check=lambda: check_jvm(spark),
@@ -415,9 +415,9 @@ class Pipeline:
             batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
         )
 
-    def _look_soon(self) -> None:
-        if self._looks is not None:
-            self._looks.soon()
+    def _poll_storage_soon(self) -> None:
+        if self._storage_poller is not None:
+            self._storage_poller.soon()
 
     @property
     def _owner(self) -> PipelineOwner | None:

@@ -27,19 +27,19 @@ from levada.runtime.stages.messages import (
     CopyStarted,
     Discovered,
     Fatal,
-    JobBegun,
-    Landed,
-    Looked,
+    JobStarted,
     MaintainEnded,
     Reconfigured,
     Report,
+    SegmentStaged,
     SourceRestarted,
-    StorageSeen,
+    StorageRead,
     TableFailed,
+    WatermarkRead,
 )
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
-from levada.runtime.stages.rewrites import StorageLooks
+from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.retries import as_levada_error
@@ -72,7 +72,7 @@ class Supervisor:
         applies: ApplyStage,
         resyncs: ResyncStage,
         discovery: Discovery,
-        looks: StorageLooks,
+        storage_poller: StoragePoller,
         retention: Retention,
         configure: Callable[[PipelineConfig], None],
         check: Callable[[], None],
@@ -86,7 +86,7 @@ class Supervisor:
         self._applies = applies
         self._resyncs = resyncs
         self._discovery = discovery
-        self._looks = looks
+        self._storage_poller = storage_poller
         self._retention = retention
         self._configure = configure
         self._check = check
@@ -127,7 +127,7 @@ class Supervisor:
         self._applies.close()
         self._resyncs.close()
         self._discovery.close()
-        self._looks.close()
+        self._storage_poller.close()
         try:
             self._handle_reports(0)
             self._retention.remove(math.inf)
@@ -149,20 +149,20 @@ class Supervisor:
     def _handle(self, report: Report) -> None:
         tables = self.registry.tables
         match report:
-            case Landed(manifest):
+            case SegmentStaged(manifest):
                 self.registry.segment_staged(manifest)
                 if manifest.truncates:
                     # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
-                    self._looks.soon()
+                    self._storage_poller.soon()
             case CopyStarted(table, rows):
                 tables[table].copy = rows
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
-            case JobBegun(begun, at):
+            case JobStarted(begun, at):
                 for table in begun:
                     tables[table].busy_since = at
-            case Looked(table, outcome):
-                self._applies.looked(tables[table], outcome)
+            case WatermarkRead(table, outcome):
+                self._applies.watermark_read(tables[table], outcome)
             case ApplyEnded(applied, outcome):
                 self._applies.ended([tables[t] for t in applied], outcome)
             case MaintainEnded(table, error):
@@ -181,10 +181,10 @@ class Supervisor:
                 if table in tables:
                     self.registry.storage.table_altered(tables[table], report)
                 report.recorded.set()
-            case StorageSeen(look):
-                self._looks.ended()
-                if look is not None:
-                    self.registry.storage.add_snapshot(look)
+            case StorageRead(snapshot):
+                self._storage_poller.ended()
+                if snapshot is not None:
+                    self.registry.storage.add_snapshot(snapshot)
             case Discovered():
                 self._handle_discovery(report)
             case Reconfigured(config):
@@ -202,14 +202,14 @@ class Supervisor:
             self.registry.apply_actions()
             self.registry.apply_requests()
         self._discovery.start(now)
-        self._looks.start(now)
+        self._storage_poller.start(now)
         self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
         for record in self.registry.tables.values():
             if not record.busy and not record.suspended:
                 self.registry.step(record)
         self.registry.check_places()
         self.registry.unverified.save()
-        self._applies.start_looks()
+        self._applies.start_watermark_reads()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)
         self._applies.start(now)

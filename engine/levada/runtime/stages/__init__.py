@@ -1,4 +1,5 @@
-"""The work that the supervisor starts, each kind with its threads: capture, copy, apply, resync, discovery, retention.
+"""The kinds of work that the supervisor starts: capture, copy, apply, resync, discovery, retention.
 
-A stage reports by a message. Only the supervisor's thread acts on messages.
+Each stage has threads of its own and reports to the supervisor by messages. Only the supervisor's thread changes the
+state of tables.
 """

@@ -1,4 +1,4 @@
-"""Batches and maintenance: the calls to the destination for tables that are there already."""
+"""Batches, maintenance and watermark reads: the calls to the destination for tables that exist there already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import ApplyEnded, JobBegun, Looked, MaintainEnded
+from levada.runtime.stages.messages import ApplyEnded, JobStarted, MaintainEnded, WatermarkRead
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import apply_is_due, maintenance_is_due, needs_resync, wants_apply
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class ApplyStage(Stage):
-    """Runs batches and maintenance."""
+    """Applies staged changes, runs maintenance, and reads watermarks."""
 
     def __init__(self, parts: StageParts, applier: Applier) -> None:
         super().__init__(parts)
@@ -34,31 +34,31 @@ class ApplyStage(Stage):
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
         self._pool = ThreadPoolExecutor(1 if self._together else parts.config_ref.current.apply_threads, "levada-apply")
 
-    # ---- where tables are -----------------------------------------------------------------------------------------
+    # ---- watermarks -----------------------------------------------------------------------------------------------
 
-    def start_looks(self) -> None:
-        """Ask the destination where the tables are of which it is to be known."""
+    def start_watermark_reads(self) -> None:
+        """Start reading the applied watermark of every table whose watermark is unknown."""
         for record in self._registry.tables.values():
             if record.watermark_unknown and not record.busy:
                 record.watermark_unknown = False
                 record.begin(Job.READ_WATERMARK)
-                self._pool.submit(self._look, record.id)
+                self._pool.submit(self._read_watermark, record.id)
 
-    def _look(self, table: TableId) -> None:  # in a pool
-        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+    def _read_watermark(self, table: TableId) -> None:  # in a pool
+        self._inbox.put(JobStarted((table,), datetime.now(UTC)))
         try:
             applied = self._destination.applied
             mark = require_watermark(applied(table), applied)
         except BaseException as error:
-            self._inbox.put(Looked(table, error))
+            self._inbox.put(WatermarkRead(table, error))
         else:
-            self._inbox.put(Looked(table, mark))
+            self._inbox.put(WatermarkRead(table, mark))
 
-    def looked(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
-        """Let the table go on from where it is; park it where that cannot be told. A parked one stays so."""
+    def watermark_read(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
+        """Resume at the destination's watermark, or park the table if it cannot be read. Parked tables stay parked."""
         record.end()
         if needs_resync(record.phase) or isinstance(record.phase, Init):
-            # It is to be copied, as was decided meanwhile.
+            # The table will be copied, which was decided while the watermark was read.
             return
         if not isinstance(outcome, BaseException):
             self._registry.set_position(record, None if outcome is None else outcome.lsn)
@@ -68,7 +68,10 @@ class ApplyStage(Stage):
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Begin the batches that are due, of each table or of all together; ``now`` is of the monotonic clock."""
+        """Start the batches that are due. ``now`` is in seconds, monotonic.
+
+        A destination that orders changes by pipeline gets one batch for all tables, others get one for each table.
+        """
         tables, backlog = self._registry.tables.values(), self._registry.backlog
         waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
         if self._together and any(r.busy for r in tables):
@@ -93,7 +96,7 @@ class ApplyStage(Stage):
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...]) -> None:  # in a pool
         tables = tuple(positions)
-        self._inbox.put(JobBegun(tables, datetime.now(UTC)))
+        self._inbox.put(JobStarted(tables, datetime.now(UTC)))
         try:
             applied = self._applier.run(positions, manifests)
         except BaseException as error:
@@ -102,11 +105,11 @@ class ApplyStage(Stage):
             self._inbox.put(ApplyEnded(tables, applied))
 
     def ended(self, records: list[TableRecord], outcome: Applied | BaseException) -> None:
-        """Take the tables on from their batch."""
+        """Record the outcome of a batch, or park its tables if it failed."""
         for record in records:
             record.end()
             if isinstance(outcome, InterruptedError) and self._applier.stopping.is_set():
-                # Raised by the wait for durability. A destination's own InterruptedError is an error as any other.
+                # The wait for durability raises it at a stop. A destination's own one is an ordinary error.
                 continue
             if isinstance(outcome, BaseException):
                 self._registry.park(record, outcome)
@@ -125,10 +128,10 @@ class ApplyStage(Stage):
         if self._registry.backlog.pending(record.id).segments and record.pending_since is None:
             record.pending_since = time.monotonic() - outcome.seconds
 
-    # ---- upkeep ---------------------------------------------------------------------------------------------------
+    # ---- maintenance ----------------------------------------------------------------------------------------------
 
     def start_maintenance(self, now: float) -> None:
-        """Begin the upkeep that is due; ``now`` is of the monotonic clock."""
+        """Start the maintenance that is due. ``now`` is in seconds, monotonic."""
         for record in self._registry.tables.values():
             if maintenance_is_due(record, self._config_ref.current, now):
                 record.maintained_at = now
@@ -137,7 +140,7 @@ class ApplyStage(Stage):
 
     def _run_maintenance(self, table: TableId) -> None:  # in a pool
         error: BaseException | None = None
-        self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+        self._inbox.put(JobStarted((table,), datetime.now(UTC)))
         try:
             perform(self._destination.maintain, table)
         except BaseException as caught:
@@ -145,9 +148,9 @@ class ApplyStage(Stage):
         self._inbox.put(MaintainEnded(table, error))
 
     def maintained(self, record: TableRecord, error: BaseException | None) -> None:
-        """Record the end of a table's maintenance; park the table if it is not as Levada left it.
+        """Record the end of a table's maintenance. Park the table if something else has changed it.
 
-        Any other failure is made up for by the next maintenance.
+        Any other failure is logged, because the next maintenance does the same work.
         """
         record.end()
         if isinstance(error, DestinationChanged | Permanent):
@@ -156,5 +159,5 @@ class ApplyStage(Stage):
             _log.warning("maintenance of %s failed: %s", record.name, error)
 
     def close(self) -> None:
-        """Wait for the batches that run; what they report is in the inbox then."""
+        """Wait for the running batches. Their reports are in the inbox afterwards."""
         self._pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The capture thread: one stream after another, with back-off between them."""
+"""The capture thread, which reconnects the stream with back-off."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class CaptureThread:
-    """Runs `CaptureWorker`, again after every error that mends itself, until stopped or until one that does not.
+    """Runs `CaptureWorker` until it is stopped. After an error that allows a retry it runs again.
 
-    ``failed`` is called once, from this thread, with an error that ends capture for good.
+    ``failed`` is called once, from this thread, with an error that allows no retry. Capture has ended then.
     """
 
     def __init__(
@@ -35,23 +35,20 @@ class CaptureThread:
         self._error: ErrorProgress | None = None
         self._connected_at = time.monotonic()
         self.attempts = 0
-        """How many tries in a row have ended before their session of the stream began."""
+        """Attempts in a row that failed before the stream was open. An attempt that opened it starts again at 1."""
 
     @property
     def position(self) -> CapturePosition:
-        """Return where the stream is; from any thread."""
+        """Return the position of the stream. From any thread."""
         return self._worker.position
 
     @property
     def connected(self) -> bool:
-        """Return True while the stream is open and the server answers on it; from any thread."""
+        """Return True while the stream is open and the server answers on it. From any thread."""
         return self._worker.connected
 
     def silent_s(self) -> float:
-        """Return for how many seconds no stream has been open, as far as earlier calls have seen.
-
-        Return 0 while one is open.
-        """
+        """Return the seconds since the stream was last seen open by a call of this method, 0 while it is open."""
         now = time.monotonic()
         if self.connected:
             self._connected_at = now
@@ -59,11 +56,14 @@ class CaptureThread:
 
     @property
     def error(self) -> ErrorProgress | None:
-        """The error that keeps the stream from running, with the time of the next try; None while it runs."""
+        """The error that keeps the stream from running, with the time of the next attempt. None while it runs."""
         return None if self._worker.streaming else self._error
 
     def reopen(self) -> int:
-        """Ask for a new session of the stream; return its number, which `position` tells once it has begun."""
+        """Reconnect the stream soon, and return the number of the new session.
+
+        `position` has that number in ``sessions`` once the new session has begun.
+        """
         number = self.position.sessions + 1
         self._worker.reopen()
         return number
@@ -87,12 +87,12 @@ class CaptureThread:
                 return
             except Exception as error:
                 known = as_levada_error(error)
-                # A session that began is a success, whatever ended it: the source answers.
+                # A session that began counts as a success, because the source answered.
                 self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
                 delay = self._limits().delay(self.attempts) if known.retried else None
                 self._error = _progress(known, self.attempts, delay)
                 if delay is None:
-                    _log.error("capture ended: %s", known, exc_info=error if known is not error else None)
+                    _log.error("capture failed: %s", known, exc_info=error if known is not error else None)
                     self._failed(known)
                     return
                 _log.warning("capture interrupted, next try in %.0f s: %s", delay, known)

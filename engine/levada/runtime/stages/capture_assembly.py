@@ -12,7 +12,7 @@ from levada.errors import LevadaError, Transient
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
-from levada.runtime.stages.messages import Landed, Report, SourceRestarted, TableFailed
+from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.storage_journal import TableAltered
 from levada.segments.ledger import Ledger
@@ -29,34 +29,34 @@ _POLL_S: Final = 0.1
 
 
 class CaptureReports:
-    """Reports of capture's thread, which waits until the supervisor has recorded them.
+    """Reports from the capture thread to the supervisor.
 
-    So nothing more is staged, and no session begins, before the tables concerned are parked. A stop ends the wait with
-    Transient ``stopping``.
+    The capture thread waits until the supervisor has recorded a report. So the tables concerned are parked before
+    anything more is staged or a session begins. A stop of the pipeline ends the wait with Transient ``stopping``.
     """
 
     def __init__(self, inbox: queue.SimpleQueue[Report], stopping: threading.Event) -> None:
         self._inbox = inbox
         self._stopping = stopping
 
-    def landed(self, manifest: Manifest) -> None:
-        """Report a segment. This does not wait."""
-        self._inbox.put(Landed(manifest))
+    def segment_staged(self, manifest: Manifest) -> None:
+        """Report a staged segment, without waiting."""
+        self._inbox.put(SegmentStaged(manifest))
 
-    def failed(self, table: TableId, error: LevadaError) -> None:
-        """Report a table that capture cannot go on with."""
+    def table_failed(self, table: TableId, error: LevadaError) -> None:
+        """Report a table whose changes cannot be staged any more."""
         recorded = threading.Event()
         self._inbox.put(TableFailed(table, error, recorded))
         self._wait_for(recorded)
 
-    def altered(self, ddl: DdlMessage, at: Lsn, xid: int) -> None:
-        """Report a statement that altered a table."""
+    def table_altered(self, ddl: DdlMessage, at: Lsn, xid: int) -> None:
+        """Report a DDL statement on a table, committed at ``at`` by transaction ``xid``."""
         storage, recorded = ddl.description.storage, threading.Event()
         self._inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
         self._wait_for(recorded)
 
-    def restarted(self, verified_to: Lsn) -> None:
-        """Report a session on a server that was restarted, or on another one."""
+    def source_restarted(self, verified_to: Lsn) -> None:
+        """Report a session on a server that was restarted or replaced, with its history verified up to an LSN."""
         recorded = threading.Event()
         self._inbox.put(SourceRestarted(verified_to, recorded))
         self._wait_for(recorded)
@@ -64,7 +64,9 @@ class CaptureReports:
     def _wait_for(self, recorded: threading.Event) -> None:
         while not recorded.wait(_POLL_S):
             if self._stopping.is_set():
-                raise Transient("stopping", "the pipeline stops, and changes that were not staged are sent again")
+                raise Transient(
+                    "stopping", "the pipeline is stopping. PostgreSQL sends changes that were not staged again"
+                )
 
 
 def assemble_worker(
@@ -75,14 +77,17 @@ def assemble_worker(
     ledger: StoredLedger,
     epoch: int,
     reports: CaptureReports,
-    look: Callable[[], None],
+    catalog_changed: Callable[[], None],
 ) -> CaptureWorker:
-    """Return the worker that stages the pipeline's slot. ``look`` asks for a look at the source's catalog soon."""
+    """Return the worker that stages the changes of the pipeline's slot.
+
+    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon.
+    """
     config = config_ref.current
 
     def verify() -> None:
         for table, gap in read_gaps(config_ref.current, store).items():
-            reports.failed(table, gap)
+            reports.table_failed(table, gap)
 
     def persist_ack(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
         ends = Ledger(log.ledger.ends)
@@ -96,20 +101,20 @@ def assemble_worker(
 
     def verified(server: ServerIdentity, start: Lsn) -> None:
         if server != record.identity:
-            # First: an engine that ends between the two finds a server that it does not know.
-            reports.restarted(start)
+            # First, so that an engine that ends here does not take the new server for verified at its next start.
+            reports.source_restarted(start)
         record.verified(server)
 
     resolver = TableResolver(
         config.source,
         store,
         config.publication.name,
-        failed=reports.failed,
+        failed=reports.table_failed,
         selects=config_ref.selects,
         excluded_columns=config_ref.excluded_columns,
         policy=config.on_unrepresentable,
-        altered=reports.altered,
-        catalog_changed=look,
+        altered=reports.table_altered,
+        catalog_changed=catalog_changed,
     )
     settings = CaptureSettings(
         config.source,
@@ -125,7 +130,7 @@ def assemble_worker(
         log,
         resolver,
         epoch=epoch,
-        segment_staged=reports.landed,
+        segment_staged=reports.segment_staged,
         verify=verify,
         known=record.known_source(log),
         persist_ack=persist_ack,

@@ -1,4 +1,4 @@
-"""The copies that run: begun as the configuration allows, ended by their reports."""
+"""The copies of tables that the destination does not have yet, or that are replaced by a new copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from levada.stores.storage import table_worker
 
 
 class CopyStage(Stage):
-    """Runs copies."""
+    """Runs copies in threads, or orders them from dedicated Jobs."""
 
     def __init__(self, parts: StageParts, copier: TableCopy) -> None:
         super().__init__(parts)
@@ -27,7 +27,10 @@ class CopyStage(Stage):
         self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
     def start(self, sessions: int) -> None:
-        """Begin the copies that are due; ``sessions``: how many sessions of the stream have begun."""
+        """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.
+
+        A new table waits for the session that has its columns.
+        """
         for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
             record.cancel.clear()
             record.copy_outdated = False
@@ -35,7 +38,7 @@ class CopyStage(Stage):
             record.copied_as = self._registry.wanted_settings(record)
             self._registry.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
-            # Held from here on: the snapshot will be later, and what is below it is filtered out when applied.
+            # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
             self._registry.backlog.track(record.id, self._registry.staged_lsn)
             self._pool.submit(self._run, record)
 
@@ -55,14 +58,14 @@ class CopyStage(Stage):
             self._inbox.put(CopyEnded(table, copied))
 
     def ended(self, record: TableRecord, outcome: Copied | BaseException) -> None:
-        """Take the table on from its copy."""
+        """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
         record.end()
         if record.copy is not None:
             record.copied = record.copy.progress()
             record.unrepresentable += record.copied.unrepresentable
             record.copy = None
         if needs_resync(record.phase):
-            # Capture left changes of it out meanwhile: the copy is worth nothing.
+            # Capture left out changes of the table meanwhile, so the copy is incomplete.
             return
         if isinstance(outcome, BaseException):
             if not record.cancel.is_set():
@@ -86,11 +89,11 @@ class CopyStage(Stage):
         self._registry.storage.evaluate_held(record)
 
     def cancel(self) -> None:
-        """End all copies soon, where a restart begins them again."""
+        """Ask all copies to end soon. The next start begins them again."""
         self._stopping = True
         for record in self._registry.tables.values():
             record.cancel.set()
 
     def close(self) -> None:
-        """Wait for the copies that run; what they report is in the inbox then."""
+        """Wait for the running copies. Their reports are in the inbox afterwards."""
         self._pool.shutdown(cancel_futures=True)

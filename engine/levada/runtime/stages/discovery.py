@@ -1,4 +1,4 @@
-"""The look for tables that came, went, or have gaps at the source, in a thread of its own, one look at a time."""
+"""Discovery of tables that were created, dropped or may have missed changes, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ _log = logging.getLogger(__name__)
 
 
 _CHECK_S: Final = 5.0
-"""How often the publication is compared with what tables were copied under, in seconds: one query."""
+"""Seconds between two checks for gaps. A check is one query, which compares the publication with the copied tables."""
 
 
 class Discovery:
-    """Looks every ``discovery_s`` seconds, after `soon`, and as soon as ``has_gaps`` returns True.
+    """Calls ``discover`` every ``discovery_s`` seconds, after `soon`, and when ``has_gaps`` returns True.
 
-    The methods belong to the supervisor's thread.
+    One call runs at a time, in a thread. The methods are for the supervisor's thread.
     """
 
     def __init__(
         self,
         config_ref: ConfigRef,
-        look: Callable[[PipelineConfig], SourceTables],
+        discover: Callable[[PipelineConfig], SourceTables],
         has_gaps: Callable[[PipelineConfig], bool],
         inbox: queue.SimpleQueue[Report],
     ) -> None:
         self._config_ref = config_ref
-        self._look = look
+        self._discover = discover
         self._has_gaps = has_gaps
         self._inbox = inbox
         self._next = float("inf")
         self._next_check = 0.0
-        self._looking = False
+        self._running = False
         self._check_fails = False
         self._pool = ThreadPoolExecutor(1, "levada-discovery")
 
     def later(self, now: float) -> None:
-        """Look after the usual time; ``now`` is of the monotonic clock."""
+        """Run next after the usual interval. ``now`` is in seconds, monotonic."""
         self._next = now + self._config_ref.current.discovery_s
 
     def soon(self) -> None:
-        """Look as soon as no other look is under way."""
+        """Run next as soon as no run is under way."""
         self._next = 0.0
 
     def start(self, now: float) -> None:
-        """Look, or check for gaps, if it is time."""
-        if self._looking or now < min(self._next, self._next_check):
+        """Start a discovery or a check for gaps if one is due. ``now`` is in seconds, monotonic."""
+        if self._running or now < min(self._next, self._next_check):
             return
-        self._looking, self._next_check = True, now + _CHECK_S
+        self._running, self._next_check = True, now + _CHECK_S
         if now < self._next:
             self._pool.submit(self._check, self._config_ref.current)
             return
@@ -69,7 +69,7 @@ class Discovery:
             found, self._check_fails = self._has_gaps(config), False
         except Exception as error:
             if not self._check_fails:
-                _log.warning("comparing the publication with the tables failed: %s", error)
+                _log.warning("the check of the publication for gaps failed: %s", error)
             found, self._check_fails = False, True
         if found:
             self._run(config)
@@ -78,16 +78,19 @@ class Discovery:
 
     def _run(self, config: PipelineConfig) -> None:  # in a pool
         try:
-            self._inbox.put(Discovered(config, self._look(config)))
+            self._inbox.put(Discovered(config, self._discover(config)))
         except Exception as error:
-            _log.warning("looking for new tables failed: %s", error)
+            _log.warning("the discovery of tables failed: %s", error)
             self._inbox.put(Discovered(config, None))
 
     def ended(self, report: Discovered) -> bool:
-        """Tell whether what was seen is of any use: seen at all, and by the selectors that hold now."""
-        self._looking = False
+        """Return True if the report can be used.
+
+        It cannot if the source could not be read, or if the table selectors have changed since.
+        """
+        self._running = False
         return report.tables is not None and report.config.selects == self._config_ref.current.selects
 
     def close(self) -> None:
-        """Wait for a look that is under way."""
+        """Wait for the run that is under way."""
         self._pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What the stages tell the supervisor, from whichever thread."""
+"""Messages from the stages to the supervisor. Any thread may send them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """A segment is durable."""
+class SegmentStaged:
+    """A segment was staged."""
 
     manifest: Manifest
 
@@ -47,16 +47,16 @@ class CopyEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class JobBegun:
-    """A batch or upkeep of these tables has left its queue."""
+class JobStarted:
+    """A thread has started a job on these tables: a batch, maintenance, a watermark read or a swap."""
 
     tables: tuple[TableId, ...]
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What the destination says a table is marked with, None for no such table, or why it does not say."""
+class WatermarkRead:
+    """A table's watermark at the destination, None if the table does not exist there, or the error of the read."""
 
     table: TableId
     outcome: Watermark | BaseException | None
@@ -80,7 +80,10 @@ class MaintainEnded:
 
 @dataclass(frozen=True, slots=True)
 class TableFailed:
-    """Capture leaves this one table out from here on; it waits for ``recorded``, so that no restart forgets."""
+    """Capture stages no more changes of the table.
+
+    It waits until ``recorded`` is set, so that a restart finds the table parked.
+    """
 
     table: TableId
     error: LevadaError
@@ -88,17 +91,18 @@ class TableFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageSeen:
-    """A look at the storage of the tables has ended. None: the source could not be asked."""
+class StorageRead:
+    """The storage of the tables at the source. ``snapshot`` is None if it could not be read."""
 
-    look: StorageSnapshot | None
+    snapshot: StorageSnapshot | None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRestarted:
-    """A session begins on a server that was restarted, or on another one, whose history is verified to a position.
+    """A session begins on a server that was restarted or replaced. Its history is verified up to ``verified_to``.
 
-    Capture waits for ``recorded``, so that no table goes on from a copy of a history that the source no longer has.
+    Capture waits until ``recorded`` is set, so that no table continues from a copy of a history that the source no
+    longer has.
     """
 
     verified_to: Lsn
@@ -107,7 +111,7 @@ class SourceRestarted:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The tables of the source, of which ``config`` selects, as of now; None if the source could not be read."""
+    """The tables of the source that ``config`` selects. ``tables`` is None if the source could not be read."""
 
     config: PipelineConfig
     tables: SourceTables | None
@@ -115,31 +119,31 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """Another configuration is to hold from now on."""
+    """A new configuration takes effect."""
 
     config: PipelineConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Nothing can go on."""
+    """An error that ends the pipeline."""
 
     error: LevadaError
 
 
 Report = (
-    Landed
+    SegmentStaged
     | CopyStarted
     | CopyEnded
-    | JobBegun
-    | Looked
+    | JobStarted
+    | WatermarkRead
     | ApplyEnded
     | MaintainEnded
     | ResyncStarted
     | ResyncEnded
     | TableFailed
     | TableAltered
-    | StorageSeen
+    | StorageRead
     | SourceRestarted
     | Discovered
     | Reconfigured
@@ -148,7 +152,10 @@ Report = (
 
 
 def next_inbox(inbox: queue.SimpleQueue[Report]) -> queue.SimpleQueue[Report]:
-    """Return an inbox with the configurations that are left in this one, without what earlier jobs reported."""
+    """Return a new inbox with the configurations that are left in this one.
+
+    Reports of earlier jobs are dropped, because they are about state that was replaced.
+    """
     fresh: queue.SimpleQueue[Report] = queue.SimpleQueue()
     while not inbox.empty():
         report = inbox.get()

@@ -1,7 +1,7 @@
-"""Copies beside tables that stream: begun, caught up, and put in the tables' place.
+"""Resyncs by a shadow copy: copy the table, apply the changes since, and swap the copy with the table.
 
-Until that last step the table is served and goes on as if nothing were made beside it. What is made does not outlive
-the process: a marker in the store tells the next one to begin again.
+Until the swap the table stays readable and its changes are applied as before. A shadow copy does not outlive the
+process. A marker in the store makes the next process start the resync again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import JobBegun
+from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class ResyncStage(Stage):
-    """Runs shadow copies."""
+    """Runs resyncs by shadow copies."""
 
     def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier) -> None:
         super().__init__(parts)
@@ -53,21 +53,24 @@ class ResyncStage(Stage):
         self._batches = ThreadPoolExecutor(parts.config_ref.current.apply_threads, "levada-resync-apply")
 
     def start(self, now: float) -> None:
-        """Begin what is due of each; ``now`` is of the monotonic clock. Before the tables' own batches are begun."""
+        """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
+
+        Called before the tables' own batches are started, so that the two can take turns.
+        """
         for record in self._registry.tables.values():
             if record.resync is not None:
-                self._go_on(record, record.resync, now)
+                self._continue(record, record.resync, now)
         for record in resyncs_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, now):
             self._copy(record)
 
-    def _go_on(self, record: TableRecord, resync: Resync, now: float) -> None:
+    def _continue(self, record: TableRecord, resync: Resync, now: float) -> None:
         if resync.running:
             if resync.step is Step.COPYING and is_outdated(resync, self._newest(record.id)):
                 resync.restart()
         elif resync.abandoned:
             self._submit(self._copies, record, ResyncJob.DROP, lambda: self._drop(record.id))
         elif resync.outdated:
-            self._begin_again(record, resync)
+            self._start_again(record, resync)
         elif resync.step is Step.CATCHING_UP and not record.busy and not record.suspended and now >= resync.not_before:
             self._catch_up(record, resync, now)
 
@@ -83,7 +86,7 @@ class ResyncStage(Stage):
 
         def run() -> None:  # in a pool
             if job in (ResyncJob.APPLY, ResyncJob.SWAP):
-                self._inbox.put(JobBegun((table,), datetime.now(UTC)))
+                self._inbox.put(JobStarted((table,), datetime.now(UTC)))
             try:
                 outcome = work()
             except BaseException as error:
@@ -100,7 +103,7 @@ class ResyncStage(Stage):
         assert resync is not None
         resync.cancel.clear()
         resync.step = Step.COPYING
-        # Held from here on, as for a first copy.
+        # Keep segments from here on, as for a first copy.
         self._registry.backlog.track(table, self._registry.staged_lsn, shadow=True)
         cancel = resync.cancel
 
@@ -119,20 +122,22 @@ class ResyncStage(Stage):
         try:
             perform(self._destination.drop_replacement, table)
         except LevadaError as error:
-            _log.warning("what was copied of table %d stays behind until it is copied again: %s", table, error)
+            _log.warning("the shadow copy of table %d cannot be dropped, the next resync drops it: %s", table, error)
 
     def _copied(self, record: TableRecord, resync: Resync, copied: Copied | None) -> None:
         if resync.rows is not None:
             resync.copied, resync.rows = resync.rows.progress(), None
         if copied is None:
-            _log.info("table %s: the destination has no table that serves meanwhile", record.name)
+            _log.info(
+                "table %s: the destination does not have the table, so it is copied without a shadow copy", record.name
+            )
             self._registry.restart_copy(record)
             return
         resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
         resync.lsn, resync.copied_schema, resync.schema = copied.lsn, copied.schema, copied.schema
         resync.storage = copied.storage
         self._registry.backlog.applied(record.id, copied.lsn, shadow=True)
-        _log.info("table %s: its new copy is made and catches up from %s on", record.name, copied.lsn)
+        _log.info("table %s: the shadow copy is complete and catches up from %s", record.name, copied.lsn)
 
     # ---- catching up ----------------------------------------------------------------------------------------------
 
@@ -142,7 +147,7 @@ class ResyncStage(Stage):
         if reached > staged:
             # What is in the table's place must not be ahead of the stream, see `TableRegistry.source_restarted`.
             return
-        # Of a parked table that the destination did not tell of, it has no more than what is staged.
+        # A parked table whose watermark is unknown has at most the staged changes.
         if reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
@@ -151,7 +156,7 @@ class ResyncStage(Stage):
             return
         pending, config = backlog.pending(table), self._config_ref.current
         if not resync.yielded and wants_apply(record, pending) and apply_is_due(record, pending, config, now):
-            # The table keeps its freshness: the two take turns.
+            # The table takes turns with its shadow copy, so that its lag stays low.
             resync.yielded = True
             return
         resync.yielded = False
@@ -169,11 +174,11 @@ class ResyncStage(Stage):
         adopt_membership(store, record.id)
         assert resync.storage is not None
         registry.storage.record_copy(record.id, resync.lsn, resync.storage)
-        # The version before the snapshot's position: a transaction may begin another one exactly there.
+        # Below the snapshot's LSN, because a transaction may begin another schema version exactly at that LSN.
         store.store_table_schema(replace(resync.copied_schema, snapshot_id=SnapshotId(resync.lsn - 1)))
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
-        _log.info("table %s: its new copy has taken its place at %s", record.name, position)
+        _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
         record.copied, record.attempts, record.resync_error = resync.copied, 0, None
         record.last_commit_at = datetime.now(UTC)
         registry.update_mode(record, resync.copied_schema)
@@ -185,16 +190,16 @@ class ResyncStage(Stage):
         if isinstance(record.phase, Errored) and not needs_resync(record.phase):
             registry.enter(record, FinishedCopy(position))
 
-    # ---- what jobs report -----------------------------------------------------------------------------------------
+    # ---- reports of jobs ------------------------------------------------------------------------------------------
 
     def started(self, record: TableRecord, report: ResyncStarted) -> None:
-        """Take note that a copy has its snapshot."""
+        """Record that a copy has its snapshot."""
         if record.resync is not None:
             record.resync.rows, record.resync.lsn = report.rows, report.lsn
             record.resync.copied_schema = report.rows.schema
 
     def ended(self, record: TableRecord, report: ResyncEnded) -> None:
-        """Take the new copy on from its job."""
+        """Record the outcome of a job, and choose the next step of the resync."""
         resync, outcome = record.resync, report.outcome
         assert resync is not None
         resync.running = False
@@ -206,7 +211,7 @@ class ResyncStage(Stage):
             case ResyncJob.DROP, _:
                 record.resync = None
             case _ if resync.abandoned or resync.outdated:
-                # The next look removes it, or begins it again.
+                # The next `start` removes it or starts it again.
                 pass
             case _, BaseException():
                 self._failed(record, resync, report.job, outcome)
@@ -216,10 +221,10 @@ class ResyncStage(Stage):
                 resync.schema, resync.attempts, resync.error = outcome.schema, 0, None
                 self._registry.backlog.applied(record.id, outcome.until, shadow=True)
             case _:
-                self._begin_again(record, resync)
+                self._start_again(record, resync)
 
-    def _begin_again(self, record: TableRecord, resync: Resync) -> None:
-        _log.info("table %s: its new copy is begun again", record.name)
+    def _start_again(self, record: TableRecord, resync: Resync) -> None:
+        _log.info("table %s: the resync starts again", record.name)
         self._registry.backlog.forget(record.id, shadow=True)
         resync.reset()
 
@@ -227,7 +232,7 @@ class ResyncStage(Stage):
         if self._stopping:
             return
         if job is ResyncJob.COPY and resync.cancel.is_set():
-            self._begin_again(record, resync)
+            self._start_again(record, resync)
             return
         if isinstance(error, Permanent):
             self._registry.fatal = error
@@ -238,7 +243,7 @@ class ResyncStage(Stage):
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
-            "table %s: its new copy failed, the table goes on: %s [%s]",
+            "table %s: the resync failed, the table itself continues: %s [%s]",
             record.name,
             parked.reason,
             parked.code,
@@ -250,18 +255,18 @@ class ResyncStage(Stage):
             return
         resync.not_before = time.monotonic() + self._config_ref.current.retries.delay(attempt)
         if job is ResyncJob.COPY:
-            self._begin_again(record, resync)
+            self._start_again(record, resync)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End all copies soon, where a restart begins them again."""
+        """Ask all copies to end soon. The next start begins them again."""
         self._stopping = True
         for record in self._registry.tables.values():
             if record.resync is not None:
                 record.resync.cancel.set()
 
     def close(self) -> None:
-        """Wait for the jobs that run; what they report is in the inbox then."""
+        """Wait for the running jobs. Their reports are in the inbox afterwards."""
         self._copies.shutdown(cancel_futures=True)
         self._batches.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Staged segments and schema versions until nothing needs them, and the position that capture may acknowledge."""
+"""Retention of staged segments and schema versions until no table needs them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _EVERY_S: Final = 2.0
 
 
 class Retention:
-    """Removes segments and schema versions. ``release`` is called with the LSN up to which every table has applied.
+    """Removes segments and schema versions that no table needs.
 
-    ``keep_ledger`` makes the ledger durable before the newest manifest is removed.
+    ``release`` is called with the LSN below which every table has applied its changes. Without durable staging capture
+    acknowledges that LSN. ``save_ledger`` stores the ledger before the newest manifest, which carries it, is removed.
     """
 
     def __init__(
@@ -36,60 +37,60 @@ class Retention:
         store: SchemaStore,
         record: SourceRecord,
         release: Callable[[Lsn], None],
-        keep_ledger: Callable[[Ledger], None] = lambda ledger: None,
+        save_ledger: Callable[[Ledger], None] = lambda ledger: None,
     ) -> None:
         self._registry = registry
         self._log = log
         self._store = store
         self._record = record
         self._release = release
-        self._keep_ledger = keep_ledger
+        self._save_ledger = save_ledger
         self._next = 0.0
-        self._gone: deque[Manifest] = deque()
-        """Those that nobody needs and that are not removed yet."""
+        self._unneeded: deque[Manifest] = deque()
+        """Segments that no table needs and that are not removed yet."""
 
     def remove(self, now: float) -> None:
-        """Give up what nobody needs; before nothing shows it any more, remember how far the slot may have been told.
+        """Remove segments and schema versions that no table needs, at most every two seconds.
 
-        Does so every two seconds at most; ``now`` is of the monotonic clock. What the staging area does not remove now
-        is tried again.
+        The acknowledged position is stored first, because the removed segments were the evidence of it. Segments that
+        the staging area fails to remove are tried again. ``now`` is in seconds, monotonic.
         """
         if now < self._next:
             return
         self._next = now + _EVERY_S
-        self._gone += self._registry.backlog.pop_unneeded()
-        everywhere = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
+        self._unneeded += self._registry.backlog.pop_unneeded()
+        applied = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
         if not self._log.staging.durable:
-            self._record.save_position(everywhere, None)
-        elif self._gone:
-            newest = max(self._gone, key=lambda m: m.end_lsn)
+            self._record.save_position(applied, None)
+        elif self._unneeded:
+            newest = max(self._unneeded, key=lambda m: m.end_lsn)
             if newest.end_lsn > self._registry.backlog.end:
-                # No manifest has the ledger any more once these are removed.
-                self._keep_ledger(self._registry.backlog.ledger)
+                # After the removal no manifest carries the ledger.
+                self._save_ledger(self._registry.backlog.ledger)
             self._record.save_position(newest.end_lsn, newest.last)
         try:
             self._remove_segments()
         except LevadaError as error:
             if not error.retried:
                 raise
-            _log.warning("%d segments wait to be removed: %s", len(self._gone), error.message)
-        self._release(everywhere)
+            _log.warning("%d segments cannot be removed yet: %s", len(self._unneeded), error.message)
+        self._release(applied)
         self._remove_versions()
 
     def _remove_segments(self) -> None:
-        while self._gone:
-            self._log.remove(self._gone[0])
-            self._gone.popleft()
+        while self._unneeded:
+            self._log.remove(self._unneeded[0])
+            self._unneeded.popleft()
 
     def _remove_versions(self) -> None:
-        """Remove the schema versions before the one that holds where the table and the stream may resume.
+        """Remove the schema versions older than the one in effect where the table and the stream may resume.
 
-        A table that is copied, or whose position is unknown, keeps all of them. On scratch staging every table does,
-        because a restart may stream changes again from any earlier position.
+        A table that is being copied, or whose position is unknown, keeps all versions. On scratch staging every table
+        keeps them, because a restart may stream changes again from any earlier position.
         """
         if not self._log.staging.durable:
             return
-        # A restart streams from the recorded position on, or from the end of a segment that is still there.
+        # A restart streams from the recorded position, or from the end of a segment that still exists.
         backlog, resumes = self._registry.backlog, self._record.position
         reached = {
             record.id: min(backlog.applied_lsn(record.id), resumes)
@@ -104,17 +105,18 @@ class Retention:
         except LevadaError as error:
             if not error.retried:
                 raise
-            _log.warning("schema versions of %d tables wait to be removed: %s", len(retentions), error.message)
+            _log.warning("schema versions of %d tables cannot be removed yet: %s", len(retentions), error.message)
         else:
-            _log.info("%d schema versions of %d tables are removed: nothing needs them", removed, len(retentions))
+            _log.info("removed %d schema versions of %d tables that no change needs", removed, len(retentions))
 
 
 def outdated_versions(
     versions: Iterable[ReplicatedTableSchema], reached: Mapping[TableId, Lsn]
 ) -> dict[TableId, SnapshotId]:
-    """Return the retention of each table that has outdated versions.
+    """Return the newest version to keep of each table that has older ones.
 
-    A transaction that commits at ``reached`` or later needs the newest version below its LSN, and never an older one.
+    A transaction that commits at the table's LSN in ``reached`` or later needs the newest version below that LSN, and
+    never an older one.
     """
     before = Counter(version.id for version in versions if version.snapshot_id < reached.get(version.id, 0))
     return {table: SnapshotId(reached[table] - 1) for table, count in before.items() if count > 1}

@@ -13,12 +13,12 @@ from levada.runtime.tables.registry import TableRegistry
 from levada.stores.interface import PipelineStore
 
 MAX_COPIES: Final = 64
-"""The most threads for copies that the manifest may ask for. Each thread is started when it is needed."""
+"""The highest number of concurrent copies in a manifest. Each thread is started when it is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageParts:
-    """The state that stages work on, and the ``inbox`` in which their jobs report to the supervisor."""
+    """The state that all stages share, and the supervisor's ``inbox`` for the reports of their jobs."""
 
     config_ref: ConfigRef
     registry: TableRegistry
@@ -28,7 +28,7 @@ class StageParts:
 
 
 class Stage:
-    """Runs jobs in threads of its own. The methods belong to the supervisor's thread, unless marked otherwise."""
+    """Runs jobs in threads of its own. Methods without another note are for the supervisor's thread."""
 
     def __init__(self, parts: StageParts) -> None:
         self._config_ref = parts.config_ref
