@@ -1,14 +1,14 @@
-"""The operator: it turns Pipeline objects into driver pods, and what the drivers tell into status.
+"""The Kubernetes operator. It runs a driver pod for each Pipeline and reports the drivers' progress in status.
 
-Observe, decide, act, each in a package of its own:
+The packages follow the steps observe, decide, act:
 
-- ``observe``: what is the case, as frozen values read from objects of Kubernetes and from a driver's progress. No I/O.
-- ``decide``: one pure function from what is observed to a plan, and all that it is made of.
-- ``desired``: what every owned object should be, built by pure functions.
-- ``act``: carry a plan out, within the budget of writes.
-- ``kube``: the only package that knows the client of Kubernetes, and HTTP.
-- ``crds``: the CustomResourceDefinitions, generated.
-- ``app``: the only package that knows kopf: it wakes, it never decides.
+- ``observe``: the observed state, as frozen values read from Kubernetes objects and from the drivers' progress. No I/O.
+- ``decide``: `reconcile`, a pure function from the observed state to a plan, and its parts.
+- ``desired``: pure functions that build the desired state of every owned object.
+- ``act``: execution of plans, within a budget of writes to the API server.
+- ``kube``: requests to the API server and to drivers. Only this package imports the Kubernetes client.
+- ``crds``: the generated CustomResourceDefinitions.
+- ``app``: the process. Only this package imports kopf, which triggers reconciliation and decides nothing.
 
-Of the engine it imports the manifest's models (`levada.spec`), values and errors, and nothing else.
+From the engine the operator imports only the manifest models (`levada.spec`), values and errors.
 """

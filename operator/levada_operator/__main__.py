@@ -1,4 +1,4 @@
-"""``python -m levada_operator``."""
+"""Entry point of ``python -m levada_operator``."""
 
 from levada_operator.app.main import main
 

@@ -1,4 +1,4 @@
-"""Names and labels that the operator gives; what is derived from a Pipeline's name fits where it is used."""
+"""Names, labels and annotations of owned objects. The limit of a Pipeline's name leaves room for every derived name."""
 
 from __future__ import annotations
 
@@ -15,66 +15,69 @@ FINALIZER: Final = f"{GROUP}/cleanup"
 PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 ROLE_LABEL: Final = f"{GROUP}/role"
 STATE_ROLE: Final = "state"
-"""The role of the ConfigMaps whose content is the driver's."""
+"""The role label of the ConfigMaps whose content only the driver writes."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SKIP_CLEANUP: Final = f"{GROUP}/skip-cleanup"
-"""An annotation: ``"true"`` lets a Pipeline go without its clean-up."""
+"""Annotation of a Pipeline: ``"true"`` skips the clean-up when the Pipeline is deleted."""
 TAKE_OVER_FROM: Final = f"{GROUP}/take-over-from"
-"""An annotation: the UID of the Pipeline whose state, slot, publication and staged changes this one takes over."""
+"""Annotation of a Pipeline: UID of the Pipeline whose state, slot, publication and staged changes it takes over."""
 RESTART_ON: Final = f"{GROUP}/restart-on"
-"""An annotation of the driver's pod: the digest of all that cannot change while it runs."""
+"""Annotation of the driver's pod: the digest of all fields that take effect only after a restart."""
 APPLIED: Final = f"{GROUP}/applied"
-"""An annotation of every owned object: the digest of what was applied, by which a field given up is seen."""
+"""Annotation of every owned object: the digest of the applied content. It reveals a field that is no longer applied."""
 TEMPLATE: Final = f"{GROUP}/template"
-"""An annotation of the driver's StatefulSet: the digest of its pod template."""
+"""Annotation of the driver's StatefulSet: the digest of its pod template."""
 UPDATED_AT: Final = f"{GROUP}/updated-at"
-"""An annotation of the driver's StatefulSet: when a change of its template last replaced a running pod."""
+"""Annotation of the driver's StatefulSet: when a change of the template last replaced a running pod."""
 
 MAX_NAME: Final = 253
 
 
 def driver_name(pipeline: str) -> str:
-    """Name the driver's StatefulSet, Service, ServiceAccount, Role and NetworkPolicy."""
+    """Return the name of the driver's StatefulSet, Service, ServiceAccount, Role and NetworkPolicy."""
     return f"{pipeline}-driver"
 
 
 def driver_pod(pipeline: str) -> str:
-    """Name the driver's pod, as its StatefulSet does."""
+    """Return the name that the StatefulSet gives the driver's pod."""
     return f"{driver_name(pipeline)}-0"
 
 
 def executor_name(pipeline: str) -> str:
-    """Name the executors' ServiceAccount, and what their pods' names begin with."""
+    """Return the name of the executors' ServiceAccount, which is also the prefix of their pods' names."""
     return f"{pipeline}-executor"
 
 
 def manifest_name(pipeline: str) -> str:
-    """Name the ConfigMap with the accepted manifest."""
+    """Return the name of the ConfigMap with the accepted manifest."""
     return f"{pipeline}-manifest"
 
 
 def staging_name(pipeline: str) -> str:
-    """Name the volume claim of the staging area."""
+    """Return the name of the PersistentVolumeClaim of the staging area."""
     return f"{pipeline}-staging"
 
 
 def cleanup_name(pipeline: str) -> str:
-    """Name the clean-up Job."""
+    """Return the name of the clean-up Job."""
     return f"{pipeline}-cleanup"
 
 
 def copy_name(pipeline: str, schema: str, table: str, order: str) -> str:
-    """Name the Job that makes the copy of a table that was ordered under that token."""
+    """Return the name of the Job that makes a dedicated copy. ``order`` identifies the driver's request for it."""
     return f"{pipeline}-copy-{digest(chr(0).join((schema, table, order)))}"
 
 
 def lag_name(pipeline: str, turn: int) -> str:
-    """Name the Job that samples the slot in that turn."""
+    """Return the name of the Job that samples the slot in that interval. ``turn`` is the interval's number."""
     return f"{pipeline}-lag-{turn}"
 
 
 def table_sync_name(pipeline: str, schema: str, table: str) -> str:
-    """Name a table's TableSync; where the source's spelling is no object name, a digest tells names apart."""
+    """Return the name of a table's TableSync.
+
+    A digest is appended where the table's name is no valid object name, or where two tables could get the same one.
+    """
     plain = f"{pipeline}-{schema}-{table}"
     if re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", plain) and "-" not in schema + table and len(plain) <= MAX_NAME:
         return plain
@@ -83,7 +86,7 @@ def table_sync_name(pipeline: str, schema: str, table: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Return a short, stable digest for names and annotations."""
+    """Return the first 16 hexadecimal digits of the text's SHA-256, for names and annotations."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,1 +1,1 @@
-"""Carry plans out: objects, statuses and Events, within the budget of writes. Nothing here decides what is right."""
+"""Execution of plans: writes of objects, statuses and Events, within a budget. Nothing here decides what to write."""

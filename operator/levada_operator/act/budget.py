@@ -1,7 +1,7 @@
-"""The budget of writes to the API server: so many a second in all, what is awaited first, counters last.
+"""The budget of writes to the API server: a rate limit with three priorities.
 
-What concerns a Pipeline itself is *prompt*. What concerns its tables comes in thousands, so it is *bulk*: no Pipeline
-must wait for another's tables to be told of. Counters are *spare*.
+Writes for a Pipeline itself are *prompt*. Writes for its tables come in thousands, so they are *bulk*: no Pipeline
+waits for the tables of another. Writes of counters are *spare*.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 WRITES_PER_S: Final = 5.0
 BURST: Final = 20
 _RESERVED: Final = BURST / 2
-"""What counters leave for everything else."""
+"""Tokens that spare writes leave for the others."""
 
 
 class WriteBudget:
@@ -29,14 +29,17 @@ class WriteBudget:
         self._bulk_turn = asyncio.Lock()
 
     async def take(self) -> None:
-        """Wait until there is room for a prompt write; who waits first writes first."""
+        """Wait for a token for a prompt write, in order of arrival."""
         async with self._turn:
             while (missing := 1 - self._refilled()) > 0:
                 await asyncio.sleep(missing / self._rate)
             self._tokens -= 1
 
     async def take_bulk(self, until: float) -> bool:
-        """Wait for room that nothing prompt asks for; False if there is none until then, by the event loop's clock."""
+        """Wait for a token for a bulk write while no prompt write waits. Return False if there is none by ``until``.
+
+        ``until`` is a time of the event loop's clock.
+        """
         try:
             async with asyncio.timeout_at(until), self._bulk_turn:
                 while self._turn.locked() or self._refilled() < 1:
@@ -47,7 +50,7 @@ class WriteBudget:
             return False
 
     def take_spare(self) -> bool:
-        """Take room for a write that can wait; False if there is none to spare."""
+        """Take a token for a spare write. Return False if other writes wait or few tokens are left."""
         if self._turn.locked() or self._bulk_turn.locked() or self._refilled() < _RESERVED:
             return False
         self._tokens -= 1

@@ -1,4 +1,4 @@
-"""The elector: acquires the Lease, renews it in a thread of its own, and releases it."""
+"""The elector, which acquires, renews and releases the Lease in its own thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEVER: Final = float("-inf")
 
 
 class LeaseKey(NamedTuple):
-    """A Lease within the cluster."""
+    """The namespace and the name of a Lease."""
 
     namespace: str
     name: str
@@ -42,9 +42,9 @@ class Callbacks:
 
 
 class Elector:
-    """One candidate. ``clock`` is monotonic, in seconds.
+    """A candidate of the leader election. ``clock`` is monotonic, in seconds.
 
-    An elector that has lost the Lease does not become leader again: what this process knows may be too old.
+    An elector that lost the Lease does not become leader again, because the process's cache may be outdated.
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """The holder as last read, empty if there was none."""
+        """The holder of the Lease as last read. Empty if there was none."""
         return self._seen.holder if self._seen is not None else ""
 
     def start(self) -> None:
-        """Begin to acquire and renew."""
+        """Start the thread that acquires and renews the Lease."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and release the Lease if it is held. Call it after the last write."""
+        """Stop the thread, and release the Lease if it is held. Call it after the last write."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
         self.release()
 
     def release(self) -> None:
-        """Release the Lease if it is held, so that the next candidate need not wait."""
+        """Release the Lease if it is held, so that the next candidate acquires it without waiting."""
         held, leads, self._until = self._held, self.leads, _NEVER
         LEADER.set(0)
         if held is None or not leads:
@@ -104,13 +104,13 @@ class Elector:
             _log.warning("cannot release the Lease %s/%s: %s", *self._key, error)
 
     def try_once(self) -> None:
-        """Try once to acquire or to renew."""
+        """Try once to acquire or renew the Lease."""
         if self._lost:
             return
         try:
             self._renew() if self._held is not None else self._acquire()
         except RequestFailed as error:
-            # Another writer, or a deleted Lease: the next turn reads it again.
+            # Someone else wrote or deleted the Lease. The next attempt reads it again.
             self._held = None if error.status in (404, 409) else self._held
             if error.message != self._warned:
                 self._warned = error.message
@@ -134,7 +134,7 @@ class Elector:
         self._write(self._held, self._requests.replace)
 
     def _write(self, lease: dict[str, Any], request: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        # From before the request: other candidates count from when they see what it wrote.
+        # The term counts from before the request. Other candidates count from when they see the write, which is later.
         began = self._clock()
         self._held = request(held_by(lease, self._identity, self._timings, datetime.now(UTC)))
         self._seen = observe_lease(self._seen, self._held, began)

@@ -1,4 +1,4 @@
-"""Events of Kubernetes: one object for what is said again, counted, and not more often than every five minutes."""
+"""Kubernetes Events. A repeated Event is one object with a count, written at most every five minutes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from levada_operator.names import API_VERSION, FIELD_MANAGER, digest
 
 REPEAT_AFTER: Final = timedelta(minutes=5)
 _MAX_MESSAGE: Final = 1024
-"""What the API server takes."""
+"""Maximum length of a message that the API server accepts."""
 _MAX_REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The object that an Event is about."""
+    """A draft of an Event, with the namespace and the UID of its object."""
 
     namespace: str
     uid: str
@@ -27,13 +27,13 @@ class About:
 
 
 class EventAggregator:
-    """Remembers what was said."""
+    """Counts repeated Events, as client-go's event correlator does."""
 
     def __init__(self) -> None:
         self._recorded: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
 
     def event(self, about: About, now: datetime) -> dict[str, Any] | None:
-        """Return the Event to write, None if the same was said just now."""
+        """Return the Event to write, or None if the same Event was written within `REPEAT_AFTER`."""
         draft = about.draft
         key = (about.uid, draft.reason, draft.message)
         count, first, last = self._recorded.get(key, (0, now, None))
@@ -55,7 +55,7 @@ class EventAggregator:
 
 
 def namespace_event(about: About, now: datetime) -> dict[str, Any]:
-    """Return the same as an Event about the namespace: into one that is being deleted, nothing can be written."""
+    """Return an Event about the namespace, in namespace default. A namespace that is being deleted accepts no Event."""
     draft = about.draft
     involved = {"apiVersion": "v1", "kind": "Namespace", "name": about.namespace}
     name = f"{about.namespace}.{digest(about.uid + draft.reason)}"

@@ -1,4 +1,4 @@
-"""The operator's own metrics. A driver's are at its own `/metrics`."""
+"""Metrics of the operator. Each driver serves its own at `/metrics`."""
 
 from __future__ import annotations
 

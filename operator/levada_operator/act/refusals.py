@@ -1,4 +1,4 @@
-"""Memory of the objects that the API server did not take, so that they are not asked for at every turn."""
+"""Cache of the objects that the API server refused, so that they are not applied again at every reconciliation."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from levada_operator.observe.objects import Body, ObjectKey, Refusal
 
 _RETRY_AFTER: Final = timedelta(seconds=30)
 _REFUSED_AFTER: Final = timedelta(seconds=10)
-"""How long one object must have failed, with any code, to count as refused. An overloaded server recovers sooner."""
+"""An object that fails for so long counts as refused, whatever the code. An overloaded API server recovers sooner."""
 _MAX_REMEMBERED: Final = 10_000
 
 
 class RefusalCache:
-    """Remembers refusals by namespace and object. An object with another content is tried at once."""
+    """Refusals by namespace and object. An object with changed content is tried without delay."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, ObjectKey], tuple[datetime, str, Refusal]] = {}
         self._failing_since: dict[tuple[str, ObjectKey], datetime] = {}
 
     def known(self, namespace: str, body: Body, now: datetime) -> Refusal | None:
-        """Return the refusal of exactly this object if it is too recent to ask again."""
+        """Return the refusal of an object with the same content if it is less than `_RETRY_AFTER` old, else None."""
         refused = self._refused.get((namespace, key_of(body)))
         if refused is None or refused[1] != _content(body) or now - refused[0] >= _RETRY_AFTER:
             return None
         return refused[2]
 
     def failed(self, namespace: str, body: Body, error: RequestFailed, now: datetime) -> Refusal | None:
-        """Return a refusal for a failed request, None if the failure may pass by itself.
+        """Return a refusal for a failed request, or None if the failure may be temporary.
 
-        Lasting errors may have the code of passing ones: for a field that its schema does not have, it answers 500.
+        A permanent error may have a code of temporary ones: the API server answers 500 to a field that is not in the
+        schema. Such an error counts as permanent after `_REFUSED_AFTER`.
         """
         key = key_of(body)
         if error.status == 0:
-            # An answer that comes after an outage is the first.
+            # No answer. After an outage the time of failing starts again.
             self._failing_since.pop((namespace, key), None)
             return None
         since = self._failing_since.setdefault((namespace, key), now)
@@ -51,7 +52,7 @@ class RefusalCache:
         return refusal
 
     def succeeded(self, namespace: str, body: Body) -> None:
-        """Forget what was remembered of an object that was taken."""
+        """Forget the refusal of an object that the API server accepted."""
         self._refused.pop((namespace, key_of(body)), None)
         self._failing_since.pop((namespace, key_of(body)), None)
 
@@ -62,5 +63,5 @@ def key_of(body: Body) -> ObjectKey:
 
 
 def _content(body: Body) -> str:
-    # Without the metadata, which may have the time.
+    # The metadata is left out: an annotation may have the current time.
     return digest(json.dumps({k: v for k, v in body.items() if k != "metadata"}, sort_keys=True))

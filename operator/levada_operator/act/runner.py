@@ -1,4 +1,4 @@
-"""Carry a plan out: the Pipeline's objects, status and Events, then those of its tables."""
+"""Execution of a plan: the Pipeline's objects, status and Events, then those of its tables."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _T = TypeVar("_T")
 
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
 _TABLES_S: Final = 5.0
-"""How long a plan's writes about tables may take. The rest is planned anew, from what is seen by then."""
+"""Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a plan: the objects as they are now, and what was not taken."""
+    """The result of a plan: the written and deleted objects, and the refusals."""
 
     written: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[ObjectKey] = field(default_factory=list)
     refusals: tuple[Refusal, ...] = ()
     failed: RequestFailed | None = None
-    """A failure that may pass by itself. The rest of the plan was carried out."""
+    """The last temporary failure. Other parts of the plan were executed nonetheless."""
 
 
 class Runner:
-    """Writes; for one event loop. Requests block, so they run in the executor."""
+    """Executes plans within one event loop. Requests block, so they run in the executor's threads."""
 
     def __init__(self, cluster: Cluster, budget: WriteBudget, executor: Executor) -> None:
         self._cluster = cluster
@@ -52,11 +52,11 @@ class Runner:
         self._refusals = RefusalCache()
 
     async def carry_out(self, plan: Plan, observed: Observed) -> Outcome:
-        """Carry out the plan, the Pipeline's own objects before its tables.
+        """Execute the plan, the Pipeline's own objects before its tables.
 
-        Writes that find no room in the budget are left to the next plan. Refusals and failures are in the outcome, and
-        statuses are written all the same. Only a refusal that the plan did not know of leaves the Pipeline's status to
-        the next plan, which has the refusal in it.
+        Writes that exceed the budget are left to the next plan. Refusals and failures are in the outcome, and do not
+        keep statuses from being written. One exception: after a new refusal the Pipeline's status is left to the next
+        plan, which reports the refusal.
         """
         outcome = Outcome()
         for part in (self._objects, self._write_pipeline_status, self._tables):
@@ -65,7 +65,7 @@ class Runner:
             except RequestFailed as error:
                 outcome.failed = error
                 if error.status == 0:
-                    # Without an API server each further request would wait for its time-out.
+                    # The API server does not answer. Each further request would wait for its time-out.
                     break
         return outcome
 
@@ -89,14 +89,14 @@ class Runner:
         await self._write_events((n for n in plan.events if n.about == own), observed)
 
     async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
-        """Tell of the tables that are, remove those that go, make those that are not yet; as far as time allows."""
+        """Write the statuses of TableSyncs, then delete and create TableSyncs, until `_TABLES_S` have passed."""
         until = asyncio.get_running_loop().time() + _TABLES_S
         for write in plan.statuses:
             if write.key.kind != "TableSync":
                 continue
             if write.beyond_counters and not await self._budget.take_bulk(until):
                 return
-            # An Event whose status is not written would be told again.
+            # Without its status, the next plan would repeat the Event.
             if await self._write_status(write, observed, outcome):
                 await self._write_events((n for n in plan.events if n.about == write.key), observed)
         for key in plan.delete:
@@ -114,9 +114,9 @@ class Runner:
     async def _apply(
         self, bodies: Iterable[dict[str, Any]], observed: Observed, outcome: Outcome, until: float | None = None
     ) -> None:
-        """Apply in order, and stop at the first that is refused: what comes after needs it.
+        """Apply objects in order, and stop at the first refusal: later objects depend on earlier ones.
 
-        ``until``: it is bulk, and what has no room until then is left out.
+        With ``until`` the writes are bulk, and those without a token by then are left out.
         """
         for body in bodies:
             if until is not None and not await self._budget.take_bulk(until):
@@ -133,9 +133,9 @@ class Runner:
         *,
         taken: bool = False,
     ) -> bool:
-        """Make one request for an object. Return False if the object is refused, which the outcome then has.
+        """Make one request for an object. If it is refused, add the refusal to the outcome and return False.
 
-        Raise RequestFailed for a failure that may pass. ``taken``: its place in the budget was taken before.
+        Raise RequestFailed for a temporary failure. ``taken`` is True if the caller has taken a token of the budget.
         """
         namespace, now = observed.pipeline.namespace, observed.now
         if (refusal := self._refusals.known(namespace, body, now)) is None:
@@ -156,7 +156,7 @@ class Runner:
         return False
 
     async def _check_name_is_free(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
-        """Raise RequestFailed if the name is taken by an object that is not the Pipeline's."""
+        """Raise RequestFailed if an object of that name exists and does not belong to the Pipeline."""
         if key.kind == "TableSync" or key in observed.owned.bodies:
             return
         there = await self._call(self._cluster.get, key.kind, observed.pipeline.namespace, key.name)
@@ -166,7 +166,10 @@ class Runner:
             raise RequestFailed(409, f"{key.kind} {key.name} is there already, and not this Pipeline's: rename it")
 
     async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
-        """Write a status; tell whether it was written. For an urgent one of a table the room was taken before."""
+        """Write a status. Return True if it was written, False if it was postponed or the object does not exist.
+
+        For a table's status with ``beyond_counters`` the caller has taken a token of the budget.
+        """
         namespace, now = observed.pipeline.namespace, observed.now
         if write.beyond_counters:
             if write.key.kind == "Pipeline":
@@ -189,7 +192,7 @@ class Runner:
         return True
 
     async def _write_events(self, events: Iterable[EventDraft], observed: Observed) -> None:
-        """Write Events; one that cannot be written is logged, and holds nothing up."""
+        """Write Events. A failure is logged and not raised."""
         uids = {ObjectKey("TableSync", t.name): t.uid for t in observed.table_syncs}
         for draft in events:
             about = About(observed.pipeline.namespace, uids.get(draft.about, observed.pipeline.uid), draft)

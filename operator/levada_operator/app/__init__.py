@@ -1,1 +1,4 @@
-"""The shell: kopf wakes, a keyed queue orders, `reconcile` decides, `act` acts. The only package that knows kopf."""
+"""The operator's process. Only this package imports kopf.
+
+kopf's watch events enqueue Pipelines, workers take them from a keyed queue, `reconcile` decides, and `act` writes.
+"""

@@ -1,4 +1,4 @@
-"""The operator's own settings, from its environment; the chart sets them."""
+"""The operator's settings, read from environment variables. The chart sets them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from levada_operator.observe.objects import OperatorDefaults, UpdatePolicy
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``namespaces`` empty: all. ``driver_token`` is the file with the token that drivers may
-    ask for. ``address`` and ``port`` are those of probes and metrics.
+    """The operator's settings.
 
-    Of all operators with the same ``lease``, one writes.
+    ``lease`` is the Lease of the leader election: of all processes with the same one, only the leader writes.
+    ``driver_token`` is the file with the token that drivers with driver.tokenSecretRef require. ``namespaces`` are
+    those to serve, or empty for all. ``address`` and ``port`` serve probes and metrics. ``sweep_s`` is the pause
+    between sweeps, in seconds.
     """
 
     defaults: OperatorDefaults
@@ -32,7 +34,7 @@ class Config:
 
 
 def read_config(environment: Mapping[str, str]) -> Config:
-    """Read the settings; raise ValueError for one that cannot be."""
+    """Read the settings. Raise ValueError for an invalid one."""
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
     token = environment.get("LEVADA_DRIVER_TOKEN_FILE")
     return Config(

@@ -1,4 +1,4 @@
-"""The operator's loops: sweep, wake, reconcile. kopf only fills the cache and wakes keys."""
+"""The controller: sweeps the cluster, and reconciles the Pipelines in its queue. kopf fills the cache and the queue."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from levada_operator.observe.objects import Body, PipelineKey
 _log = logging.getLogger(__name__)
 
 _WORKERS: Final = 50
-"""Pipelines at a time: most of them wait for their tables' turn in the budget."""
+"""Pipelines that are reconciled concurrently. Most of them wait for the budget of their tables' writes."""
 _THREADS: Final = 8
 
 
 class Controller:
-    """One operator. To be made and used within one event loop."""
+    """The controller of all Pipelines. Create and use it within one event loop."""
 
     def __init__(self, config: Config, cluster: Cluster, fetch: Fetch) -> None:
         self.config = config
@@ -54,37 +54,37 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin; nothing is reconciled before the first sweep has ended, which sees all there is."""
+        """Start sweeping. Reconciliations start after the first sweep, because the cache is incomplete until then."""
         self._tasks = [asyncio.create_task(self._sweep_loop(), name="sweep")]
 
     async def stop(self) -> None:
-        """End. A write that is under way is waited for."""
+        """Stop, after the writes that are under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executor.shutdown(wait=True)
 
     def object_changed(self, body: Body) -> None:
-        """Take in an object that kopf tells of."""
+        """Store an object that kopf's watch reported."""
         self.cache.put(body)
         if body["kind"] == "Pipeline":
             metadata = body["metadata"]
             self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
 
     def object_deleted(self, body: Body) -> None:
-        """Forget an object that kopf reports as deleted."""
+        """Remove an object that kopf's watch reported as deleted."""
         self.cache.remove(body)
         key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
         if body["kind"] == "Pipeline" and key not in self.cache.pipelines:
             self.watched.pop(key, None)
 
     async def enqueue(self, key: PipelineKey) -> None:
-        """Have a Pipeline looked at."""
+        """Add a Pipeline to the queue of reconciliations."""
         await self._queue.add(key)
 
     async def released(self, key: PipelineKey) -> bool:
-        """Take the next step of a deletion; tell whether it was the last."""
-        # Before the first sweep a driver that runs would look like one that is gone.
+        """Take the next step of a deletion. Return True if the finalizer can be removed."""
+        # Before the first sweep the cache has no pods, so a running driver would look like a stopped one.
         await self._swept.wait()
         await self._queue.acquire(key)
         try:
@@ -115,7 +115,7 @@ class Controller:
         while True:
             key = await self._queue.get()
             try:
-                # What is being deleted is kopf's to call, which remembers where it was.
+                # kopf's deletion handler reconciles a Pipeline that is being deleted, by calling `released`.
                 if "deletionTimestamp" not in self.cache.pipelines.get(key, {}).get("metadata", {}):
                     await self._reconcile(key)
             except RequestFailed as error:
@@ -135,7 +135,7 @@ class Controller:
         with RECONCILE.time():
             plan = reconcile(observed)
             if not plan.empty:
-                # No await since it was observed: no other plan can have taken the same turn.
+                # There is no await between observing and here, so no other plan can have taken the same turn.
                 if plan.updates:
                     self._turns.begin(key)
                 try:
@@ -145,7 +145,7 @@ class Controller:
                 finally:
                     self._turns.end(key, now)
                 if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
-                    # The next plan has the refusal in the status.
+                    # The next plan reports the new refusal in status.
                     await self.enqueue(key)
                 if outcome.failed is not None and not plan.release:
                     raise outcome.failed

@@ -1,4 +1,7 @@
-"""All that kopf calls. No changing handler but one for deletion, no timer, no daemon."""
+"""kopf's handlers. They update the cache and enqueue Pipelines.
+
+The only state-changing handler is the one for deletion. There are no timers and no daemons.
+"""
 
 from __future__ import annotations
 
@@ -61,16 +64,16 @@ async def _object_event(controller: Controller, type_: str | None, body: kopf.Bo
 
 
 def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
-    """Return the Pipeline that an object is, or refers to."""
+    """Return the key of a Pipeline, or of the Pipeline that a TableSync refers to."""
     metadata = body["metadata"]
     refers = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
     return PipelineKey(metadata["namespace"], refers if body["kind"] == "TableSync" else metadata["name"])
 
 
 def _needs_cleanup(controller: Controller, body: kopf.Body) -> bool:
-    """Return True if the Pipeline needs a finalizer: all but one that never ran because its slot is another's.
+    """Return True if the Pipeline needs a finalizer: it has run, or no older Pipeline reads the same slot.
 
-    One whose policy retains everything needs it to release the ownership of what stays.
+    The deletion policy does not matter. If it retains everything, the clean-up still releases the ownership.
     """
     pipeline = read_pipeline(_plain(body))
     return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not controller.cache.conflicts(pipeline)

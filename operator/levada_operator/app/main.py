@@ -1,4 +1,4 @@
-"""Run the operator until it is asked to stop: as a standby while another one leads, then as the leader."""
+"""The operator's main function: a standby while another process leads, then the leader."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _LOST: Final = 1
 
 
 def main() -> None:
-    """Run with the settings of the environment."""
+    """Run the operator with the settings in the environment."""
     configure(as_json=os.environ.get("LEVADA_LOG_FORMAT") == "json", debug=bool(os.environ.get("LEVADA_DEBUG")))
-    # kopf tells of each retry of a clean-up as an error, and of every object it passes over.
+    # kopf logs each retry of a clean-up as an error, and every object that it skips.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf.objects").setLevel(logging.CRITICAL)
     asyncio.run(operate(read_config(os.environ)))
 
 
 async def operate(config: Config) -> None:
-    """Run one operator in this event loop, until SIGTERM or SIGINT. Nothing is written before it leads."""
+    """Run the operator in this event loop until SIGTERM or SIGINT. Nothing is written before it leads."""
     loop, stop, elected = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -58,7 +58,7 @@ async def operate(config: Config) -> None:
             controllers.append(Controller(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
             await _lead(config, controllers[0], lambda: elector.leads, stop)
     finally:
-        # After the last write, so that the next leader begins where this one has ended.
+        # The Lease is released after the last write, so that two leaders never write at the same time.
         await asyncio.to_thread(elector.stop)
         await probes.stop()
 
@@ -76,7 +76,7 @@ async def _lead(config: Config, controller: Controller, leads: Callable[[], bool
 
 
 async def _first(*events: asyncio.Event) -> asyncio.Event:
-    """Wait for the first of some events."""
+    """Wait until one of the events is set, and return it."""
     waits = {asyncio.create_task(event.wait()): event for event in events}
     done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
@@ -85,11 +85,11 @@ async def _first(*events: asyncio.Event) -> asyncio.Event:
 
 
 def _identity() -> str:
-    # A container that is started again has another identity: it cannot know what the former one had under way.
+    # A restarted container has a new identity: it does not know which writes of the previous process are under way.
     return f"{platform.node()}_{uuid.uuid4().hex[:8]}"
 
 
 def _end(reason: str) -> None:
-    """End this process without a clean-up. Whatever is half done, the next leader sees."""
+    """Exit without clean-up. The next leader observes what is half done."""
     _log.error("%s; this process ends", reason)
     os._exit(_LOST)

@@ -1,4 +1,4 @@
-"""The operator's own port: `/livez`, `/readyz`, `/metrics`."""
+"""The HTTP server of the operator's `/livez`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> None:
-        """Answer from now on; raise OSError if the port is taken."""
+        """Start serving. Raise OSError if the port is in use."""
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address, self._port).start()
 
     async def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         await self._runner.cleanup()
 
     async def _live(self, request: web.Request) -> web.Response:

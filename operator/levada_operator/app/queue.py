@@ -1,4 +1,4 @@
-"""A queue of keys: a key that is woken again while it waits is there once, and never handled twice at a time."""
+"""A queue of distinct keys, like client-go's work queue. No key is processed twice at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class KeyedQueue(Generic[_K]):
-    """For one event loop."""
+    """A queue for one event loop. A key that is added again while it waits is queued once."""
 
     def __init__(self) -> None:
         self._waiting: dict[_K, None] = {}
@@ -18,13 +18,13 @@ class KeyedQueue(Generic[_K]):
         self._changed = asyncio.Condition()
 
     async def add(self, key: _K) -> None:
-        """Have a key handled, once more if it is being handled."""
+        """Add a key. A key that is being processed is processed once more."""
         async with self._changed:
             self._waiting.setdefault(key)
             self._changed.notify()
 
     async def get(self) -> _K:
-        """Wait for a key and return it; `done` must follow."""
+        """Wait for a key that is not being processed, and return it. The caller must call `done`."""
         async with self._changed:
             while True:
                 for key in self._waiting:
@@ -35,7 +35,7 @@ class KeyedQueue(Generic[_K]):
                 await self._changed.wait()
 
     async def acquire(self, key: _K) -> None:
-        """Wait until a key is not being handled, and take it out of turn; `done` must follow."""
+        """Wait until a key is not being processed, and take it ahead of the queue. The caller must call `done`."""
         async with self._changed:
             while key in self._busy:
                 await self._changed.wait()
@@ -43,12 +43,12 @@ class KeyedQueue(Generic[_K]):
             self._busy.add(key)
 
     async def done(self, key: _K) -> None:
-        """Give a key back."""
+        """Mark a key as processed."""
         async with self._changed:
             self._busy.discard(key)
             self._changed.notify_all()
 
     @property
     def length(self) -> int:
-        """How many keys wait."""
+        """Number of waiting keys."""
         return len(self._waiting)

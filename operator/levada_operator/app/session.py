@@ -1,4 +1,4 @@
-"""kopf's connection to the API server, behind the fence that the operator's own writes pass."""
+"""kopf's connection to the API server, with the same fence as the operator's own writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READS = ("GET", "HEAD")
 
 
 class FencedSessions:
-    """Makes kopf's sessions. One that would write finalizers while ``leads`` returns False raises RequestFailed."""
+    """Factory of kopf's sessions. Their writes (of finalizers) raise RequestFailed unless ``leads`` returns True."""
 
     def __init__(self, leads: Callable[[], bool]) -> None:
         self._leads = leads
@@ -22,7 +22,7 @@ class FencedSessions:
     def session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
         """Return the session for these credentials. Call it within the event loop.
 
-        The same credentials get the same session, by which kopf knows those that the API server has refused.
+        The same credentials get the same session. kopf compares sessions to recognize credentials that were refused.
         """
         if self._last is None or self._last[0] != info:
             self._last = (info, self._new(info))

@@ -1,4 +1,7 @@
-"""Look at everything every few seconds: drivers' progress, and lists by label, as many for one Pipeline as for all."""
+"""Periodic sweeps: list the owned objects, and fetch every driver's progress.
+
+Objects are listed by label, so the number of list requests does not depend on the number of Pipelines.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,15 @@ SLOW_KINDS: Final = (
     "ServiceAccount",
 )
 _SLOW_KINDS_EVERY: Final = 6
-"""Sweeps between two looks at what seldom changes."""
+"""Every so many sweeps the kinds that rarely change are listed."""
 _TABLE_SYNCS_EVERY: Final = 60
-"""Sweeps between two looks at every TableSync; between them, kopf tells of each that changes."""
+"""Every so many sweeps all TableSyncs are listed. In between, kopf's watch reports their changes."""
 
 Fetch = Callable[[str, int], Mapping[str, Any] | None]
 
 
 class Sweeper:
-    """For one event loop; requests run in the executor."""
+    """Sweeps within one event loop. Requests block, so they run in the executor's threads."""
 
     def __init__(
         self,
@@ -66,7 +69,10 @@ class Sweeper:
         self._turn = 0
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
-        """Bring the cache up to date. ``watched``: the versions of Pipelines that kopf told of. Raise RequestFailed."""
+        """Refresh the cache. Raise RequestFailed if a list fails.
+
+        ``watched`` are the resource versions of Pipelines that kopf's watch last reported.
+        """
         slow_kinds_due = self._turn % _SLOW_KINDS_EVERY == 0
         if self._turn % _TABLE_SYNCS_EVERY == 0:
             self._cache.replace_all("TableSync", await self._objects("TableSync", ""), now)
@@ -97,7 +103,7 @@ class Sweeper:
         try:
             events = await self._run(self._cluster.list_objects, "Event", namespace, "", f"reason={FAILED}")
         except RequestFailed as error:
-            # An operator without this right does everything else.
+            # The operator works without the right to read Events, but cannot report why pods are not created.
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
         self._cache.record_creation_failures(namespace, [read_creation_failure(e) for e in events])

@@ -1,4 +1,4 @@
-"""The turns of updates: which drivers are restarting because an update of the operator replaced their pods."""
+"""The turns of a rolling update: drivers that are restarting because an upgrade of the operator replaced their pods."""
 
 from __future__ import annotations
 

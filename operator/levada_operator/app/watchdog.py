@@ -1,4 +1,4 @@
-"""Tell a live operator from one that only looks so: a watch that has gone quiet, a sweep that no longer ends."""
+"""The watchdog of the liveness probe: detects a watch that misses changes, and sweeps that no longer end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from levada_operator.observe.objects import PipelineKey
 
 SWEEP_DEADLINE_S: Final = 120.0
 WATCH_DEADLINE_S: Final = 90.0
-"""How long a change may be in a list before kopf's watch has told of it."""
+"""Time after which a listed change must have arrived by kopf's watch."""
 
 
 class Watchdog:
-    """``clock`` is monotonic, in seconds."""
+    """Tracks sweeps and missed watch events. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -21,22 +21,22 @@ class Watchdog:
         self._missed: dict[PipelineKey, tuple[str, float]] = {}
 
     def swept(self) -> None:
-        """Note that a sweep has ended well."""
+        """Record that a sweep succeeded."""
         self._swept_at = self._clock()
 
     def compare(self, listed: Mapping[PipelineKey, str], watched: Mapping[PipelineKey, str]) -> None:
-        """Compare the resource versions of Pipelines that a list has with those that the watch told of."""
+        """Compare the listed resource versions of Pipelines with those that the watch reported."""
         now = self._clock()
         missed: dict[PipelineKey, tuple[str, float]] = {}
         for key, version in listed.items():
             if _behind(watched.get(key), version):
-                # The same object may change again and again; what counts is how long the watch has trailed.
+                # An object may change repeatedly. The time counts from when the watch fell behind.
                 _, since = self._missed.get(key, (version, now))
                 missed[key] = (version, since)
         self._missed = missed
 
     def unhealthy_reason(self) -> str:
-        """Return why this process should be restarted, empty if it should not."""
+        """Return why this process should be restarted, or an empty string."""
         now = self._clock()
         if now - self._swept_at > SWEEP_DEADLINE_S:
             return f"no sweep has ended for {now - self._swept_at:.0f} s"

@@ -1,6 +1,6 @@
-"""The CustomResourceDefinitions, generated: the spec from `levada.spec`, the status from what `decide` writes.
+"""The generated CustomResourceDefinitions: the spec from `levada.spec`, the status from what `decide` writes.
 
-``python -m levada_operator.crds crds`` writes them into a folder; a test compares.
+``python -m levada_operator.crds FOLDER`` writes them. A test compares the committed files.
 """
 
 from levada_operator.crds.definition import build_crds, render

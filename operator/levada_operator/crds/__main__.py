@@ -1,4 +1,4 @@
-"""Write the CustomResourceDefinitions into the folder named, one file each."""
+"""Command that writes each CustomResourceDefinition to a file in the given folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From the models' schema to one that the API server takes: structural, with a rule for each immutable field."""
+"""Conversion of the models' JSON schema into a structural schema, with a CEL rule for each immutable field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from levada.spec.model import CHANGE
 
 _RULES: Final = "x-kubernetes-validations"
 _INT64: Final = 2**53
-"""Beyond it, JSON's readers lose digits; the bound lets CEL estimate, and refuses what would be rounded."""
+"""Bound of integers. JSON readers lose digits of larger ones. CEL also needs a bound to estimate costs."""
 
 
 def specification(schema: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
             case "items":
                 out[key] = _converted(value, f"{path}[]", kind)
             case "additionalProperties":
-                # Whether unknown keys are refused is the request's word to the API server, not the schema's.
+                # Whether unknown fields are refused depends on the request's fieldValidation, not on the schema.
                 if isinstance(value, dict):
                     out[key] = _converted(value, f"{path}.*", kind)
             case "description":
@@ -48,7 +48,7 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
 
 
 def _filled(default: Any, schema: dict[str, Any]) -> Any:
-    """Return a default with those of its own fields: the API server checks it against the rules as it stands."""
+    """Return a default with the defaults of its fields. The API server validates a default without filling it."""
     if not isinstance(default, dict) or "properties" not in schema:
         return default
     filled = dict(default)
@@ -59,7 +59,7 @@ def _filled(default: Any, schema: dict[str, Any]) -> Any:
 
 
 def _transitions(schema: dict[str, Any], path: str, kind: str) -> list[dict[str, str]]:
-    """Return the rules that keep a field, and which of an object's optional members are there, as they are."""
+    """Return the CEL rules that keep immutable fields as they are, and optional immutable fields set or unset."""
     rules = []
     if schema.get(CHANGE) == Change.IMMUTABLE and "properties" not in schema:
         rules.append({"rule": "self == oldSelf", "message": _immutable(path, kind)})

@@ -1,4 +1,4 @@
-"""The schema of both kinds' status: all that the operator writes, typed, with units."""
+"""The status schemas of both kinds, with types and units."""
 
 from __future__ import annotations
 
@@ -31,156 +31,160 @@ def _conditions(reasons: dict[str, tuple[str, ...]]) -> dict[str, Any]:
         "type": "object",
         "required": ["type", "status", "reason", "message", "lastTransitionTime"],
         "properties": {
-            "type": _text("What is told of.", enum=list(reasons)),
-            "status": _text("Whether it holds.", enum=["True", "False", "Unknown"]),
-            "reason": _text("Why, in one word of a closed list.", enum=known),
-            "message": _text("Why, for a reader, and what to do.", maxLength=32768),
-            "lastTransitionTime": _time("When the status last changed."),
-            "observedGeneration": _integer("The metadata.generation that this was decided for."),
+            "type": _text("The type of the condition.", enum=list(reasons)),
+            "status": _text("The status of the condition.", enum=["True", "False", "Unknown"]),
+            "reason": _text("The reason, one of a closed list.", enum=known),
+            "message": _text("The cause in words, and what to do.", maxLength=32768),
+            "lastTransitionTime": _time("The time of the last change of status."),
+            "observedGeneration": _integer("The metadata.generation that the condition is based on."),
         },
     }
     return {
         "type": "array",
-        "description": "What holds, for machines: kubectl wait --for=condition=Ready.",
+        "description": "The conditions, for machines: kubectl wait --for=condition=Ready.",
         "items": condition,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     }
 
 
-_OBSERVED: Final = _integer("The metadata.generation that was looked at last.")
+_OBSERVED: Final = _integer("The metadata.generation that was last observed.")
 
 _DRIVER: Final = _object(
     "The driver.",
     {
-        "pod": _text("The pod's name, also while there is none."),
-        "image": _text("The image that was chosen."),
-        "epoch": _integer("The number of the driver's incarnation; an older one is refused everywhere."),
-        "restarts": _integer("How often the container of this pod was restarted."),
-        "startedAt": _time("When the engine began."),
+        "pod": _text("The name of the pod, even while it does not exist."),
+        "image": _text("The image of the driver."),
+        "epoch": _integer("The number of the driver's start. A driver with a lower number can no longer write."),
+        "restarts": _integer("The number of restarts of the container in this pod."),
+        "startedAt": _time("The start of the engine."),
         "lastTermination": _object(
-            "How the driver's container, or the preflight before it, ended last.",
+            "The last termination of the driver's container, or of the preflight.",
             {
-                "reason": _text("Why, as the node tells: OOMKilled, Error."),
-                "exitCode": _integer("The exit code; docs/cli.md lists them."),
-                "code": _text("The code of the error that the engine told, if it did."),
-                "at": _time("When."),
+                "reason": _text("The reason reported by the kubelet: OOMKilled, Error."),
+                "exitCode": _integer("The exit code. docs/cli.md lists them."),
+                "code": _text("The code of the error that the engine reported, if any."),
+                "at": _time("The time of the termination."),
             },
         ),
     },
 )
 
 _SLOT: Final = _object(
-    "The replication slot, as sampled last by the driver, or by a short Job while there is none. Rounded.",
+    "The last sample of the replication slot, by the driver, or by a Job while no driver runs. Rounded.",
     {
         "name": _text("The slot's name."),
         "lagBytes": _integer("Bytes of WAL that the slot has not confirmed."),
         "retainedBytes": _integer("Bytes of WAL that the slot keeps on the source's disk."),
-        "walStatus": _text("PostgreSQL's word for it: reserved, extended, unreserved, lost."),
+        "walStatus": _text("wal_status of pg_replication_slots: reserved, extended, unreserved, lost."),
         "safeWalBytes": _integer(
             "Bytes that may still be written before the slot can be lost. Absent: no limit is set."
         ),
-        "active": {"type": "boolean", "description": "Whether a driver reads from it."},
-        "sampledAt": _time("When."),
+        "active": {"type": "boolean", "description": "True while a driver reads from the slot."},
+        "sampledAt": _time("The time of the sample."),
     },
 )
 
 _ATTENTION: Final = _object(
-    "A table that waits for somebody.",
+    "A table that needs attention.",
     {
         "name": _text("The table, as schema.name."),
-        "phase": _text("Its phase."),
-        "reason": _text("The error's code."),
-        "message": _text("What is wrong, cut to 256 characters; the TableSync has all of it."),
+        "phase": _text("The phase of the table."),
+        "reason": _text("The code of the error."),
+        "message": _text("The cause, cut to 256 characters. The TableSync has the full text."),
     },
 )
 
 _COPY: Final = {
     "rows": _integer("Rows copied."),
     "bytes": _integer("Bytes of the source's storage copied."),
-    "percent": _integer("Percent of the bytes."),
-    "secondsLeft": _integer("Seconds until it is done, by the rate so far."),
+    "percent": _integer("Percentage of the bytes copied."),
+    "secondsLeft": _integer("Estimated seconds until the copy is finished, by the rate so far."),
 }
 
 PIPELINE_STATUS: Final = _object(
-    "What was last seen. Conditions are the interface; phase and display are for people.",
+    "The observed state. Programs should use conditions. phase and display are for people.",
     {
         "observedGeneration": _OBSERVED,
-        "phase": _text("A summary of the conditions, derived from them.", enum=[p.value for p in PipelinePhase]),
+        "phase": _text("A summary of the conditions.", enum=[p.value for p in PipelinePhase]),
         "display": _object(
             "What kubectl get prints.",
             {
-                "tables": _text("Tables that stream, of all."),
-                "lag": _text("slot.lagBytes, for people."),
-                "retained": _text("slot.retainedBytes, for people."),
+                "tables": _text("Streaming tables, of all tables."),
+                "lag": _text("slot.lagBytes with a unit."),
+                "retained": _text("slot.retainedBytes with a unit."),
             },
         ),
         "conditions": _conditions(PIPELINE_REASONS),
         "driver": _DRIVER,
         "slot": _SLOT,
         "tables": _object(
-            "The tables, counted.",
+            "Counts of the tables.",
             {
-                "total": _integer("All."),
+                "total": _integer("The number of all tables."),
                 "byPhase": {
                     "type": "object",
-                    "description": "How many there are of each phase; phases without tables are left out.",
+                    "description": "The number of tables in each phase. Phases without tables are omitted.",
                     "additionalProperties": {"type": "integer", "format": "int64"},
                 },
                 "attention": {
                     "type": "array",
-                    "description": f"At most {MAX_ATTENTION} tables that wait for somebody.",
+                    "description": f"Tables with an error, at most {MAX_ATTENTION}.",
                     "maxItems": MAX_ATTENTION,
                     "items": _ATTENTION,
                     "x-kubernetes-list-type": "atomic",
                 },
             },
         ),
-        "progressAt": _time("When the driver last told of its progress, at the time of the last other change."),
+        "progressAt": _time("The time of the driver's last progress report. Written only together with other changes."),
     },
 )
 
 TABLE_SYNC_STATUS: Final = _object(
-    "What was last seen of the table.",
+    "The observed state of the table.",
     {
         "observedGeneration": _OBSERVED,
-        "phase": _text("The engine's own phase, or Pending, Suspended, Removed.", enum=[p.value for p in TablePhase]),
+        "phase": _text(
+            "The engine's phase, or Pending, Stale, Suspended, Removed.", enum=[p.value for p in TablePhase]
+        ),
         "display": _object(
             "What kubectl get prints.",
             {
                 "table": _text("The table, as schema.name."),
-                "copied": _text("How much of the copy is done."),
-                "rows": _text("Rows copied, for people."),
-                "lag": _text("lagSeconds, for people."),
-                "left": _text("copy.secondsLeft, for people."),
+                "copied": _text("The progress of the copy."),
+                "rows": _text("copy.rows with a unit."),
+                "lag": _text("lagSeconds with a unit."),
+                "left": _text("copy.secondsLeft with a unit."),
             },
         ),
         "conditions": _conditions(TABLE_SYNC_REASONS),
         "destinationTable": _text("The table's name at the destination."),
-        "mode": _text("What the destination's table holds."),
-        "note": _text("Why the mode is not the one asked for."),
+        "mode": _text("The mode of the table: what the destination's table holds."),
+        "note": _text("Why the mode differs from the requested one."),
         "copy": _object("The last copy. Rounded.", _COPY),
         "resync": _object(
-            "A new copy that is made beside the table, which goes on meanwhile.",
+            "A resync into a shadow copy. The table stays readable meanwhile.",
             {
-                "step": _text("Waiting, Copying or CatchingUp; GivenUp after an error that needs somebody."),
-                "copy": _object("How far it is. Rounded.", _COPY),
-                "message": _text("What went wrong with it last."),
+                "step": _text("Waiting, Copying or CatchingUp. GivenUp after an error that is not retried."),
+                "copy": _object("The progress of the shadow copy. Rounded.", _COPY),
+                "message": _text("The last error of the shadow copy."),
             },
         ),
-        "retryNonce": _integer("The value of spec.retryNonce that was acted on last."),
-        "resyncNonce": _integer("The value of spec.resyncNonce that was acted on last."),
-        "appliedLsn": _text("The position up to which changes are at the destination, at the last other change."),
+        "retryNonce": _integer("The last handled value of spec.retryNonce."),
+        "resyncNonce": _integer("The last handled value of spec.resyncNonce."),
+        "appliedLsn": _text(
+            "The LSN up to which changes are at the destination. Written only together with other changes."
+        ),
         "lagSeconds": _integer("The age of the oldest change that is not at the destination, in seconds. Rounded."),
         "error": _object(
-            "Why the table waits.",
+            "The error of the table.",
             {
-                "code": _text("The error's stable code; docs/errors.md lists them."),
-                "reason": _text("What is wrong."),
-                "solution": _text("What mends it."),
-                "retryPolicy": _text("Who brings the table back: NoRetry, ManualRetry, TimedRetry."),
-                "attempts": _integer("How often it was tried."),
-                "nextRetry": _time("When it is tried next by itself."),
+                "code": _text("The stable code of the error. docs/errors.md lists them."),
+                "reason": _text("The cause."),
+                "solution": _text("The remedy."),
+                "retryPolicy": _text("The retry policy: NoRetry, ManualRetry, TimedRetry."),
+                "attempts": _integer("The number of attempts."),
+                "nextRetry": _time("The time of the next automatic retry."),
             },
         ),
     },

@@ -1,1 +1,1 @@
-"""From what is observed to a plan: acceptance, conditions, phase, status, clean-up. Pure; the clock is an argument."""
+"""Decisions: pure functions from the observed state to a plan. The time is an argument."""

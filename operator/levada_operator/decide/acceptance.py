@@ -1,4 +1,7 @@
-"""Which spec runs: the one written if it is right, else the last one that was. No webhook: this is said in status."""
+"""Acceptance of specs: a valid spec is adopted, and an invalid one leaves the last accepted spec running.
+
+There is no admission webhook. The condition Accepted reports the result.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,12 @@ _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What runs (None: nothing ever was right), what is said of what was written, and what changes by it."""
+    """The result of checking the written specs.
+
+    ``manifests`` is what runs, or None if no spec was ever accepted. ``condition`` and ``table_conditions`` are the
+    Accepted conditions of the Pipeline and of its TableSyncs, the latter by name. ``changes`` are the changed fields
+    since the last accepted manifest. ``started_before`` is True if there is such a manifest.
+    """
 
     manifests: Manifests | None
     condition: Condition
@@ -41,11 +49,11 @@ class Acceptance:
     changes: Mapping[str, Change]
     started_before: bool
     before: Manifests | None = None
-    """The manifest that was accepted last."""
+    """The last accepted manifest."""
 
 
 def accept(observed: Observed) -> Acceptance:
-    """Decide what runs."""
+    """Check the written specs and return what runs."""
     before = _accepted_before(observed)
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
@@ -60,7 +68,7 @@ def accept(observed: Observed) -> Acceptance:
 
 
 def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:
-    """Return what holds while the API server does not take what the spec makes: the last accepted manifest."""
+    """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on."""
     if not refusals or acceptance.manifests is None:
         return acceptance
     last = acceptance.before
@@ -70,7 +78,7 @@ def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Accept
 
 
 def refusal_text(refusal: Refusal) -> str:
-    """Return what was refused, the API server's reason, and the field to check."""
+    """Return the refused object, the API server's message, and the field to correct if it is a pod template."""
     kind, name = refusal.key
     field = "spec.executor.podTemplate" if kind == "Job" and name.endswith("-executor") else "spec.driver.podTemplate"
     template = f"; correct {field}" if _TEMPLATE_FIELD.search(refusal.message) else ""
@@ -78,7 +86,10 @@ def refusal_text(refusal: Refusal) -> str:
 
 
 def describe_changes(changes: Mapping[str, Change]) -> str:
-    """Say what changes, the dearest class first: ``Restart: spec.driver.image; Hot: spec.tables.include``."""
+    """Return the changed fields by class, the most disruptive class first.
+
+    For example ``Restart: spec.driver.image; Hot: spec.tables.include``. At most ten fields of a class are listed.
+    """
     order = list(Change)[::-1]
     parts = []
     for change in order:
@@ -89,9 +100,9 @@ def describe_changes(changes: Mapping[str, Change]) -> str:
 
 
 def _accepted_before(observed: Observed) -> Manifests | None:
-    """Return the manifest that was accepted last.
+    """Return the last accepted manifest, or None if there is none.
 
-    One of a deleted Pipeline of the same name does not count. Kubernetes may not have removed it yet.
+    The manifest of a deleted Pipeline of the same name is ignored. Kubernetes may not have removed it yet.
     """
     body = observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name))
     references = ((body or {}).get("metadata") or {}).get("ownerReferences") or ()

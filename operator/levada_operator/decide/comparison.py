@@ -1,4 +1,4 @@
-"""Tell whether what is there is what is wanted, and whether a status says anything new."""
+"""Comparison of desired objects with live ones, and of a new status with the stored one."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from levada_operator.names import APPLIED, digest
 from levada_operator.observe.objects import Body
 
 _VOLATILE: Final = ("progressAt", "sampledAt", "appliedLsn", "lastTransitionTime")
-"""Written only with another change: they change all the time."""
+"""Fields that change all the time. They are written only together with another change."""
 _COUNTERS: Final = ("display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes")
 _MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
 )
-"""Lists to which others may add items: the API server merges what is applied into them, item by item."""
+"""Lists to which other field managers may add items: server-side apply merges them item by item."""
 
 
 def with_applied_hash(desired: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with the digest of what is applied."""
+    """Return the object with the digest of its content in an annotation."""
     return with_annotation(desired, APPLIED, digest(json.dumps(desired, sort_keys=True)))
 
 
 def with_annotation(body: dict[str, Any], name: str, value: str) -> dict[str, Any]:
-    """Return the object with one more annotation."""
+    """Return a copy of the object with an annotation added."""
     metadata = body["metadata"]
     return {**body, "metadata": {**metadata, "annotations": metadata.get("annotations", {}) | {name: value}}}
 
 
 def needs_apply(desired: Body, live: Body | None) -> bool:
-    """Tell whether an object must be applied: it is not there, another was applied, or somebody changed it."""
+    """Return True if the object is missing, was last applied with other content, or was changed by someone else."""
     return live is None or not is_within(desired, live)
 
 
 def is_within(wanted: Any, there: Any) -> bool:
-    """Return True if everything that is wanted is there. The API server's defaults do not count.
+    """Return True if every desired field has the desired value in the live object.
 
-    What others add to a list of `_SHARED` stays there. Applying again would not remove it, so it is no difference.
+    Additional fields in the live object do not count: the API server adds defaults. The same holds for additional items
+    in the lists of `_MERGED_LISTS`, which another apply would not remove.
     """
     if wanted is None:
         return True
@@ -64,7 +65,7 @@ def _items_within(wanted: Any, there: Any) -> bool:
 
 
 def _same_quantity(one: Any, other: Any) -> bool:
-    # The API server writes 1000m as 1.
+    # The API server normalizes quantities: 1000m is stored as 1.
     try:
         return parse_quantity(one) == parse_quantity(other)
     except (ValueError, TypeError):
@@ -72,12 +73,12 @@ def _same_quantity(one: Any, other: Any) -> bool:
 
 
 def status_changed(before: Body, now: Body) -> bool:
-    """Tell whether a status has anything new in it but times and positions."""
+    """Return True if the statuses differ in anything but times and positions."""
     return bool(_without(before, _VOLATILE) != _without(now, _VOLATILE))
 
 
 def beyond_counters(before: Body, now: Body) -> bool:
-    """Tell whether more than counters is new."""
+    """Return True if the statuses differ in anything but times, positions and counters."""
     names = _VOLATILE + _COUNTERS
     return bool(_without(before, names) != _without(now, names))
 

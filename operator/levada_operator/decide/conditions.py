@@ -1,4 +1,4 @@
-"""Conditions, and the closed lists of their reasons; the CRDs have them too, and refuse a reason not listed."""
+"""Conditions, and the closed lists of their reasons. The CRDs have the same lists as enums."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "TablesHealthy": ("AllHealthy", "SomeErrored", "Unknown"),
     "Suspended": ("NotRequested", "Draining", "Drained"),
 }
-"""The reasons of each of a Pipeline's conditions, by its type; the order is that of the status."""
+"""The reasons of a Pipeline's conditions, by condition type. Conditions are listed in this order in status."""
 
 TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "Ready": (
@@ -62,14 +62,14 @@ TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "Duplicate", "NoPipeline"),
 }
-"""The same for a TableSync."""
+"""The reasons of a TableSync's conditions, by condition type."""
 
 MAX_MESSAGE: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is told of one matter; ``status`` None is Unknown."""
+    """A condition of Kubernetes. A ``status`` of None is Unknown."""
 
     type: str
     status: bool | None
@@ -80,7 +80,10 @@ class Condition:
 def conditions_json(
     conditions: Iterable[Condition], before: Iterable[Mapping[str, Any]], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """Write conditions as Kubernetes does; the time of a status that has not changed stays."""
+    """Return conditions in Kubernetes' format.
+
+    ``before`` are the stored conditions. lastTransitionTime is kept where the condition's status is the same.
+    """
     since = {c["type"]: (c.get("status"), c.get("lastTransitionTime")) for c in before}
     written = []
     for condition in conditions:
@@ -100,10 +103,10 @@ def conditions_json(
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text to so many characters, with a mark where it was cut."""
+    """Return the text, cut to at most ``most`` characters. A cut text ends with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def timestamp(at: datetime) -> str:
-    """Write a time (UTC) as Kubernetes does, in whole seconds."""
+    """Format a time (UTC) in RFC 3339 with whole seconds."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,12 +1,15 @@
-"""A Pipeline that is being deleted: stop the driver, clean up, let go. It always ends.
+"""The deletion of a Pipeline: stop the driver, clean up, remove the finalizer. It always ends.
 
-=====================  =======================================================================
-Step                   Ends when
-=====================  =======================================================================
-stop the driver        its pod is gone
-run the clean-up Job   it succeeded, or what it would remove is another Pipeline's
-let go                 at once, also when time is over, the namespace goes, or nothing is left
-=====================  =======================================================================
+====================  ========================================================================
+Step                  Ends when
+====================  ========================================================================
+stop the driver       its pod no longer exists
+run the clean-up Job  the Job succeeds, or reports that the objects belong to another Pipeline
+remove the finalizer  immediately
+====================  ========================================================================
+
+The finalizer is removed without a finished clean-up if cleanupTimeoutSeconds have passed, if the clean-up cannot
+succeed, if the namespace is being deleted, or if the Pipeline never created anything.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodFailure, Termination
 
 _LOGIN: Final = ("source_auth_failed", "source_access_denied", "source_database_missing")
-"""Codes of a source that refuses every further attempt as well."""
+"""Error codes of a source that would refuse every further attempt too."""
 _START_DEADLINE: Final = timedelta(seconds=60)
-"""How long a clean-up that cannot run is waited for."""
+"""Time that the clean-up's pod has to start before an obstacle counts as permanent."""
 
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
-    """Return the next step; ``release`` in the last."""
+    """Return a plan with the next step. The last step has ``release`` set."""
     manifests = acceptance.manifests
     if manifests is None or not _source_objects_exist(observed, acceptance):
         return Plan(release=True)
@@ -46,7 +49,7 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         message = f"{reason}. {left_behind(observed, manifests)}"
         return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
     if observed.refusals and acceptance.before is not None:
-        # A driver section that the API server does not take must not keep the driver that runs from being removed.
+        # The API server refuses the new driver section. With the last accepted one, the running driver can be stopped.
         manifests = _with_driver_of(acceptance.before, manifests)
     owner = build_owner(observed, manifests)
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
@@ -70,7 +73,7 @@ def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
 
 
 def left_behind(observed: Observed, manifests: Manifests) -> str:
-    """Name the things that may be left, the SQL that removes them, and the way for another Pipeline to use the rest."""
+    """Return a text on what may be left, the SQL that removes it, and how another Pipeline can take over the rest."""
     pipeline = manifests.pipeline
     policy, source = pipeline.spec.deletion_policy, pipeline.spec.source
     parts = []
@@ -92,14 +95,14 @@ def left_behind(observed: Observed, manifests: Manifests) -> str:
 
 
 def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:
-    """Tell whether a driver can have made anything at the source: not that of a Pipeline that never was accepted."""
+    """Return True if a driver may have created objects at the source. Without an accepted spec no driver ever ran."""
     if observed.conflicts and not acceptance.started_before:
         return False
     return acceptance.started_before or bool(observed.pipeline.status.get("slot", {}).get("sampledAt"))
 
 
 def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
-    """Return why the clean-up is given up, empty while it is not."""
+    """Return why the clean-up is given up, or an empty string to continue it."""
     if observed.pipeline.skip_cleanup:
         return "clean-up was skipped as asked"
     if any(r.namespace_terminating for r in observed.refusals):
@@ -122,7 +125,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
 
 
 def _image_failure(observed: Observed) -> PodFailure | None:
-    """Return why the image cannot be pulled, after a registry had time to answer."""
+    """Return the failure to pull the clean-up's image once it has lasted for `_START_DEADLINE`, else None."""
     for pod in observed.pods:
         old = observed.now - pod.created > _START_DEADLINE
         if pod.role == CLEANUP_ROLE and old and pod.failure is not None and pod.failure.reason == "ImagePullFailed":
@@ -131,7 +134,7 @@ def _image_failure(observed: Observed) -> PodFailure | None:
 
 
 def _foreign_object_error(observed: Observed) -> Termination | None:
-    """Return the end of a clean-up that met the property of another Pipeline, which no attempt may remove."""
+    """Return the end of a clean-up that found objects of another Pipeline, or None. A retry would find the same."""
     return next((end for end in _terminations(observed) if end.code == "not_the_owner"), None)
 
 

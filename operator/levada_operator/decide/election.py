@@ -1,4 +1,4 @@
-"""Leader election by a Lease: the rules, without clocks and requests.
+"""The rules of leader election by a Lease, without clocks and requests.
 
 Two clocks are never compared. A candidate measures with its own monotonic clock how long it has seen a Lease unchanged,
 as client-go does. The times in the Lease are for people.
@@ -31,7 +31,7 @@ class LeaseTimings:
 
 
 def lease_timings(lease_s: int) -> LeaseTimings:
-    """Return the durations for a Lease of that many seconds, in client-go's proportions. Raise ValueError below 1."""
+    """Return the durations for a Lease of ``lease_s`` seconds, in client-go's proportions. Raise ValueError below 1."""
     if lease_s < 1:
         raise ValueError("the Lease must last a second or longer")
     return LeaseTimings(lease_s, renew_s=lease_s * 2 / 3, retry_s=lease_s * 2 / 15)
@@ -48,7 +48,7 @@ class LeaseObservation:
 
 
 def observe_lease(before: LeaseObservation | None, lease: Body, now: float) -> LeaseObservation:
-    """Return the sighting of a Lease that was read now."""
+    """Return the observation of a Lease that was read at ``now``."""
     version = str(lease["metadata"].get("resourceVersion", ""))
     if before is not None and before.version == version:
         return before
@@ -59,7 +59,7 @@ def observe_lease(before: LeaseObservation | None, lease: Body, now: float) -> L
 
 
 def observe_missing_lease(before: LeaseObservation | None, now: float) -> LeaseObservation:
-    """Return the sighting of a Lease that is not there. It may have been deleted under a leader, so time counts."""
+    """Return the observation of a missing Lease. A leader may still hold a deleted one, so a candidate waits."""
     if before is not None and before.version == _NONE:
         return before
     return LeaseObservation(_NONE, "an unknown holder", before.duration_s if before is not None else 0.0, now)
@@ -94,7 +94,7 @@ def held_by(lease: Body, identity: str, timings: LeaseTimings, now: datetime) ->
 
 
 def released(lease: Body, now: datetime) -> dict[str, Any]:
-    """Return the Lease without a holder: the next candidate takes it without waiting."""
+    """Return the Lease without a holder, so that the next candidate acquires it without waiting."""
     spec = {k: v for k, v in (lease.get("spec") or {}).items() if k not in ("holderIdentity", "acquireTime")}
     stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {**lease, "spec": {**spec, "leaseDurationSeconds": 1, "renewTime": stamp}}

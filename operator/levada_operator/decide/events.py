@@ -1,4 +1,4 @@
-"""What is worth an Event: the closed list of reasons, and which change of a condition is told by which."""
+"""Kubernetes Events: the closed list of their reasons, and the condition changes that are reported as Events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "CleanupFinished": NORMAL,
     "CleanupAbandoned": WARNING,
 }
-"""Every reason, and its type."""
+"""The type of each reason, Normal or Warning."""
 
 _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Accepted", "InvalidSpec"): "SpecRefused",
@@ -74,7 +74,7 @@ _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Ready", "PodRefused"): "PodRefused",
 }
 _RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
-"""Told only after the opposite."""
+"""Reasons that are reported only after their opposite."""
 _DRIVER_FAILURES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
     "PodReady",
     "Starting",
@@ -85,7 +85,7 @@ _DRIVER_FAILURES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
 
 @dataclass(frozen=True, slots=True)
 class EventDraft:
-    """An Event about an object."""
+    """The object, reason and message of an Event to record."""
 
     about: ObjectKey
     reason: str
@@ -100,7 +100,7 @@ class EventDraft:
 def transitions(
     about: ObjectKey, before: Iterable[Mapping[str, Any]], now: Iterable[Condition]
 ) -> Iterator[EventDraft]:
-    """Yield an Event for each condition whose reason has changed to one that is worth it."""
+    """Yield an Event for each condition whose reason changed to a reported one, and for a table's recovery."""
     reasons = {c["type"]: c["reason"] for c in before}
     for condition in now:
         was = reasons.get(condition.type)

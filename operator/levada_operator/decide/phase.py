@@ -1,4 +1,4 @@
-"""The printed summary of a Pipeline, and the phases of a table: one pure function for each."""
+"""The phases of Pipelines and tables. A Pipeline's phase is a summary of its conditions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from levada_operator.decide.conditions import Condition
 
 
 class PipelinePhase(StrEnum):
-    """What `kubectl get pipelines` prints."""
+    """The phase that `kubectl get pipelines` prints."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -24,10 +24,10 @@ class PipelinePhase(StrEnum):
 
 
 class TablePhase(StrEnum):
-    """The engine's own phases, and what only the operator knows."""
+    """The engine's phases of a table, and those that only the operator can determine."""
 
     PENDING = "Pending"
-    """The driver has not told of the table yet."""
+    """The driver has not reported the table yet."""
     INIT = "Init"
     DATA_SYNC = "DataSync"
     FINISHED_COPY = "FinishedCopy"
@@ -37,10 +37,10 @@ class TablePhase(StrEnum):
     READY = "Ready"
     ERRORED = "Errored"
     STALE = "Stale"
-    """The table was Ready, and its changes are not read at present."""
+    """The table was Ready, but its changes are currently not read from the source."""
     SUSPENDED = "Suspended"
     REMOVED = "Removed"
-    """No longer a table that the Pipeline replicates."""
+    """The Pipeline no longer replicates the table."""
 
 
 COPYING: frozenset[str] = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC})
@@ -63,7 +63,7 @@ _FATAL_DRIVER = frozenset(
 
 
 def pipeline_phase(conditions: Mapping[str, Condition], *, deleting: bool) -> PipelinePhase:
-    """Return the first of these that holds."""
+    """Return the phase for these conditions, given by type. The first rule that applies decides."""
     driver, ready = conditions["DriverAvailable"], conditions["Ready"]
     suspended = conditions["Suspended"]
     if deleting:

@@ -1,4 +1,4 @@
-"""A Pipeline's conditions, each by a function of its own; Ready is what the others come to."""
+"""A Pipeline's conditions, one function for each. Ready is derived from the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from levada_operator.observe.progress import ErrorReport, TableReport
 
 STUCK_AFTER: Final = timedelta(seconds=60)
 _CLOCKS: Final = timedelta(seconds=10)
-"""How far the clocks of the operator and of the API server's controllers may differ."""
+"""Tolerated difference between the clocks of the operator and of Kubernetes' controllers."""
 _ENDED: Final = ("Failed", "Stopped")
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
@@ -31,17 +31,17 @@ _SLOT_REASONS: Final = {
 _SLOT_ERRORS: Final = {
     "slot_lost": "Lost",
     "slot_missing": "Missing",
-    # A source that was restored or exchanged has a slot, but not one with the changes that the tables need.
+    # A restored or replaced source has a slot, but without the changes that the tables need.
     "source_changed": "Lost",
     "slot_foreign": "Missing",
 }
-"""The engine's codes that mean an unhealthy slot, each with its reason. A source that answers so is reachable."""
+"""The reason of SlotHealthy for each error code about the slot. A source that reports such an error is reachable."""
 
 
 def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bool = False) -> dict[str, Condition]:
-    """Return every condition by its type, in the order of the status.
+    """Return every condition by its type, in the order of `PIPELINE_REASONS`.
 
-    ``waits``: an update of the driver waits for its turn.
+    ``waits`` is True if an update of the driver waits for its turn.
     """
     sample = slot_sample(observed)
     driver = driver_available(observed, acceptance, waits=waits)
@@ -59,7 +59,7 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
 
 
 def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool) -> Condition:
-    """Return the condition DriverAvailable: whether the driver's pod is ready, else why not and what to do."""
+    """Return DriverAvailable: True if the driver's pod is ready, else the cause and the remedy."""
     of, pod = "DriverAvailable", observed.driver
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted", "no spec has been accepted yet")
@@ -84,7 +84,7 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
 
 
 def _waiting_text(observed: Observed) -> str:
-    # Without the names or the number of the others: each change would be a write of each status that waits.
+    # The message does not name or count the other drivers: each change would rewrite every waiting Pipeline's status.
     most = observed.defaults.updates.max_concurrent
     return (
         "; an update of the pod waits for its turn: other drivers are restarting, and updatePolicy.maxConcurrent"
@@ -93,7 +93,7 @@ def _waiting_text(observed: Observed) -> str:
 
 
 def _current(failure: CreationFailure, observed: Observed) -> bool:
-    """Return True if the failure is of the driver's present trouble: Events outlive their causes by an hour."""
+    """Return True if the failure is not older than the condition. Kubernetes keeps Events for an hour."""
     for last in observed.pipeline.status.get("conditions", ()):
         if last["type"] == "DriverAvailable":
             return failure.at >= read_time(last["lastTransitionTime"]) - _CLOCKS
@@ -101,14 +101,14 @@ def _current(failure: CreationFailure, observed: Observed) -> bool:
 
 
 def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
-    """Tell whether the source answers, by the driver's word, else by that of the last Job."""
+    """Return SourceReachable, as the driver reports it, else as the last slot-sampling Job does."""
     of, progress = "SourceReachable", observed.fresh_progress
     if _slot_error(observed) is not None:
         return Condition(of, True, "Connected")
     if progress is not None:
         if (error := progress.error or progress.capture_error) and not progress.connected:
             return Condition(of, False, "Refused", _error_text(error))
-        # Without an error, the stream is about to be opened.
+        # No error and no connection: the stream is being opened.
         return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
     pod = observed.driver
     if pod is not None and pod.failure is not None and pod.failure.code.startswith(("source_", "replication_")):
@@ -121,7 +121,7 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
 
 
 def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
-    """Return the condition SlotHealthy: whether the slot has the changes that the tables need."""
+    """Return SlotHealthy: True if the slot has the changes that the tables need."""
     of = "SlotHealthy"
     if (found := _slot_error(observed)) is not None:
         code, message = found
@@ -137,7 +137,7 @@ def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
 
 
 def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -> Condition:
-    """Tell whether the pipeline moves. An idle source is healthy; no news is Unknown."""
+    """Return Replicating: True if the position advances or the source is idle, Unknown without a recent report."""
     of, progress = "Replicating", observed.fresh_progress
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted")
@@ -163,7 +163,7 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
 
 
 def tables_healthy(observed: Observed) -> Condition:
-    """Tell whether no table waits for somebody; without news, what was told last."""
+    """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition."""
     of = "TablesHealthy"
     if observed.progress is None:
         for last in observed.pipeline.status.get("conditions", ()):
@@ -183,7 +183,7 @@ def tables_healthy(observed: Observed) -> Condition:
 
 
 def suspended(observed: Observed, acceptance: Acceptance) -> Condition:
-    """Tell whether the pipeline rests as asked."""
+    """Return Suspended: True if spec.suspend is set and the driver's pod no longer exists."""
     of = "Suspended"
     if acceptance.manifests is None or not acceptance.manifests.pipeline.spec.suspend:
         return Condition(of, False, "NotRequested")
@@ -193,7 +193,7 @@ def suspended(observed: Observed, acceptance: Acceptance) -> Condition:
 
 
 def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Condition]) -> Condition:
-    """Return the first reason that applies."""
+    """Return Ready, derived from the other conditions. The first reason that applies is reported."""
     of, moving, driver = "Ready", others["Replicating"], others["DriverAvailable"]
     if observed.pipeline.deleting_since is not None:
         return Condition(of, False, "Deleting")
@@ -220,7 +220,7 @@ def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Conditio
 
 
 def errored_tables(tables: tuple[TableReport, ...]) -> list[TableReport]:
-    """Return the tables that wait, the ones that wait for a person first."""
+    """Return the tables with an error, sorted by name. Those that are not retried automatically come first."""
     return sorted(
         (t for t in tables if t.phase == "Errored" or t.error is not None),
         key=lambda t: (t.error is not None and t.error.retry_policy == "TimedRetry", t.schema, t.name),
@@ -238,9 +238,9 @@ def _streaming(observed: Observed) -> Condition:
 
 
 def _slot_error(observed: Observed) -> tuple[str, str] | None:
-    """Return the code and the message of an error about the slot, from the running engine or from the pod that ended.
+    """Return the code and the message of an error about the slot, or None.
 
-    An engine whose policy is Hold ends with such an error, so that only its pod has it.
+    With spec.source.slot.onLost: Hold the engine exits with such an error. It is then read from the pod's termination.
     """
     progress, pod = observed.fresh_progress, observed.driver
     if progress is not None:

@@ -1,4 +1,4 @@
-"""A Pipeline's status: the conditions, and rounded numbers. What is not known now stays as it was told last."""
+"""A Pipeline's status: the conditions, and rounded numbers. Fields without a current value keep their last one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_ATTENTION_TEXT: Final = 256
 
 
 def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapping[str, Condition]) -> dict[str, Any]:
-    """Return the whole status; every field that `kubectl get` prints is there from the first time on."""
+    """Return the complete status. Every field that `kubectl get` prints is set from the first status on."""
     pipeline, before = observed.pipeline, observed.pipeline.status
     slot = _slot(observed, acceptance)
     tables = _tables(observed)
@@ -104,7 +104,7 @@ def _tables(observed: Observed) -> dict[str, Any]:
 
 
 def _last_known_tables(observed: Observed) -> dict[str, Any]:
-    """Return the counts as they were written last. Tables that were Ready are stale while no driver reports."""
+    """Return the stored counts. Tables that were Ready count as Stale while no driver reports."""
     tables: dict[str, Any] = observed.pipeline.status.get("tables", {"total": 0, "byPhase": {}})
     if unreported_since(observed) is None:
         return tables

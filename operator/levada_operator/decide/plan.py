@@ -1,4 +1,4 @@
-"""A plan: what is to be done about one Pipeline. Carried out by `levada_operator.act`."""
+"""A plan: the writes and Events due for one Pipeline. `levada_operator.act` executes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada_operator.observe.objects import ObjectKey
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
-    """A status to write. ``beyond_counters``: more than counters changed."""
+    """A status to write. It is written without delay if ``beyond_counters``: something other than counters changed."""
 
     key: ObjectKey
     status: dict[str, Any]
@@ -20,12 +20,13 @@ class StatusWrite:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything to do about a Pipeline. ``release``: nothing of the Pipeline is left to clean up.
+    """The writes and Events due for a Pipeline.
 
-    ``updates``: a running driver is replaced by this plan. No other driver has that turn until it is carried out.
-    ``waits``: a running driver would be replaced, and has no turn yet.
+    ``rehearse`` are objects that the API server validates by a dry run before anything is applied. Some of them are
+    never applied. ``release`` is True if the finalizer can be removed, because there is nothing left to clean up.
 
-    ``rehearse``: objects that the API server checks before anything is applied. Some of them are never applied.
+    ``updates`` is True if the plan replaces a running driver's pod. The driver then holds one of the turns of
+    updatePolicy.maxConcurrent. ``waits`` is True if the pod is due to be replaced, but no turn is free.
     """
 
     rehearse: tuple[dict[str, Any], ...] = ()
@@ -39,5 +40,5 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Tell whether there is nothing to do."""
+        """Return True if there is nothing to write."""
         return not (self.apply or self.delete or self.statuses or self.events)

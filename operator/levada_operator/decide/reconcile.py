@@ -1,4 +1,4 @@
-"""One pure function: from all that is observed of a Pipeline to what is to be done about it."""
+"""Reconciliation: a pure function from the observed state of a Pipeline to a plan."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import TableReport
 
 MAX_CREATIONS: Final = 20
-"""How many TableSyncs one plan makes; the rest is left to the next, so that other Pipelines have their turn."""
+"""Limit of TableSyncs that one plan creates. Later plans create the rest, so that other Pipelines are not delayed."""
 
 _UPDATED: Final = "the operator makes another pod of the same spec"
 
 _NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
-"""Kinds of which it is not what is desired that says what goes."""
+"""Kinds never garbage-collected by comparison with the desired objects."""
 
 
 def reconcile(observed: Observed) -> Plan:
-    """Return the plan. Carried out, and observed again, there is nothing left to do."""
+    """Return the plan. It is idempotent: once executed and observed again, the next plan is empty."""
     acceptance = accept(observed)
     if observed.pipeline.deleting_since is not None:
         plan = deletion(observed, acceptance)
@@ -69,7 +69,7 @@ def reconcile(observed: Observed) -> Plan:
 def _rehearsal(
     observed: Observed, manifests: Manifests | None, apply: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the objects with a user's pod template in them, which is then wrong before anything is changed."""
+    """Return the objects that contain a user's pod template. A dry run finds its errors before anything is changed."""
     if manifests is None or observed.pipeline.deleting_since is not None:
         return ()
     driver = [body for body in apply if body["kind"] == "StatefulSet"]
@@ -80,7 +80,7 @@ def _rehearsal(
 
 
 def _still_wanted(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refusal, ...]:
-    """Return the refusals of objects that are still wanted: a spec that was set back is refused no more."""
+    """Return the refusals of objects that are still desired. Reverting the spec thus clears a refusal."""
     keys = {ObjectKey(body["kind"], body["metadata"]["name"]) for body in wanted}
     return tuple(r for r in refusals if r.key in keys)
 
@@ -117,7 +117,7 @@ def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -
 
 
 def _copies(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
-    """Yield the Jobs of copies that the driver has ordered since; one that is there is never changed."""
+    """Yield a Job for each dedicated copy that the driver requests and that has none. A Job is never changed."""
     known = {job.name for job in observed.jobs}
     for table in observed.fresh_progress.tables if observed.fresh_progress is not None else ():
         name = copy_name(owner.name, table.schema, table.name, table.copy_order)
@@ -127,7 +127,7 @@ def _copies(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
 
 def _live(observed: Observed, body: dict[str, Any]) -> Any:
     if body["kind"] == "TableSync":
-        # Whether it is to be made or tied was decided from the objects themselves.
+        # _table_syncs yields only those that must be created or adopted.
         return None
     return observed.owned.get(body["kind"], body["metadata"]["name"])
 
@@ -145,7 +145,7 @@ def _table_syncs(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:
 
 
 def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSyncObject]:
-    """Yield the TableSyncs that the operator made, that no user has changed, and whose tables are not replicated."""
+    """Yield the TableSyncs of tables no longer replicated that the operator created and no user changed."""
     if not tables_known(observed) or observed.progress is None:
         return
     reported = {QualifiedTable(t.schema, t.name) for t in observed.progress.tables}

@@ -1,6 +1,7 @@
-"""The pace of updates: how many drivers are restarted together when the operator changes what their pods should be.
+"""Rolling updates: limit how many drivers restart together when an upgrade of the operator changes their pods.
 
-A user's own change restarts its driver without waiting, and so does a driver that is not ready: nothing is interrupted.
+A restart does not wait if it follows from a user's change of the spec, or if the driver is not ready and so nothing is
+interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _RESTARTING: Final = (Change.RESTART, Change.RESYNC)
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The desired objects that are applied now.
+    """The desired objects that may be applied now.
 
-    ``updates``: the driver's pod is replaced by this. ``waits``: it would be, and another driver has the turn.
+    ``updates`` is True if they replace the driver's pod. ``waits`` is True if the driver is left out because other
+    drivers are restarting.
     """
 
     objects: tuple[dict[str, Any], ...]
@@ -35,7 +37,7 @@ class Rollout:
 def limit_updates(desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change]) -> Rollout:
     """Return the objects to apply, without those that would restart a driver before its turn.
 
-    ``changes`` are those of the accepted spec since it was last written.
+    ``changes`` are the fields of the accepted spec that changed since the manifest was last applied.
     """
     wanted = next(body for body in desired if body["kind"] == "StatefulSet")
     live = observed.owned.get("StatefulSet", wanted["metadata"]["name"])
@@ -64,7 +66,7 @@ def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: t
 def _replaces_pod(live: Body, wanted: dict[str, Any]) -> bool:
     if not _runs(live) or wanted["spec"]["replicas"] != 1:
         return False
-    # The digest shows a field that was given up, the comparison a field that was changed by hand.
+    # The digest reveals a field that is no longer set. The comparison reveals a field that was changed by hand.
     same = _annotations(live).get(TEMPLATE) == _annotations(wanted)[TEMPLATE]
     return not (same and is_within(wanted["spec"]["template"], live["spec"].get("template")))
 
@@ -82,9 +84,9 @@ def _has_turn(observed: Observed) -> bool:
 
 
 def _without_driver(desired: list[dict[str, Any]], wanted: dict[str, Any], observed: Observed) -> list[dict[str, Any]]:
-    """Leave out the StatefulSet, and the manifest if it says the same in another version's words.
+    """Return the objects without the StatefulSet, and without the manifest if only its serialization changed.
 
-    The running driver may not know a field that a newer operator writes.
+    The running driver may be older and may not know a field that this operator writes.
     """
     kept = []
     for body in desired:

@@ -1,4 +1,7 @@
-"""Numbers for status: rounded, so that status changes seldom; `/metrics` has them exact. All are monotone."""
+"""Rounded numbers for status, so that it changes rarely. The driver's `/metrics` has the exact numbers.
+
+Every function is monotone: a larger amount is never shown as a smaller one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _DECIMAL: Final = ("k", "M", "G", "T", "P")
 
 
 def rounded_bytes(amount: int | None) -> int | None:
-    """Keep two significant binary digits' worth, three decimal at most; below 64 Ki it is nothing."""
+    """Round down to five significant binary digits. Less than 64 Ki counts as 0."""
     if amount is None:
         return None
     if amount < _FLOOR:
@@ -21,7 +24,7 @@ def rounded_bytes(amount: int | None) -> int | None:
 
 
 def rounded_rows(count: int | None) -> int | None:
-    """Keep three significant decimal digits, rounded down."""
+    """Round down to three significant decimal digits."""
     if count is None:
         return None
     unit = int("1" + "0" * max(0, len(str(count)) - 3))
@@ -29,7 +32,7 @@ def rounded_rows(count: int | None) -> int | None:
 
 
 def rounded_seconds(seconds: float | None) -> int | None:
-    """Round up to the next of a few steps; from a day on, to whole days."""
+    """Round up to the next step of `_SECONDS`, or to whole days if it is longer than a day."""
     if seconds is None:
         return None
     for step in _SECONDS:
@@ -39,17 +42,17 @@ def rounded_seconds(seconds: float | None) -> int | None:
 
 
 def size_text(amount: int | None) -> str:
-    """Write bytes for people: 1.2Mi."""
+    """Format a number of bytes, for example 1.2Mi."""
     return "" if amount is None else _scaled(amount, 1024, _BINARY)
 
 
 def count_text(count: int | None) -> str:
-    """Write a count for people: 12.6M."""
+    """Format a count, for example 12.6M."""
     return "" if count is None else _scaled(count, 1000, _DECIMAL)
 
 
 def seconds_text(seconds: int | None) -> str:
-    """Write a duration for people: 4s, 5m, 2h, 3d."""
+    """Format a duration in its largest unit, for example 4s, 5m, 2h or 3d."""
     if seconds is None:
         return ""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):

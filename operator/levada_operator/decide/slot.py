@@ -1,4 +1,4 @@
-"""The newest word on the slot: the driver's, or that of the short Job that samples it while no driver runs."""
+"""Samples of the replication slot: by the driver, or by a short Job while no driver runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from levada_operator.observe.progress import SlotReport, read_slot
 
 @dataclass(frozen=True, slots=True)
 class SlotSample:
-    """What was sampled; ``failure`` is why a Job could not."""
+    """A sample of the slot. If a Job could not sample, ``report`` is None and ``failure`` has the error."""
 
     report: SlotReport | None
     by_job: bool = False
@@ -23,7 +23,7 @@ class SlotSample:
 
 
 def slot_sample(observed: Observed) -> SlotSample | None:
-    """Return the newest sample, None if there is none."""
+    """Return the newest sample, or None if there is none."""
     reported = observed.progress.slot if observed.progress else None
     if observed.fresh_progress is not None and reported is not None:
         return SlotSample(reported)
@@ -40,7 +40,10 @@ def slot_sample(observed: Observed) -> SlotSample | None:
 
 
 def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
-    """Return the number of the Job that is due now, None if none is."""
+    """Return the interval for which a slot-sampling Job is due now, or None.
+
+    Intervals last health.lagProbeSeconds and are numbered from the Unix epoch.
+    """
     every = manifests.pipeline.spec.health.lag_probe_seconds
     if (
         not every
@@ -55,7 +58,7 @@ def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
 
 
 def _driver_is_down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool:
-    """Tell whether no driver runs, nor is about to."""
+    """Return True if no driver runs. One that is starting has ``patience`` to become ready."""
     pod = observed.driver
     if manifests.pipeline.spec.suspend:
         return pod is None

@@ -1,4 +1,4 @@
-"""The phase of each table, and since when no changes are read."""
+"""The phase of each table, and the time since when no driver has reported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from levada_operator.observe.progress import TableReport
 
 
 def tables_known(observed: Observed) -> bool:
-    """Return True if the driver's list of tables is complete. One that starts has none yet, which means nothing."""
+    """Return True if the driver's list of tables is complete. A driver that is starting reports none yet."""
     progress = observed.fresh_progress
     return progress is not None and progress.state == "Running" and progress.connected and bool(progress.tables)
 
 
 def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: TableReport | None) -> TablePhase:
-    """Return the engine's phase, or what the operator knows better. ``table_sync`` is None before it is made."""
+    """Return the engine's phase, unless the operator determines another. ``table_sync`` is None before it exists."""
     if report is not None and report.phase == TablePhase.ERRORED:
         return TablePhase.ERRORED
     if (table_sync is not None and table_sync.spec.get("suspend")) or _suspended(observed):
@@ -34,25 +34,25 @@ def table_phase(observed: Observed, table_sync: TableSyncObject | None, report: 
 
 
 def table_phases(observed: Observed) -> Iterator[tuple[TableReport, TablePhase]]:
-    """Yield the phase of each table that the driver has reported."""
+    """Yield each table that the driver last reported, with its phase."""
     table_syncs = {table_of(t): t for t in observed.table_syncs}
     for report in observed.progress.tables if observed.progress is not None else ():
         yield report, table_phase(observed, table_syncs.get(QualifiedTable(report.schema, report.name)), report)
 
 
 def table_of(table_sync: TableSyncObject) -> QualifiedTable:
-    """Return the table that a TableSync is for."""
+    """Return the table of a TableSync."""
     table = table_sync.spec.get("table", {})
     return QualifiedTable(table.get("schema", "public"), table.get("name", ""))
 
 
 def unreported_since(observed: Observed) -> datetime | None:
-    """Return since when no driver has reported, None while one does. What waits at the source is not known then."""
+    """Return since when no driver has reported, or None while one does. The lag at the source is then unknown."""
     if observed.fresh_progress is not None:
         return None
     if observed.progress is not None:
         return observed.progress.fetched_at
-    # An operator that has just started asks a driver that is ready soon.
+    # An operator that has just started has not fetched the progress of a ready driver yet.
     asks = observed.driver is not None and observed.driver.ready
     for last in observed.pipeline.status.get("conditions", ()):
         if last["type"] == "Replicating" and last["status"] != "True":
@@ -62,7 +62,7 @@ def unreported_since(observed: Observed) -> datetime | None:
 
 
 def _known(phase: str) -> TablePhase:
-    """Return the phase, Pending for one that another version has written."""
+    """Return the phase. One that only another version knows is Pending."""
     return TablePhase(phase) if phase in set(TablePhase) else TablePhase.PENDING
 
 
@@ -70,7 +70,7 @@ def _stale(observed: Observed, report: TableReport | None) -> bool:
     if unreported_since(observed) is not None:
         return True
     progress = observed.fresh_progress
-    # A stream that is opened again within seconds is no news for thousands of tables.
+    # A stream that reconnects within seconds must not change the status of thousands of tables.
     trails = report is not None and (report.lag_seconds or 0) >= STALE_AFTER.total_seconds()
     return progress is not None and not progress.connected and trails
 

@@ -1,4 +1,4 @@
-"""A TableSync's status, from what the driver tells of its table."""
+"""A TableSync's status, from the driver's report about its table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
 
 _KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
-"""Fields that stay while the driver does not report the table."""
+"""Fields that keep their value while the driver does not report the table."""
 
 
 def table_status(
     observed: Observed, table_sync: TableSyncObject, report: TableReport | None, conditions: tuple[Condition, ...]
 ) -> dict[str, Any]:
-    """Return the whole status. ``report`` is None for a table that the driver does not tell of."""
+    """Return the complete status. ``report`` is None for a table that the driver does not report."""
     before, table = table_sync.status, table_sync.spec.get("table", {})
     phase = table_phase(observed, table_sync, report)
     copy = _copy(phase, report.copy if report else None, before.get("copy"))
@@ -58,7 +58,7 @@ def table_status(
         "lagSeconds": lag,
     }
     status |= {key: value for key, value in fields.items() if value not in (None, "")}
-    # 0 is what every table begins with.
+    # Nonces are 0 for a new table, and omitted then.
     nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}
     status |= {name: nonce for name, nonce in nonces.items() if nonce}
     if report.resync is not None:
@@ -90,13 +90,13 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableRe
 
 
 def _copy_refused(observed: Observed, report: TableReport) -> CreationFailure | None:
-    """Return why the pod of the table's dedicated copy cannot be created, None if it can."""
+    """Return the failure to create the pod of the table's dedicated copy, or None if there is none."""
     job = copy_name(observed.pipeline.name, report.schema, report.name, report.copy_order)
     return observed.creation_failures.get(ObjectKey("Job", job)) if report.copy_order else None
 
 
 def _lag(observed: Observed, phase: TablePhase, report: TableReport | None) -> int | None:
-    """Return the age of the oldest change that may not be at the destination. It grows while no driver reports."""
+    """Return the age of the oldest change that may be missing at the destination. It grows while no driver reports."""
     since = unreported_since(observed)
     if since is None or phase not in (TablePhase.STALE, TablePhase.SUSPENDED):
         return rounded_seconds(report.lag_seconds) if report else None
@@ -105,7 +105,7 @@ def _lag(observed: Observed, phase: TablePhase, report: TableReport | None) -> i
 
 
 def _resync_copy(report: TableReport | None) -> dict[str, Any] | None:
-    """Return the progress of a new copy that is made while the table stays readable, None if none is made."""
+    """Return the progress of a shadow copy, or None if none is waiting or being copied. The table stays readable."""
     if report is None or report.resync is None or report.resync.step not in ("Waiting", "Copying"):
         return None
     return _copy(TablePhase.DATA_SYNC, report.resync.copy, None)
@@ -113,12 +113,12 @@ def _resync_copy(report: TableReport | None) -> dict[str, Any] | None:
 
 def _copy(phase: TablePhase, copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, Any] | None:
     if copy is None and phase in COPYING:
-        # The size of the copy before says nothing about one that has not begun.
+        # The size of the previous copy does not apply to one that has not begun.
         return {"rows": 0, "bytes": 0, "percent": 0}
     if copy is None:
         return before
     if phase not in COPYING and copy.percent >= 100 and not copy.rows and before:
-        # A driver that found the copy finished does not know how large it was.
+        # A driver that started after the copy finished does not know its size.
         return before | {"percent": 100}
     fields = {
         "rows": rounded_rows(copy.rows),

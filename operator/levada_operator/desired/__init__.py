@@ -1,4 +1,4 @@
-"""What every owned object should be: pure ``build_*`` functions from an accepted manifest to objects.
+"""The desired state: pure ``build_*`` functions from an accepted manifest to objects.
 
-Nothing here knows what is there now; that is `levada_operator.decide`'s.
+Nothing here depends on the live objects. `levada_operator.decide` compares the two.
 """

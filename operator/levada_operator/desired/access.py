@@ -1,4 +1,4 @@
-"""What the driver may do, and who may reach it: service accounts, a role, a network policy."""
+"""Access of the driver and the executors: ServiceAccounts, a Role, NetworkPolicies, and the state's ConfigMaps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _RBAC = "rbac.authorization.k8s.io/v1"
 
 
 def build_service_accounts(owner: Owner) -> list[dict[str, Any]]:
-    """Return the accounts that the operator makes: the driver's and the executors'. The latter has no rights at all.
+    """Return the ServiceAccounts of driver and executors, or none if the user names one. Executors have no rights.
 
-    Both have the annotations of the manifest, since both reach the lake. With an account of the user's there is none.
+    Both have the manifest's annotations, since both access the lake with the cloud role that these name.
     """
     if owner.spec.driver.service_account.name:
         return []
     names = [(driver_name(owner.name), DRIVER_CONTAINER)]
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         names.append((executor_name(owner.name), EXECUTOR_ROLE))
-    # A pod that needs a token asks for it.
+    # Pods that need a token set automountServiceAccountToken themselves.
     content = {"automountServiceAccountToken": False}
     accounts = [build_object(owner, "ServiceAccount", "v1", name, role, content) for name, role in names]
     for account in accounts:
@@ -34,13 +34,13 @@ def build_service_accounts(owner: Owner) -> list[dict[str, Any]]:
 
 
 def build_role(owner: Owner) -> list[dict[str, Any]]:
-    """Return the driver's Role and its binding; nothing where the driver never speaks with the API server."""
+    """Return the driver's Role and RoleBinding, or nothing if the driver makes no requests to the API server."""
     rules: list[dict[str, Any]] = []
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "watch"]
         rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": verbs})
     if owner.spec.store.config_map is not None:
-        # Not create: that cannot be limited to names, so the operator makes them.
+        # RBAC cannot limit create to names, so the operator creates the ConfigMaps.
         own = {"resourceNames": list(state_names(owner.name)), "verbs": ["get", "patch"]}
         rules.append({"apiGroups": [""], "resources": ["configmaps"], **own})
     if not rules:
@@ -57,7 +57,7 @@ def build_role(owner: Owner) -> list[dict[str, Any]]:
 
 
 def build_state(owner: Owner) -> list[dict[str, Any]]:
-    """Return the ConfigMaps that the driver keeps its state in, none for other stores; what they hold is its own."""
+    """Return the ConfigMaps of the ConfigMap store, or none for other stores. The driver alone writes their content."""
     if owner.spec.store.config_map is None:
         return []
     stays = owner.spec.deletion_policy.state is DeletionAction.RETAIN
@@ -68,8 +68,10 @@ def build_state(owner: Owner) -> list[dict[str, Any]]:
 
 
 def build_network_policy(owner: Owner) -> dict[str, Any]:
-    """Return who may reach the driver: the operator, whoever collects metrics, its executors. It may reach anything:
-    where the source and the destination are is not for Kubernetes to know."""
+    """Return the NetworkPolicy that lets in the operator, the collector of metrics and the driver's executors.
+
+    Egress is not limited, because Kubernetes does not know the addresses of the source and the destination.
+    """
     defaults = owner.defaults
     namespaces = {defaults.operator_namespace, defaults.metrics_namespace} - {""}
     ingress: list[dict[str, Any]] = [
@@ -96,7 +98,7 @@ def build_network_policy(owner: Owner) -> dict[str, Any]:
 
 
 def build_executor_policy(owner: Owner) -> dict[str, Any] | None:
-    """Return who may reach an executor: its driver and the other executors. None where there are no executors."""
+    """Return the NetworkPolicy that lets in the driver and other executors, or None if there are no executors."""
     if owner.spec.driver.mode is not DriverMode.CLUSTER:
         return None
     peers = [

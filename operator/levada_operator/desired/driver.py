@@ -1,4 +1,4 @@
-"""The driver's StatefulSet of 0 or 1, its headless Service, and the volume of its staging area."""
+"""The driver's StatefulSet with 0 or 1 replicas, its headless Service, and the volume claim of its staging area."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from levada_operator.observe.pods import DRIVER_CONTAINER
 
 
 def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
-    """Return the StatefulSet: by its identity there are never two drivers."""
+    """Return the StatefulSet. A StatefulSet never runs two pods of one identity, so there are never two drivers."""
     spec = {
         "replicas": int(running),
         "serviceName": driver_name(owner.name),
         "selector": {"matchLabels": labels(owner.name, DRIVER_CONTAINER)},
-        # Parallel: a pod that never became ready is replaced by a corrected one, rather than waited for.
+        # With OrderedReady, Kubernetes would not replace a pod that never became ready.
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
         "revisionHistoryLimit": 2,
@@ -31,7 +31,7 @@ def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
 
 
 def build_service(owner: Owner) -> dict[str, Any]:
-    """Return the headless Service that gives the driver's pod its name."""
+    """Return the headless Service that gives the driver's pod a DNS name."""
     ports = [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}]
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         ports += [
@@ -40,7 +40,7 @@ def build_service(owner: Owner) -> dict[str, Any]:
         ]
     spec = {
         "clusterIP": "None",
-        # Executors look for their driver before it is ready.
+        # Executors resolve the driver's name before the driver is ready.
         "publishNotReadyAddresses": True,
         "selector": labels(owner.name, DRIVER_CONTAINER),
         "ports": ports,
@@ -49,7 +49,7 @@ def build_service(owner: Owner) -> dict[str, Any]:
 
 
 def build_staging_claim(owner: Owner) -> dict[str, Any] | None:
-    """Return the volume claim of the staging area, None where it is elsewhere."""
+    """Return the PersistentVolumeClaim of the staging area, or None if staging.volumeClaim is not set."""
     claim = owner.spec.staging.volume_claim
     if claim is None:
         return None

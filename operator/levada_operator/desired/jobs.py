@@ -1,4 +1,4 @@
-"""The Jobs: sample the slot while no driver runs, make a dedicated copy, clean up before a Pipeline goes."""
+"""Jobs that sample the slot while no driver runs, make a dedicated copy, or clean up before a Pipeline is deleted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COPY_ROLE: Final = "copy"
 
 
 def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
-    """Return the Job of that turn; its answer is the message that its container leaves."""
+    """Return the Job that samples the slot in interval ``turn``. The sample is the container's termination message."""
     template = build_job_template(owner, LAG_ROLE, [])
     container = template["spec"]["containers"][0]
-    # The operator reads no logs: the answer goes where the node puts it into the pod's status.
+    # The operator may not read logs. The kubelet copies this file into the pod's status.
     line = f"exec levada lag {MANIFEST} --secrets {SECRETS_DIR} -o json > /dev/termination-log"
     container |= {"command": ["sh", "-c"], "args": [line], "resources": _SMALL}
     spec = {
@@ -32,13 +32,13 @@ def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
 
 
 def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[str, Any]:
-    """Return the Job of a copy that the driver has ordered; a pod that dies is replaced, and its copy begins again.
+    """Return the Job of a dedicated copy. A pod that dies is replaced, and copies again from the start.
 
-    Why a copy failed is told to the driver, whose retry is another order, and another Job.
+    A failed copy reports its error to the driver through the store. The driver's retry is a new order and a new Job.
     """
     command = ["copy", MANIFEST, "--table", f"{schema}.{table}", "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
     template = build_job_template(owner, COPY_ROLE, command)
-    # A volume that one node has at a time, and nothing for a copy.
+    # A copy does not use the staging volume, which only one node can mount at a time.
     pod, container = template["spec"], template["spec"]["containers"][0]
     pod["volumes"] = [v for v in pod["volumes"] if v["name"] != STAGING_VOLUME]
     container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != STAGING_VOLUME]
@@ -48,9 +48,9 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
 
 
 def build_executor_rehearsal(owner: Owner) -> dict[str, Any] | None:
-    """Return a Job around the executors' pod template, None without executors.
+    """Return a Job with the executors' pod template, or None without executors.
 
-    It is never made. The API server checks it, because Spark alone would meet a mistake in the template.
+    It is used for a dry run only. Otherwise only Spark would find a mistake in the template, when it starts executors.
     """
     template = build_executor_template(owner)
     if template is None:
@@ -60,7 +60,7 @@ def build_executor_rehearsal(owner: Owner) -> dict[str, Any] | None:
 
 
 def build_cleanup_job(owner: Owner) -> dict[str, Any]:
-    """Return the Job that removes what the deletionPolicy says; it may run again, and is tried until time is over."""
+    """Return the Job that executes the deletionPolicy. It is idempotent, and is retried until cleanupTimeoutSeconds."""
     command = ["cleanup", MANIFEST, "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR, "--yes"]
     spec = {
         "backoffLimit": 6,

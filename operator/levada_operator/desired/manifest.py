@@ -1,4 +1,4 @@
-"""The accepted manifest in a ConfigMap: what the driver reads, and the operator's memory of what it accepted."""
+"""The ConfigMap with the accepted manifest, which the driver reads. The operator finds the last accepted spec in it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MANIFEST_FILE: Final = "pipeline.yaml"
 EXECUTOR_FILE: Final = "executor.yaml"
 SPARK_FILE: Final = "spark.properties"
 MAX_BYTES: Final = 1_000_000
-"""What a ConfigMap holds, with room for its metadata."""
+"""Limit of the manifest. A ConfigMap holds 1 MiB, its metadata included."""
 
 
 def build_manifest(owner: Owner) -> dict[str, Any]:
-    """Return the ConfigMap; it is changed in place, and the driver's pod sees that without a restart."""
+    """Return the ConfigMap. The kubelet updates the mounted file, so the driver reads a change without a restart."""
     data = {MANIFEST_FILE: manifest_text(owner.manifests)}
     if (template := build_executor_template(owner)) is not None:
         data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: yaml.safe_dump(template, sort_keys=False)}
@@ -31,14 +31,14 @@ def build_manifest(owner: Owner) -> dict[str, Any]:
 
 
 def manifest_text(manifests: Manifests) -> str:
-    """Write a Pipeline and the TableSyncs that say something, as YAML documents."""
+    """Return a Pipeline and the TableSyncs with overrides as YAML documents."""
     overriding = sorted((t for t in manifests.table_syncs if has_overrides(t)), key=lambda t: t.metadata.name)
     documents = [_written(m) for m in (manifests.pipeline, *overriding)]
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
 
 
 def read_manifest(body: Mapping[str, Any] | None) -> Manifests | None:
-    """Return what a ConfigMap says was accepted, None if it says nothing that can be read."""
+    """Return the manifests in a ConfigMap, or None if it has none or they are invalid."""
     text = ((body or {}).get("data") or {}).get(MANIFEST_FILE)
     return _read(text) if text else None
 
@@ -48,19 +48,19 @@ def _read(text: str) -> Manifests | None:
     try:
         return load_manifests(text)
     except InvalidManifest:
-        # Of a newer operator, or touched by hand: the objects decide anew.
+        # A newer operator or a user wrote it. The specs are then accepted as if for the first time.
         return None
 
 
 def has_overrides(table_sync: TableSyncManifest) -> bool:
-    """Tell whether a TableSync differs from none at all; thousands that do not would fill the ConfigMap."""
+    """Return True if a TableSync differs from the defaults. Thousands of default ones would not fit in a ConfigMap."""
     spec = table_sync.spec
     none = TableSyncSpec(pipelineRef=spec.pipeline_ref, table=spec.table)  # type: ignore[call-arg]  # the rest is default
     return spec != none
 
 
 def restart_digest(manifests: Manifests) -> str:
-    """Return the digest of all of the Pipeline's spec that a running driver does not take up."""
+    """Return the digest of the Pipeline's fields whose changes need a restart of the driver."""
     spec = manifests.pipeline.spec
     return digest(yaml.safe_dump(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
 

@@ -1,4 +1,4 @@
-"""All that a running or suspended Pipeline owns, but for its TableSyncs and Jobs."""
+"""All objects that a running or suspended Pipeline owns, except TableSyncs and Jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from levada_operator.desired.owner import Owner
 
 
 def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
-    """Return them in the order in which they are applied: the driver last, when all that it needs is there."""
+    """Return the objects in the order to apply them. The StatefulSet is last, because its pod needs the others."""
     claim = build_staging_claim(owner)
     executors = build_executor_policy(owner)
     return [

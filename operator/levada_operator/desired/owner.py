@@ -1,4 +1,4 @@
-"""Whose objects these are: what every builder is told, and the metadata that it gives."""
+"""The owner of the built objects, and the metadata that they have in common."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from levada_operator.observe.observed import Observed
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An accepted manifest, and the Pipeline object that it is of."""
+    """An accepted manifest, with the identity of its Pipeline object and the operator's defaults."""
 
     manifests: Manifests
     namespace: str
     uid: str
     defaults: OperatorDefaults
     take_over_from: str = ""
-    """The UID of the owner that the Pipeline takes over from. Empty: of none."""
+    """The UID of the Pipeline to take over from, or empty."""
 
     @property
     def name(self) -> str:
@@ -34,22 +34,22 @@ class Owner:
 
     @property
     def image(self) -> str:
-        """The image of every pod of the Pipeline."""
+        """The image of every pod of the Pipeline: that of the spec, else the operator's default."""
         return self.spec.driver.image or self.defaults.image
 
     @property
     def account(self) -> str:
-        """The account of the driver and of its Jobs."""
+        """The ServiceAccount of the driver and its Jobs."""
         return self.spec.driver.service_account.name or driver_name(self.name)
 
     @property
     def executor_account(self) -> str:
-        """The account of the executors. Their pods never get its token for the API server."""
+        """The ServiceAccount of the executors. Its token for the API server is never mounted."""
         return self.spec.driver.service_account.name or executor_name(self.name)
 
 
 def build_owner(observed: Observed, manifests: Manifests) -> Owner:
-    """Return the owner of a Pipeline's objects under that accepted manifest."""
+    """Return the owner for a Pipeline and an accepted manifest."""
     pipeline = observed.pipeline
     return Owner(manifests, pipeline.namespace, pipeline.uid, observed.defaults, pipeline.take_over_from)
 
@@ -57,7 +57,7 @@ def build_owner(observed: Observed, manifests: Manifests) -> Owner:
 def build_object(
     owner: Owner, kind: str, api_version: str, name: str, role: str, content: dict[str, Any], *, owned: bool = True
 ) -> dict[str, Any]:
-    """Return an object of the Pipeline with that content; without ``owned`` it outlives the Pipeline."""
+    """Return an object of the Pipeline with that content. With ``owned`` False it outlives the Pipeline."""
     metadata: dict[str, Any] = {"name": name, "namespace": owner.namespace, "labels": labels(owner.name, role)}
     if owned:
         metadata["ownerReferences"] = [build_owner_reference(owner)]
@@ -65,6 +65,6 @@ def build_object(
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:
-    """Return the reference by which Kubernetes removes an object with its Pipeline."""
-    # Not a controller's reference, and it blocks nothing: the finalizer orders what must be in order.
+    """Return the owner reference by which Kubernetes deletes an object with its Pipeline."""
+    # Neither controller nor blockOwnerDeletion is set: the finalizer ensures the order of deletion.
     return {"apiVersion": API_VERSION, "kind": "Pipeline", "name": owner.name, "uid": owner.uid}

@@ -1,4 +1,4 @@
-"""The pod that runs Levada's command line: the driver's, and the short ones that check, sample and clean up."""
+"""Pod templates of the driver and of the Jobs. Their containers run Levada's command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HTTP_PORT: Final = 8080
 GRACE_S: Final = 300
 """Seconds that a driver has to finish its batch and confirm its position."""
 HUNG_GRACE_S: Final = 20
-"""Seconds that a driver has which is ended because it stands still: it has no batch that it would finish."""
+"""Seconds that a hung driver has to end. It has no batch to finish."""
 
 CONFIG_DIR: Final = "/etc/levada"
 WORK_DIR: Final = "/var/lib/levada"
@@ -27,7 +27,7 @@ MANIFEST: Final = f"{CONFIG_DIR}/{MANIFEST_FILE}"
 
 
 def build_driver_template(owner: Owner) -> dict[str, Any]:
-    """Return the driver's pod template; it differs from the one before only where the driver must be restarted."""
+    """Return the driver's pod template. It changes only if the driver must be restarted."""
     ours = {
         "metadata": {
             "labels": labels(owner.name, DRIVER_CONTAINER),
@@ -52,7 +52,7 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
 
 
 def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str, Any]:
-    """Return the pod template of a short Job; the driver's template holds for it too, but for its containers."""
+    """Return the pod template of a Job. The user's template for the driver applies to it, except for the containers."""
     ours = {
         "metadata": {"labels": labels(owner.name, role)},
         "spec": {
@@ -72,7 +72,7 @@ def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str,
 
 
 def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, Any]:
-    """Return a container that runs a command of Levada, in the surroundings that the driver's is given."""
+    """Return a container that runs a command of Levada, with the variables and mounts of the driver's container."""
     environment = {
         "HOME": WORK_DIR,
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
@@ -86,17 +86,17 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     if name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
         environment["LEVADA_TERMINATION_LOG"] = "/dev/termination-log"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
-        # Not in a Job's pod: executors belong to the driver's.
+        # Jobs start no executors: executors are owned by the driver's pod.
         environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
     ours = {
         "name": name,
         "image": owner.image,
-        # Not as the container's command: the image's own first process reaps what Spark's workers leave behind.
+        # args, not command: the image's entry point reaps the child processes of Spark's workers.
         "args": ["levada", *command],
         "env": [{"name": key, "value": value} for key, value in environment.items()],
         "resources": owner.spec.driver.resources.model_dump(mode="json", by_alias=True),
         "securityContext": CONTAINER_SECURITY,
-        # The last words of a container that failed are then in the pod's status, where the operator reads them.
+        # The end of a failed container's log is then in the pod's status, where the operator reads it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(owner),
     }
@@ -104,13 +104,15 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
 
 
 def needs_token(owner: Owner) -> bool:
-    """Tell whether the driver speaks with the API server at all."""
+    """Return True if the driver makes requests to the API server."""
     return owner.spec.driver.mode is DriverMode.CLUSTER or owner.spec.store.config_map is not None
 
 
 def _template_environment(owner: Owner) -> dict[str, Any]:
-    """Return the volumes and variables of the driver's container in the user's template: a preflight or a clean-up
-    that cannot see what the driver sees would fail."""
+    """Return the variables and mounts of the driver's container in the user's pod template.
+
+    Every container gets them, because a preflight or a clean-up without the driver's files would fail.
+    """
     containers = (owner.spec.driver.pod_template.get("spec") or {}).get("containers") or []
     driver: dict[str, Any] = next((c for c in containers if c.get("name") == DRIVER_CONTAINER), {})
     return {key: driver[key] for key in ("env", "envFrom", "volumeMounts") if key in driver}

@@ -1,4 +1,4 @@
-"""The user's Secrets, mounted where `levada --secrets` looks for them: in the driver, the Jobs and the executors."""
+"""Mounts of the user's Secrets in the driver, the Jobs and the executors, where `levada --secrets` reads them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SECRETS_DIR: Final = "/var/run/levada/secrets"
 
 
 def secret_names(owner: Owner) -> tuple[str, ...]:
-    """Return the Secrets that the manifest refers to, each once, in order."""
+    """Return the distinct names of the Secrets that the manifest refers to, sorted."""
     return tuple(sorted({name for name in _secret_names(owner) if name}))
 
 
 def secret_volumes(owner: Owner) -> list[dict[str, Any]]:
     """Return a volume for each Secret."""
-    # Optional: a pod that waits for a Secret says nothing, while a preflight without one says which is missing.
+    # Optional, because a pod that waits for a Secret reports no error, while the preflight reports the missing one.
     return [
         {"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}}
         for i, name in enumerate(secret_names(owner))
@@ -25,7 +25,7 @@ def secret_volumes(owner: Owner) -> list[dict[str, Any]]:
 
 
 def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
-    """Return a mount for each of those volumes."""
+    """Return a mount for each volume of `secret_volumes`."""
     return [
         {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True}
         for i, name in enumerate(secret_names(owner))

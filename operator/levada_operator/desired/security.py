@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 USER: Final = 185
-"""The user of the image, as Spark's own images have it."""
+"""The UID and GID of the image's user, the same as in Spark's images."""
 
 CONTAINER_SECURITY: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,

@@ -1,4 +1,4 @@
-"""Spark on Kubernetes in client mode: what the driver is told, and what an executor's pod is."""
+"""Spark on Kubernetes in client mode: the driver's properties, and the executors' pod template."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXECUTOR_ROLE: Final = "executor"
 _CONFIG: Final = "/etc/levada"
 _MIB: Final = 1 << 20
 _MAX_PREFIX: Final = 36
-"""Of the 47 characters that Spark allows, eleven are the driver's."""
+"""Spark allows 47 characters. The driver appends eleven."""
 
 
 def spark_properties(owner: Owner) -> str:
-    """Return the settings that Levada makes itself, in the form of spark-defaults.conf."""
+    """Return the properties that the operator sets, in the format of spark-defaults.conf."""
     spec, resources = owner.spec, executor_resources(owner)
     instances = spec.executor.instances
     memory = parse_bytes(resources.get("requests", {}).get("memory") or "2Gi")
@@ -36,22 +36,22 @@ def spark_properties(owner: Owner) -> str:
         "spark.driver.blockManager.port": str(BLOCK_PORT),
         "spark.kubernetes.namespace": owner.namespace,
         "spark.kubernetes.driver.pod.name": driver_pod(owner.name),
-        # The driver may touch pods alone: without these, Spark asks for more and logs that it may not.
+        # The driver has rights over pods only. Without these properties Spark logs that it lacks others.
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
-        # The driver adds the time of its start: pods of the one before may linger.
+        # The driver appends the time of its start, because pods of the previous one may still exist.
         "spark.kubernetes.executor.podNamePrefix": executor_name(owner.name)[:_MAX_PREFIX].rstrip("-"),
         "spark.kubernetes.executor.podTemplateFile": f"{_CONFIG}/executor.yaml",
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_ROLE,
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.container.image": owner.image,
         "spark.kubernetes.authenticate.executor.serviceAccountName": owner.executor_account,
-        # Spark makes another secret at each start of the driver, and hands it to its executors in their environment.
+        # Spark generates a secret at each start of the driver, and passes it to executors in their environment.
         "spark.authenticate": "true",
         "spark.executor.cores": cores,
         "spark.kubernetes.executor.request.cores": cpu,
-        # Copies are made by Python, outside of the heap; compaction by the JVM.
+        # Copies run in Python, outside the heap. Compaction runs in the JVM.
         "spark.executor.memory": f"{memory // 2 // _MIB}m",
         "spark.executor.memoryOverhead": f"{(memory - memory // 2) // _MIB}m",
         "spark.dynamicAllocation.enabled": "true",
@@ -65,7 +65,7 @@ def spark_properties(owner: Owner) -> str:
 
 
 def build_executor_template(owner: Owner) -> dict[str, Any] | None:
-    """Return the pod template of the executors, None where Spark's tasks run in the driver's pod."""
+    """Return the pod template of the executors, or None if Spark's tasks run in the driver's pod."""
     if owner.spec.driver.mode is not DriverMode.CLUSTER:
         return None
     template = {
@@ -82,7 +82,7 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
                     "image": owner.image,
                     "resources": executor_resources(owner),
                     "securityContext": CONTAINER_SECURITY,
-                    # Spark writes to its current folder, and adds a volume for SPARK_LOCAL_DIRS by itself.
+                    # Spark writes to its working directory. It adds the volume for SPARK_LOCAL_DIRS itself.
                     "workingDir": "/tmp",
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *secret_mounts(owner)],
                 }
@@ -94,12 +94,12 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
 
 
 def executor_resources(owner: Owner) -> dict[str, Any]:
-    """Return what an executor asks for: its own word, else the driver's."""
+    """Return the resources of an executor: spec.executor.resources if set, else the driver's."""
     own = owner.spec.executor.resources
     chosen = own if own.requests or own.limits else owner.spec.driver.resources
     return chosen.model_dump(mode="json", by_alias=True)
 
 
 def parse_cpu(text: str) -> float:
-    """Read an amount of processors: 2, 500m."""
+    """Parse a CPU quantity such as 2 or 500m into a number of cores."""
     return float(text[:-1]) / 1000 if text.endswith("m") else float(text)

@@ -1,4 +1,4 @@
-"""Merge what we make into a user's pod template: ours holds; lists of named things are joined by name."""
+"""Merging of generated fields into a user's pod template. Lists of named items are merged by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merged(template: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template with ours in it; where both say something, ours holds."""
+    """Return the template with the generated fields ``ours``, which win over the template's."""
     out = dict(template)
     for key, value in ours.items():
         out[key] = _merged(out[key], value) if key in out else value
@@ -18,7 +18,7 @@ def _merged(theirs: Any, ours: Any) -> Any:
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         return merged(theirs, ours)
     if (key := _key(theirs, ours)) is not None:
-        # Ours come first: the order is then the same, whatever the template has.
+        # Generated items come first, so that their order does not depend on the template.
         given = {item[key]: item for item in theirs}
         joined = [merged(given.pop(item[key], {}), item) for item in ours]
         return [*joined, *given.values()]
@@ -32,7 +32,7 @@ def _list(value: Any) -> bool:
 
 
 def _key(theirs: Any, ours: Any) -> str | None:
-    """Return the field by which items of two lists are the same one: a mount by where it is, all else by its name."""
+    """Return the field that identifies items of both lists: mountPath for mounts, else name. None if there is none."""
     if not (_list(theirs) and _list(ours) and theirs and ours):
         return None
     items = [*theirs, *ours]

@@ -1,4 +1,4 @@
-"""The API server and the drivers, over the network: the only package that knows the client of Kubernetes.
+"""Requests to the API server and to drivers. Only this package imports the Kubernetes client.
 
-Nothing here decides; every request has a time-out, and none is a watch.
+Every request has a time-out. Watches are left to kopf.
 """

@@ -1,4 +1,4 @@
-"""The requests, through the official client's connection pool and credentials, and none of its models."""
+"""Requests with the official client's connection pool and credentials. Its models are not used: objects are dicts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from levada_operator.observe.objects import Body
 _CONNECT_S: Final = 2
 _READ_S: Final = 30
 _RETRIES: Final = 1
-"""Connections that are tried once more. A write then leaves within 4 s, or never: the leader's margin is 5 s."""
+"""Retries of a connection. A write is thus sent within 4 s or never, and the leader's safety margin is 5 s."""
 
 
 class ApiServer:
-    """A `levada_operator.kube.interface.Cluster`, and a `LeaseRequests`."""
+    """Implementation of `levada_operator.kube.interface.Cluster` and of `LeaseRequests`."""
 
     def __init__(self, api: client.ApiClient, read_s: float = _READ_S) -> None:
         self._api = api
@@ -28,7 +28,7 @@ class ApiServer:
 
     @classmethod
     def connect(cls, read_s: float = _READ_S) -> ApiServer:
-        """Use the pod's own service account, else the kubeconfig. ``read_s`` is how long an answer may take."""
+        """Connect with the pod's service account, else with the kubeconfig. ``read_s`` is the time-out of an answer."""
         try:
             config.load_incluster_config()  # type: ignore[no-untyped-call]  # as the client has it
         except config.ConfigException:
@@ -40,7 +40,7 @@ class ApiServer:
     def list_objects(
         self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> list[dict[str, Any]]:
-        """Return the objects of a kind."""
+        """Return the objects of a kind, from the API server's watch cache."""
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
         query: list[tuple[str, Any]] = [("resourceVersion", "0")]
@@ -54,7 +54,7 @@ class ApiServer:
         return [{"apiVersion": group, "kind": kind, **item} for item in items]
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, None if there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return self._request("GET", _path(kind, namespace, name))
         except RequestFailed as error:
@@ -74,7 +74,7 @@ class ApiServer:
         return self._request("PUT", _path(body["kind"], metadata["namespace"], metadata["name"]), body)
 
     def apply(self, body: Body) -> dict[str, Any]:
-        """Make the object have these fields."""
+        """Apply the object by server-side apply, and return it."""
         metadata = body["metadata"]
         return self._apply(_path(body["kind"], metadata["namespace"], metadata["name"]), body)
 
@@ -84,13 +84,13 @@ class ApiServer:
         self._apply(_path(body["kind"], metadata["namespace"], metadata["name"]), body, ("dryRun", "All"))
 
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
-        """Make the status this one."""
+        """Apply the status by server-side apply, and return the object."""
         version = RESOURCES[kind].prefix.removeprefix("/apis/")
         body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "status": status}
         return self._apply(_path(kind, namespace, name) + "/status", body)
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object and what it owns."""
+        """Delete an object and what it owns. A missing object is no error."""
         try:
             self._request("DELETE", _path(kind, namespace, name), {"propagationPolicy": "Background"})
         except RequestFailed as error:
@@ -111,7 +111,7 @@ class ApiServer:
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})
-        # JSON is YAML; as bytes, the client leaves it as it is.
+        # JSON is valid YAML. The client does not encode bytes again.
         sent = body if content_type == "application/json" else json.dumps(body).encode()
         request = self._api.param_serialize(
             method, path, query_params=query or [], header_params=headers, body=sent, auth_settings=["BearerToken"]

@@ -1,4 +1,4 @@
-"""A fence before the API server: a process that no longer leads cannot write."""
+"""A fence against writes by a process that no longer leads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from levada_operator.observe.objects import Body
 
 
 class FencedCluster:
-    """A `Cluster` that refuses writes unless ``leads`` returns True. It is asked right before each write."""
+    """A `Cluster` that refuses writes unless ``leads`` returns True. It calls ``leads`` right before each write."""
 
     def __init__(self, cluster: Cluster, leads: Callable[[], bool]) -> None:
         self._cluster = cluster
@@ -23,11 +23,11 @@ class FencedCluster:
         return self._cluster.list_objects(kind, namespace, labels, fields)
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, None if there is none."""
+        """Return an object, or None if it does not exist."""
         return self._cluster.get(kind, namespace, name)
 
     def rehearse(self, body: Body) -> None:
-        """Ask whether an object would be taken. Nothing is written."""
+        """Validate an object by a dry run. Nothing is written."""
         self._cluster.rehearse(body)
 
     def apply(self, body: Body) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the operator asks of a cluster, and how a request fails."""
+"""Protocols of the requests to the API server, and their error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from levada_operator.observe.objects import Body
 
 
 class Resource(NamedTuple):
-    """Where the API server has the objects of a kind."""
+    """The path prefix and the plural name of a kind in the API."""
 
     prefix: str
     plural: str
@@ -36,7 +36,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 
 
 class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as all our errors do
-    """The API server did not do what was asked. ``status`` 0: it did not answer."""
+    """A request to the API server failed. ``status`` is the HTTP status, or 0 if there was no answer."""
 
     def __init__(self, status: int, message: str, causes: Sequence[str] = ()) -> None:
         super().__init__(f"{message} ({status})" if status else message)
@@ -46,42 +46,42 @@ class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as al
 
     @property
     def refused(self) -> bool:
-        """Tell whether asking the same again would be refused again."""
+        """Return True if the same request would be refused again."""
         return self.status in (400, 403, 409, 413, 422)
 
 
 class Cluster(Protocol):
-    """The requests; each blocks, and may be called from several threads. All raise RequestFailed."""
+    """Requests to the API server. They block, may be called from several threads, and raise RequestFailed."""
 
     def list_objects(
         self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> list[dict[str, Any]]:
-        """Return the objects of a kind, in all namespaces unless one is given. They may be a moment old.
+        """Return the objects of a kind, in all namespaces unless one is given. They may be slightly outdated.
 
         ``labels`` and ``fields`` are selectors.
         """
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, None if there is none."""
+        """Return an object, or None if it does not exist."""
 
     def apply(self, body: Body) -> dict[str, Any]:
-        """Make the object have these fields, by server-side apply, and return it."""
+        """Apply the object by server-side apply, and return it."""
 
     def rehearse(self, body: Body) -> None:
-        """Have the API server check an `apply` of this object without storing it."""
+        """Have the API server validate an `apply` of this object without storing it."""
 
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
-        """Make the status this one, and return the object."""
+        """Apply the status by server-side apply, and return the object."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object and what it owns; no error if there is none."""
+        """Delete an object and what it owns. A missing object is no error."""
 
 
 class LeaseRequests(Protocol):
     """The requests of leader election. All block and raise RequestFailed."""
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, None if there is none."""
+        """Return an object, or None if it does not exist."""
 
     def create(self, body: Body) -> dict[str, Any]:
         """Create an object and return it. The status of the failure is 409 if it exists."""

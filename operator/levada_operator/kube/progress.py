@@ -1,4 +1,4 @@
-"""Ask a driver for its progress."""
+"""Requests for a driver's progress."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 def fetch_progress(address: str, port: int, token_file: Path | None = None) -> Mapping[str, Any] | None:
-    """Return the document of ``GET /v1/progress``, None if there is no right answer in time. Blocks.
+    """Return the response of ``GET /v1/progress``, or None if there is no valid one in time. Blocks.
 
-    A token is read for each request, since its Secret may change.
+    The token file is read for each request, since its Secret may change.
     """
     connection = http.client.HTTPConnection(address, port, timeout=_TIMEOUT_S)
     try:

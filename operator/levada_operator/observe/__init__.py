@@ -1,4 +1,4 @@
-"""What is the case: frozen values read from objects of Kubernetes and from a driver's progress.
+"""The observed state: frozen values read from Kubernetes objects and from drivers' progress, and their cache.
 
-The observer never acts, and does no I/O: `levada_operator.kube` reads the objects, `levada_operator.decide` decides.
+This package does no I/O. `levada_operator.kube` fetches the objects, and `levada_operator.decide` decides what to do.
 """

@@ -28,11 +28,11 @@ from levada_operator.observe.pods import read_pod
 from levada_operator.observe.progress import ProgressReport
 
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
-"""How long an object that we wrote counts although a list, which may be older, does not have it."""
+"""An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
 
 
 class ClusterCache:
-    """The objects as last seen. Use it within one event loop: nothing is locked."""
+    """The latest known version of every object. Not thread-safe: use it within one event loop."""
 
     def __init__(self, defaults: OperatorDefaults) -> None:
         self._defaults = defaults
@@ -46,11 +46,11 @@ class ClusterCache:
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
 
     def put(self, body: Body) -> None:
-        """Take an object in, unless a newer state of it is known."""
+        """Store an object, unless a newer version is already stored."""
         kind, metadata = body["kind"], body["metadata"]
         slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
         if metadata.get("labels", {}).get(ROLE_LABEL) == STATE_ROLE:
-            # The driver's, and large.
+            # Only the driver reads the content, and it is large.
             slim.pop("data", None)
         if kind == "Pipeline":
             key = PipelineKey(metadata["namespace"], metadata["name"])
@@ -64,7 +64,7 @@ class ClusterCache:
             mine[key_] = _newer(mine.get(key_), slim)
 
     def remove(self, body: Body) -> None:
-        """Forget an object that was deleted, unless another one of its name is known by now."""
+        """Remove a deleted object, unless another object of that name has been stored since."""
         metadata = body["metadata"]
         known: Mapping[Any, Body] = self.pipelines if body["kind"] == "Pipeline" else self.table_syncs
         there = known.get((metadata["namespace"], metadata["name"]))
@@ -72,7 +72,7 @@ class ClusterCache:
             self.drop(body["kind"], metadata["namespace"], metadata["name"])
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
-        """Forget an object that is gone, and with a Pipeline all that is known of it."""
+        """Remove an object by its name. With a Pipeline, remove everything that is known of it."""
         if kind == "TableSync":
             self.table_syncs.pop((namespace, name), None)
             return
@@ -83,7 +83,7 @@ class ClusterCache:
     def record_writes(
         self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime
     ) -> None:
-        """Take in what was written, as the API server answered."""
+        """Store the objects that the API server returned for writes, and remove the deleted ones."""
         for body in bodies:
             if body["kind"] != "Event":
                 self.put(body)
@@ -94,11 +94,14 @@ class ClusterCache:
                 self.table_syncs.pop((key.namespace, gone.name), None)
 
     def record_refusals(self, key: PipelineKey, refusals: tuple[Refusal, ...]) -> None:
-        """Remember what was not taken."""
+        """Store the refusals of a Pipeline's last plan."""
         self._refusals[key] = refusals
 
     def replace_owned(self, kinds: Iterable[str], bodies: Iterable[Body], now: datetime) -> None:
-        """Take in all objects of some kinds: what is not among them is gone, unless it was written just now."""
+        """Store a complete list of the owned objects of some kinds, and remove those that are missing from it.
+
+        Objects written within the last `_TRUST_WRITES_FOR` stay.
+        """
         there: set[tuple[PipelineKey, ObjectKey]] = set()
         for body in bodies:
             self.put(body)
@@ -112,7 +115,10 @@ class ClusterCache:
                     del mine[key]
 
     def replace_all(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
-        """Take in all Pipelines, or all TableSyncs: one that is not among them is gone, unless it was made just now."""
+        """Store a complete list of Pipelines or TableSyncs, and remove those that are missing from it.
+
+        Objects created within the last `_TRUST_WRITES_FOR` stay.
+        """
         there: set[tuple[str, str]] = set()
         for body in bodies:
             self.put(body)
@@ -123,14 +129,14 @@ class ClusterCache:
                 self.drop(kind, *place)
 
     def record_progress(self, key: PipelineKey, progress: ProgressReport) -> None:
-        """Take in a driver's progress."""
+        """Store a driver's progress. Note the time if its position changed."""
         before = self._progress.get(key)
         if before is None or before.position != progress.position or before.epoch != progress.epoch:
             self._moved_at[key] = progress.fetched_at
         self._progress[key] = progress
 
     def driver_addresses(self) -> list[tuple[PipelineKey, str]]:
-        """Return where each driver that runs can be asked."""
+        """Return the pod address of each driver that has one and is not being deleted."""
         found = []
         for key in self.pipelines:
             body = self.child(key, "Pod", driver_pod(key.name))
@@ -140,13 +146,13 @@ class ClusterCache:
         return found
 
     def namespaces_lacking_pods(self) -> list[str]:
-        """Return the namespaces in which a StatefulSet or a Job of a Pipeline has no pod although it wants one."""
+        """Return the namespaces where a StatefulSet or Job lacks its pod, and forget the failures in all others."""
         lacking = {key.namespace for key, mine in self._children.items() if next(_owners_without_pods(mine), None)}
         self._failures = {n: found for n, found in self._failures.items() if n in lacking}
         return sorted(lacking)
 
     def record_creation_failures(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
-        """Take in the failures to create pods that are known of a namespace, in any order."""
+        """Store the failures to create pods in a namespace, given in any order. The latest per owner counts."""
         latest = sorted(failures, key=lambda f: f.at)
         self._failures[namespace] = {f.owner_uid: f for f in latest}
 
@@ -156,11 +162,11 @@ class ClusterCache:
         return {k: known[uid] for k, uid in lacking if uid in known}
 
     def owners(self) -> list[PipelineKey]:
-        """Return every Pipeline that owns an object, including one that was deleted before its objects."""
+        """Return every Pipeline that owns an object, whether or not the Pipeline itself still exists."""
         return list(self._children)
 
     def child(self, key: PipelineKey, kind: str, name: str) -> Body | None:
-        """Return an object that a Pipeline owns, None if there is none."""
+        """Return an object that a Pipeline owns, or None if it does not exist."""
         return self._children.get(key, {}).get(ObjectKey(kind, name))
 
     def is_refused(self, key: PipelineKey) -> bool:
@@ -168,7 +174,7 @@ class ClusterCache:
         return bool(self._refusals.get(key))
 
     def observe(self, key: PipelineKey, now: datetime, updating: int = 0) -> Observed | None:
-        """Return all that is known of a Pipeline, None if there is none of that name.
+        """Return the observed state of a Pipeline, or None if there is no such Pipeline.
 
         ``updating`` is how many other Pipelines' drivers are restarting after an update.
         """
@@ -199,7 +205,7 @@ class ClusterCache:
         )
 
     def conflicts(self, pipeline: PipelineObject) -> tuple[str, ...]:
-        """Return the older Pipelines that read the same slot."""
+        """Return the older Pipelines that read the same slot, as ``namespace/name``. Equal ages are ordered by name."""
         slot = slot_of(pipeline.key, pipeline.spec)
         found = []
         for key, body in self.pipelines.items():
@@ -212,7 +218,7 @@ class ClusterCache:
 
 
 def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells slots apart, of a spec that need not be right."""
+    """Return the host, port, database and name that identify a slot. The spec may be invalid."""
     source = spec.get("source") or {}
     slot = (source.get("slot") or {}).get("name") or default_object_name(pipeline.name, pipeline.namespace)
     host = _dns_name(str(source.get("host")), pipeline.namespace)
@@ -220,20 +226,20 @@ def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _dns_name(host: str, namespace: str) -> str:
-    """Return a host's name as the cluster's DNS has it: one without a dot is a Service of the Pipeline's namespace."""
+    """Return a host's name as ``service.namespace``. A name without a dot is a Service in the Pipeline's namespace."""
     name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
     return name if "." in name or ":" in name else f"{name}.{namespace}"
 
 
 def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
-    """Yield the StatefulSets and Jobs that want a pod and have none."""
+    """Yield the StatefulSets and unfinished Jobs that should have a pod and have none."""
     owners = {o.get("uid") for k, b in children.items() if k.kind == "Pod"
               for o in b["metadata"].get("ownerReferences") or ()}  # fmt: skip
     for key, body in children.items():
         status = body.get("status") or {}
         wants = key.kind == "StatefulSet" and (body.get("spec") or {}).get("replicas", 1) > 0
         wants |= key.kind == "Job" and not any(c["status"] == "True" for c in status.get("conditions") or ())
-        # A pod that was made by hand has no owner.
+        # A pod that was created by hand has no owner.
         named = ObjectKey("Pod", f"{key.name}-0") in children
         if wants and not named and body["metadata"].get("uid") not in owners:
             yield key, body

@@ -1,4 +1,4 @@
-"""Pods that the API server does not let a StatefulSet or a Job create. Only the controllers' Events report them."""
+"""Failures of StatefulSets and Jobs to create their pods. Kubernetes reports them only as Events of the controllers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from levada_operator.observe.objects import Body, read_time
 
 FAILED: Final = "FailedCreate"
-"""The reason of the Events, of both controllers."""
+"""The reason of these Events, for both controllers."""
 
 # StatefulSets write "create Pod p in StatefulSet s failed error: ...", Jobs write "Error creating: ...".
 _PREFIX: Final = re.compile(r"^(create Pod \S+ in StatefulSet \S+ failed error|Error creating): ")
@@ -27,7 +27,7 @@ _SOLUTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CreationFailure:
-    """The last failure of a controller to create a pod. ``owner_uid`` is the StatefulSet's or Job's."""
+    """The last failure of a controller to create a pod. ``owner_uid`` is the UID of the StatefulSet or Job."""
 
     owner_uid: str
     message: str
@@ -44,6 +44,6 @@ def read_creation_failure(event: Body) -> CreationFailure:
 
 
 def creation_text(failure: CreationFailure, namespace: str) -> str:
-    """Return why the pod cannot be created, and what to do."""
+    """Return the API server's message, followed by a remedy if the cause is a known one."""
     found = next((s for pattern, s in _SOLUTIONS if re.search(pattern, failure.message)), "")
     return failure.message + (f"; {found.format(namespace=namespace)}" if found else "")

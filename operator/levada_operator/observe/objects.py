@@ -1,4 +1,4 @@
-"""Objects of Kubernetes as the decisions need them."""
+"""Kubernetes objects, reduced to the fields that decisions are based on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PipelineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PipelineObject:
-    """A Pipeline, as it is stored; its spec is not checked here."""
+    """A Pipeline as stored in the API server. Its spec is not validated here."""
 
     namespace: str
     name: str
@@ -43,19 +43,23 @@ class PipelineObject:
 
     @property
     def key(self) -> PipelineKey:
-        """Where it is."""
+        """The namespace and the name."""
         return PipelineKey(self.namespace, self.name)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The object as a manifest."""
+        """The object as a manifest, without its status."""
         metadata = {"name": self.name, "namespace": self.namespace}
         return _manifest("Pipeline", metadata, self.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class TableSyncObject:
-    """A TableSync, as it is stored. ``ours``: the operator made it; ``owned``: it goes with its Pipeline."""
+    """A TableSync as stored in the API server.
+
+    ``ours`` is True if the operator created it. ``owned`` is True if a Pipeline is its owner, so that Kubernetes
+    deletes it with the Pipeline.
+    """
 
     name: str
     uid: str
@@ -74,7 +78,7 @@ class TableSyncObject:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A short Job: what it is for, and how it went."""
+    """A Job of a Pipeline. ``role`` is the value of its role label."""
 
     name: str
     role: str
@@ -85,7 +89,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the API server said to an object that it did not take."""
+    """An object that the API server refused, and the API server's message."""
 
     key: ObjectKey
     message: str
@@ -94,7 +98,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePolicy:
-    """The pace of updates: how many drivers restart together, and how long each may take to be Ready."""
+    """Limits of a rolling update: drivers that may restart together, and the time that each has to become Ready."""
 
     max_concurrent: int = 1
     deadline: timedelta = timedelta(seconds=600)
@@ -102,7 +106,7 @@ class UpdatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDefaults:
-    """What holds for every Pipeline: the operator's own settings."""
+    """The operator's settings that apply to every Pipeline."""
 
     image: str
     operator_namespace: str
@@ -113,17 +117,17 @@ class OperatorDefaults:
 
 @dataclass(frozen=True, slots=True)
 class OwnedObjects:
-    """Every other object that carries the Pipeline's label, whole."""
+    """Full bodies of the other objects with the Pipeline's label. Pods and TableSyncs are not among them."""
 
     bodies: Mapping[ObjectKey, Body] = field(default_factory=dict)
 
     def get(self, kind: str, name: str) -> Body | None:
-        """Return one of them, None if there is none."""
+        """Return an object, or None if it does not exist."""
         return self.bodies.get(ObjectKey(kind, name))
 
 
 def read_pipeline(body: Body) -> PipelineObject:
-    """Read a Pipeline."""
+    """Parse a Pipeline."""
     metadata = body["metadata"]
     deleting = metadata.get("deletionTimestamp")
     annotations = metadata.get("annotations") or {}
@@ -142,7 +146,7 @@ def read_pipeline(body: Body) -> PipelineObject:
 
 
 def read_table_sync(body: Body) -> TableSyncObject:
-    """Read a TableSync."""
+    """Parse a TableSync."""
     metadata = body["metadata"]
     return TableSyncObject(
         name=metadata["name"],
@@ -157,7 +161,7 @@ def read_table_sync(body: Body) -> TableSyncObject:
 
 
 def read_job(body: Body) -> JobState:
-    """Read a Job; it has failed only when it will not be tried again."""
+    """Parse a Job. ``failed`` is True only once Kubernetes will not retry it."""
     conditions = {c["type"]: c["status"] for c in (body.get("status") or {}).get("conditions") or ()}
     return JobState(
         name=body["metadata"]["name"],
@@ -169,14 +173,14 @@ def read_job(body: Body) -> JobState:
 
 
 def pipeline_of(body: Body) -> PipelineKey | None:
-    """Return the Pipeline that an object's label names."""
+    """Return the Pipeline named by an object's label, or None if it has no such label."""
     metadata = body["metadata"]
     name = (metadata.get("labels") or {}).get(PIPELINE_LABEL)
     return PipelineKey(metadata["namespace"], name) if name else None
 
 
 def read_time(text: str) -> datetime:
-    """Read a time as Kubernetes and the engine write it."""
+    """Parse a time in RFC 3339 format, as Kubernetes and the engine write it."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
 
 

@@ -1,4 +1,4 @@
-"""All that is known of one Pipeline at one moment: what a decision is made of."""
+"""The observed state of one Pipeline: the only input of a decision."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from levada_operator.observe.pods import PodState
 from levada_operator.observe.progress import ProgressReport
 
 STALE_AFTER: Final = timedelta(seconds=60)
-"""How old the last progress may be before there is no news."""
+"""Maximum age of a progress report. An older one counts as missing."""
 
 FAILURE_HELD_FOR: Final = timedelta(minutes=15)
-"""How long the failure before counts for a driver that runs again and is not ready. Its back-off ends at 5 minutes."""
+"""Time for which the last failure of a restarted driver is reported while the driver is not ready yet.
+
+Kubernetes' back-off between restarts ends at 5 minutes, so a driver that runs for longer is not in a crash loop.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,11 @@ class Observed:
     refusals: tuple[Refusal, ...] = ()
     updating: int = 0
     creation_failures: Mapping[ObjectKey, CreationFailure] = field(default_factory=dict)
-    """By the StatefulSet or Job that has no pod."""
+    """Failures to create a pod, by the StatefulSet or Job that has none."""
 
     @property
     def driver(self) -> PodState | None:
-        """The driver's pod. A failure counts until the pod is ready, or its container has run for long without."""
+        """The driver's pod, or None. Its last failure is dropped once the container has run for `FAILURE_HELD_FOR`."""
         pod = next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
         if pod is None or pod.failure is None or pod.failure.runs_since is None:
             return pod
@@ -63,7 +66,7 @@ class Observed:
 
     @property
     def fresh_progress(self) -> ProgressReport | None:
-        """The driver's progress, unless it is too old to count."""
+        """The last progress report, or None if it is older than `STALE_AFTER`."""
         if self.progress is None or self.now - self.progress.fetched_at > STALE_AFTER:
             return None
         return self.progress

@@ -1,4 +1,7 @@
-"""What is the matter with a pod: one trouble, the first of a fixed order, and what to do about it."""
+"""Pods, and why a pod does not run.
+
+If several causes apply, the first in a fixed order is reported.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +27,28 @@ _STARTING_REASONS: Final = ("", "ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True, slots=True)
 class PodFailure:
-    """Why a pod does not run: a reason of the condition DriverAvailable, and what to do. ``code`` is the engine's."""
+    """Why a pod does not run.
+
+    ``reason`` is a reason of the condition DriverAvailable. ``message`` includes the remedy. ``code`` is that of the
+    engine's error, or empty.
+    """
 
     reason: str
     message: str
     code: str = ""
     runs_since: datetime | None = None
-    """When the driver was started again after the failure, None if it was not."""
+    """When the container was started again after the failure, or None if it was not."""
 
     @property
     def text(self) -> str:
-        """The message with the code of each error."""
+        """The message, with the error's code appended unless it has the code already."""
         code = f"[{self.code}]"
         return self.message if not self.code or code in self.message else f"{self.message} {code}"
 
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """How a container ended."""
+    """The end of a container. ``code`` and ``message`` are those of the engine's error."""
 
     reason: str
     exit_code: int
@@ -64,11 +71,11 @@ class PodState:
     failure: PodFailure | None
     last_termination: Termination | None
     output: str
-    """What a container that ended well left as its message."""
+    """The termination message of a container that exited with 0, else empty."""
 
 
 def read_pod(body: Body) -> PodState:
-    """Read a pod."""
+    """Parse a pod."""
     metadata, status = body["metadata"], body.get("status") or {}
     deleting = metadata.get("deletionTimestamp")
     driver = _container(status, DRIVER_CONTAINER)
@@ -115,14 +122,14 @@ def _failures(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Itera
 
 
 def _failed_before(container: Mapping[str, Any]) -> bool:
-    """Return True if the container runs again after a failure. It has not shown yet that the cause is gone."""
+    """Return True if the container was restarted after a failure and is not ready yet, so the cause may persist."""
     state, before = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
     return "running" in state and not container.get("ready") and int(before.get("exitCode") or 0) != 0
 
 
 def _runs_since(container: Mapping[str, Any]) -> datetime | None:
     if container["name"] == PREFLIGHT_CONTAINER:
-        # It ends as soon as a start would succeed. Until then its failure is today's, however long it runs.
+        # The preflight exits as soon as a start would succeed. Until then its failure persists, however long it runs.
         return None
     started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
     return read_time(started) if started else None
@@ -148,9 +155,9 @@ def _crash(container: Mapping[str, Any], waiting: str) -> PodFailure:
 
 
 def parse_errors(output: str) -> tuple[str, str]:
-    """Return every error that a command wrote, each with its hint, and the first one's code. Both may be empty.
+    """Return the errors in a command's output, each with its hint, and the code of the first error.
 
-    Of several errors, each but the first begins a line and is followed by its code.
+    Both are empty if there is no error. Several errors are separated by newlines, each followed by its code.
     """
     errors = list(_ERROR_LINE.finditer(output or ""))
     texts = []
@@ -166,7 +173,7 @@ def parse_errors(output: str) -> tuple[str, str]:
 
 
 def output_document(pod: PodState) -> Mapping[str, Any] | None:
-    """Return the JSON object that a Job's pod left as its message, None if it left none."""
+    """Return the JSON object in the termination message of a Job's pod, or None if there is none."""
     try:
         document = json.loads(pod.output)
     except ValueError:
@@ -189,7 +196,7 @@ def _termination_of(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last_termination(status: Mapping[str, Any]) -> Termination | None:
-    """Return the main container's last end, else the preflight's if that failed."""
+    """Return the last end of the main container, else that of the preflight if it failed."""
     for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         ended = _termination_of(container)
         if ended and (container["name"] != PREFLIGHT_CONTAINER or ended.get("exitCode")):

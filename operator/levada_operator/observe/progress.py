@@ -1,4 +1,7 @@
-"""A driver's ``GET /v1/progress`` as frozen values. What is missing is unknown; what is new is passed over."""
+"""The response of a driver's ``GET /v1/progress`` as frozen values.
+
+The driver may run another version: missing fields are unknown, and additional fields are ignored.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from levada_operator.observe.objects import read_time
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """An error as the engine tells it."""
+    """An error reported by the engine."""
 
     code: str
     reason: str
@@ -24,7 +27,7 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """A table's copy."""
+    """The progress of a table's copy. ``percent`` is of the bytes, 0 to 100."""
 
     rows: int
     bytes: int
@@ -34,7 +37,7 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class ResyncReport:
-    """A new copy that is made beside its table. ``copy`` is None before it begins."""
+    """The progress of a resync into a shadow copy. ``copy`` is None before the copy begins."""
 
     step: str
     copy: CopyReport | None
@@ -43,7 +46,7 @@ class ResyncReport:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table."""
+    """The progress of one table."""
 
     schema: str
     name: str
@@ -55,18 +58,18 @@ class TableReport:
     lag_seconds: float | None
     error: ErrorReport | None
     copy_order: str = ""
-    """What tells apart a copy that a Job is to make, empty for none."""
+    """Identifies the dedicated copy that the driver requests. Empty if it requests none."""
     resync: ResyncReport | None = None
     retry_nonce: int = 0
     resync_nonce: int = 0
-    """The values that were acted on last."""
+    """The nonces that the engine last handled."""
     destination_table: str = ""
-    """The table's name at the destination, empty if it has none there."""
+    """The table's name at the destination. Empty if it does not exist there."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """A sample of the slot; sizes in bytes, ``sampled_at`` None: there is no slot, or it was not sampled yet."""
+    """A sample of the slot, sizes in bytes. ``sampled_at`` is None if there is no slot or no sample yet."""
 
     name: str
     lag_bytes: int | None
@@ -79,7 +82,11 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """The whole pipeline. ``fetched_at`` is by the operator's clock, ``position`` is what moves when anything does."""
+    """The progress of the pipeline.
+
+    ``fetched_at`` is by the operator's clock. ``position`` has the received, staged and acknowledged LSNs. It changes
+    whenever replication advances.
+    """
 
     epoch: int
     state: str
@@ -94,7 +101,7 @@ class ProgressReport:
 
 
 def read_progress(document: Mapping[str, Any], fetched_at: datetime) -> ProgressReport | None:
-    """Read a progress document; None for one of an engine that has not begun, or that is none."""
+    """Parse a progress document. Return None if the engine has not started yet, or if it is no progress document."""
     if "slot" not in document:
         return None
     capture = document.get("capture") or {}
@@ -113,7 +120,7 @@ def read_progress(document: Mapping[str, Any], fetched_at: datetime) -> Progress
 
 
 def read_slot(document: Mapping[str, Any]) -> SlotReport:
-    """Read a sample, as ``levada lag -o json`` writes it too."""
+    """Parse a sample of the slot. ``levada lag -o json`` prints the same format."""
     at = document.get("sampledAt")
     return SlotReport(
         name=str(document.get("name", "")),
