@@ -10,5 +10,5 @@ The packages follow the steps observe, decide, act:
 - ``crds``: the generated CustomResourceDefinitions.
 - ``app``: the process. Only this package imports kopf, which triggers reconciliation and decides nothing.
 
-From the engine the operator imports only the manifest models (`levada.spec`), values and errors.
+From the engine the operator imports only the manifest models (`levada.spec`), values, errors and the log format.
 """

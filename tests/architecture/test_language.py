@@ -10,9 +10,18 @@ from tests.architecture.language import ROOT, WORDS_OUT, breaks, code_files, doc
 
 CLEAN = (
     "README.md",
+    "charts/levada/README.md",
+    "charts/levada/files/dashboard.json",
+    "charts/levada/templates",
+    "charts/levada/values.schema.json",
+    "charts/levada/values.yaml",
     "docs/cli.md",
     "docs/errors.md",
+    "docs/helm.md",
+    "docs/metrics.md",
+    "docs/operator.md",
     "docs/reference.md",
+    "docs/security.md",
     "engine/levada/__init__.py",
     "engine/levada/__main__.py",
     "engine/levada/apply",

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 54 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The release's name, unless it has the chart's already; short enough for what is put behind it. */ -}}
+{{- /* The release's name, with the chart's name unless it is included already. Short enough for the suffixes. */ -}}
 {{- define "levada.fullname" -}}
 {{- $name := include "levada.name" . }}
 {{- if .Values.fullnameOverride }}
@@ -64,7 +64,7 @@ capabilities:
 readOnlyRootFilesystem: true
 {{- end }}
 
-{{- /* What the operator may do in a namespace that it serves. No secrets, no exec, no wildcards. */ -}}
+{{- /* The operator's rights in a namespace that it serves. No secrets, no exec, no wildcards. */ -}}
 {{- define "levada.rules" -}}
 - apiGroups: [levada.dev]
   resources: [pipelines]
@@ -97,7 +97,7 @@ readOnlyRootFilesystem: true
   resources: [roles, rolebindings]
   verbs: [get, list, create, patch, delete]
 {{- if .Values.rbac.executors }}
-# Nobody can give a right that he lacks: drivers of mode Cluster make their executors' pods.
+# RBAC lets a subject grant only rights that it has. Drivers of mode Cluster create their executors' pods.
 - apiGroups: [""]
   resources: [pods]
   verbs: [create, delete, deletecollection, get, list, patch, watch]
