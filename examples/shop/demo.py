@@ -70,7 +70,7 @@ class Engine:
         return self._process.wait(120)
 
     def progress(self) -> dict[str, Any] | None:
-        """Return /v1/progress, None while nobody answers; raise if the process has ended by itself."""
+        """Return /v1/progress, or None while the port does not answer. Raise if the process has ended by itself."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"the engine ended with {self._process.returncode}:\n{self.log.read_text()[-4000:]}")
@@ -145,7 +145,7 @@ def open_shop(server: EmbeddedPostgres, scale: float) -> None:
 
 
 def write_manifest(folder: Path, server: EmbeddedPostgres) -> None:
-    """Write the manifest beside this file with the addresses of this machine, and the Secret that it names."""
+    """Write the manifest next to this file with the addresses of this machine, and its Secret."""
     manifest = yaml.safe_load((HERE / "pipeline.yaml").read_text())
     manifest["spec"]["source"] |= {"host": "127.0.0.1", "port": server.port}
     manifest["spec"]["destination"]["iceberg"]["catalog"]["warehouse"] = f"file://{folder}/lake"

@@ -42,7 +42,7 @@ class Watchdog:
             return f"no sweep has ended for {now - self._swept_at:.0f} s"
         for key, (_, since) in self._missed.items():
             if now - since > WATCH_DEADLINE_S:
-                return f"the watch has told nothing of {key.namespace}/{key.name} for {now - since:.0f} s"
+                return f"the watch has reported nothing about {key.namespace}/{key.name} for {now - since:.0f} s"
         return ""
 
 

@@ -14,7 +14,7 @@ from levada_operator.names import PIPELINE_LABEL, driver_name
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, read_time
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import ErrorReport, TableReport
+from levada_operator.observe.progress import TableReport
 
 STUCK_AFTER: Final = timedelta(seconds=60)
 _CLOCKS: Final = timedelta(seconds=10)
@@ -107,7 +107,7 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
         return Condition(of, True, "Connected")
     if progress is not None:
         if (error := progress.error or progress.capture_error) and not progress.connected:
-            return Condition(of, False, "Refused", _error_text(error))
+            return Condition(of, False, "Refused", error.text)
         # No error and no connection: the stream is being opened.
         return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
     pod = observed.driver
@@ -150,9 +150,7 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
             return Condition(of, None, "ProgressStale", f"no answer from the driver since {_at(last)}")
         return Condition(of, False, "NotStarted" if driver.reason == "Starting" else "Stopped")
     if progress.state in _ENDED or progress.error is not None:
-        return Condition(
-            of, False, "Stopped", _error_text(progress.error) if progress.error else "the engine has ended"
-        )
+        return Condition(of, False, "Stopped", progress.error.text if progress.error else "the engine has ended")
     if not progress.connected:
         return Condition(of, False, "NotStarted")
     since = observed.moved_at or progress.fetched_at
@@ -246,14 +244,10 @@ def _slot_error(observed: Observed) -> tuple[str, str] | None:
     if progress is not None:
         for error in (progress.error, progress.capture_error):
             if error is not None and error.code in _SLOT_ERRORS:
-                return error.code, _error_text(error)
+                return error.code, error.text
     elif pod is not None and pod.failure is not None and pod.failure.code in _SLOT_ERRORS:
         return pod.failure.code, f"{pod.failure.message} [{pod.failure.code}]"
     return None
-
-
-def _error_text(error: ErrorReport) -> str:
-    return f"{error.reason} [{error.code}]" + (f"; {error.solution}" if error.solution else "")
 
 
 def _at(at: datetime | None) -> str:

@@ -72,7 +72,7 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableRe
     """Return the condition Ready."""
     of, phase = "Ready", table_phase(observed, table_sync, report)
     if phase is TablePhase.ERRORED and report is not None and report.error is not None:
-        return Condition(of, False, "Errored", _message(report.error))
+        return Condition(of, False, "Errored", report.error.text)
     if phase is TablePhase.SUSPENDED:
         return Condition(of, False, "Suspended")
     if report is not None and (failure := _copy_refused(observed, report)) is not None:
@@ -134,7 +134,7 @@ def _resync(resync: ResyncReport) -> dict[str, Any]:
     if resync.copy is not None:
         fields["copy"] = _copy(TablePhase.DATA_SYNC, resync.copy, None)
     if resync.error is not None:
-        fields["message"] = _message(resync.error)
+        fields["message"] = resync.error.text
     return fields
 
 
@@ -147,7 +147,3 @@ def _error(error: ErrorReport) -> dict[str, Any]:
         "attempts": error.attempts,
     }
     return fields | ({"nextRetry": error.next_retry} if error.next_retry else {})
-
-
-def _message(error: ErrorReport) -> str:
-    return f"{error.reason} [{error.code}]" + (f"; {error.solution}" if error.solution else "")

@@ -24,6 +24,11 @@ class ErrorReport:
     attempts: int
     next_retry: str | None
 
+    @property
+    def text(self) -> str:
+        """The reason, the code and the solution in one line."""
+        return f"{self.reason} [{self.code}]" + (f"; {self.solution}" if self.solution else "")
+
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:

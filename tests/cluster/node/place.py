@@ -88,7 +88,7 @@ class Place:
         try:
             self.kubectl("wait", "--for=condition=Ready", "pipeline/shop", f"--timeout={seconds}s")
         except AssertionError:
-            self.tell()
+            self.print_state()
             raise
 
     def fit(self) -> bool:
@@ -110,7 +110,7 @@ class Place:
         try:
             eventually(lambda: self.condition(kind) == (status, reason), seconds)
         except AssertionError:
-            self.tell()
+            self.print_state()
             raise AssertionError(f"{kind} is {self.condition(kind)}, not {(status, reason)}") from None
 
     def events(self, reason: str) -> list[str]:
@@ -158,10 +158,10 @@ class Place:
         try:
             eventually(lambda: not self.differences(), seconds)
         except AssertionError:
-            self.tell()
+            self.print_state()
             raise AssertionError(self.differences()) from None
 
-    def tell(self) -> None:
+    def print_state(self) -> None:
         """Print what an error report would want to know."""
         for arguments in (
             ("get", "pods,jobs,pipelines,tablesyncs", "-o", "wide"),
