@@ -31,7 +31,7 @@ def test_what_could_not_be_kept_is_kept_at_the_next_call() -> None:
     store = Away("shop")
     store.next_epoch()
     record = SourceRecord(store)
-    for keep in (partial(record.remember, Lsn(5), None), partial(record.verified, SERVER)):
+    for keep in (partial(record.save_position, Lsn(5), None), partial(record.verified, SERVER)):
         store.away = True
         with pytest.raises(Transient):
             keep()
