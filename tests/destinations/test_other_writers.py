@@ -27,7 +27,7 @@ from tests.destinations.foreign_commits import (
 )
 from tests.destinations.test_behaviours import ORDERS, apply
 
-from levada.destinations.iceberg import indexing
+from levada.destinations.iceberg import index_sync
 from levada.destinations.iceberg.schema import FIELD_ID
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
@@ -81,7 +81,7 @@ def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monke
     destination = hadoop.destination()
     stream = two_batches(hadoop, destination)
     hadoop.sql(COMPACT)
-    add_files, times = indexing.add_files, []
+    add_files, times = index_sync.add_files, []
 
     def late(*args: Any) -> None:
         times.append(1)
@@ -90,7 +90,7 @@ def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monke
             hadoop.sql(EXPIRE)
         add_files(*args)
 
-    monkeypatch.setattr(indexing, "add_files", late)
+    monkeypatch.setattr(index_sync, "add_files", late)
     goes_on(hadoop, destination, stream)
     assert len(times) == 2
 

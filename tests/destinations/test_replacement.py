@@ -15,7 +15,7 @@ from tests.destinations.memory import MemoryBatch, MemoryRows, Stream, column, t
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
 from levada.destinations import TableMode, TableSettings
-from levada.destinations.iceberg import IcebergDestination, indexing, maintenance
+from levada.destinations.iceberg import IcebergDestination, index_sync, maintenance
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, StaleEpoch
 from levada.schema import Kind, ReplicatedTableSchema
@@ -98,7 +98,7 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
     assert CLAIM not in lake.iceberg().properties
 
     # The index came with the copy: nothing is read anew.
-    monkeypatch.setattr(indexing, "rebuild", lambda *_: pytest.fail("the index was built anew"))
+    monkeypatch.setattr(index_sync, "rebuild", lambda *_: pytest.fail("the index was built anew"))
     stream.update(id=2, item="BB", note=None, unchanged=[3])
     stream.delete(id=9)
     apply(lake, destination, stream)

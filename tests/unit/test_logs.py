@@ -15,10 +15,12 @@ from levada.logs import configure
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Leave logging as it was."""
-    root, own = logging.getLogger(), logging.getLogger("levada")
-    before = root.handlers[:], root.level, own.level
+    root, ours = logging.getLogger(), [logging.getLogger(name) for name in ("levada", "levada_operator")]
+    before = root.handlers[:], root.level, [logger.level for logger in ours]
     yield
-    root.handlers[:], root.level, own.level = before
+    root.handlers[:], root.level, levels = before
+    for logger, level in zip(ours, levels, strict=True):
+        logger.setLevel(level)
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
