@@ -201,5 +201,5 @@ def test_status_is_a_subresource(kubectl: Kubectl) -> None:
 
 
 def test_explain_has_a_word_on_a_field(kubectl: Kubectl) -> None:
-    """kubectl explain tells meaning and unit."""
-    assert "in seconds" in kubectl("explain", "pipeline.spec.freshnessSeconds")
+    """kubectl explain prints meaning and unit."""
+    assert "Seconds by which" in kubectl("explain", "pipeline.spec.freshnessSeconds")
