@@ -354,6 +354,6 @@ def test_an_engine_with_iceberg_copies_again_by_policy(engine: Engine, db: Datab
     alter("DROP PUBLICATION {p}")
     db.execute("DELETE FROM b WHERE id <= 100", "INSERT INTO a VALUES (2000, 'new')")
     engine.start()
-    engine.wait_log("public.b was copied under another publication")
+    engine.wait_log("public.b was copied with another publication")
     engine.wait_caught_up()
     engine.assert_equal("a", "b")
