@@ -19,6 +19,8 @@ COMMANDS: Final = (
     ("describe", "pipeline", "shop"),
 )
 _PATTERNS: Final = (
+    # The kubelet's message alternates between the cause and the pause after it.
+    (r'Back-off pulling image "[^"]*": ErrImagePull: ', ""),
     # What differs from one run to the next. A number within a name, a count such as 5/6 and a port stay.
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UID"),
@@ -69,7 +71,8 @@ def _described(text: str) -> Iterator[str]:
     warnings = set()
     for line in events.splitlines():
         kind, *rest = re.split(r" {2,}", line.strip(), maxsplit=4)
-        if kind == "Warning":
+        # The volume of the place may be bound a moment later than the pod is made.
+        if kind == "Warning" and "unbound immediate PersistentVolumeClaims" not in line:
             reason, _, source, message = rest
             warnings.add(f"  {kind}   {reason}   {source}   {message}")
     yield from sorted(warnings)
