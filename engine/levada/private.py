@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -28,11 +30,25 @@ def private_folders(root: Path, folder: Path) -> None:
             private_folder(each)
 
 
-def private_scratch(name: str) -> Path:
-    """Return a folder for temporary files of this user alone. It is kept, so that its path is the same for each start.
+def process_folder(name: str) -> Path:
+    """Create a folder for the temporary files of this process. Remove the folders of processes that have ended.
 
-    A folder of that name that is not this user's alone is left alone, and a new one is created in its place.
+    The folder stays locked until the process ends, however it ends. The next process of this user then removes it.
     """
+    parent = _scratch(name)
+    at_parent = _locked(parent, fcntl.LOCK_EX)
+    try:
+        for former in parent.iterdir():
+            _remove_unlocked(former)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        _locked(folder, fcntl.LOCK_EX)
+        return folder
+    finally:
+        os.close(at_parent)
+
+
+def _scratch(name: str) -> Path:
+    """Return a folder of this user alone. One of that name that others can use is left alone, and a new one created."""
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=_FOLDER_MODE)
@@ -40,6 +56,27 @@ def private_scratch(name: str) -> Path:
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS:
         return folder
     return Path(tempfile.mkdtemp(prefix=f"{name}-"))
+
+
+def _locked(folder: Path, how: int) -> int:
+    """Lock a folder and return its descriptor, which holds the lock. Raise BlockingIOError with ``LOCK_NB``."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, how)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Remove a folder that no process has locked. What cannot be removed stays."""
+    with suppress(OSError):
+        fd = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(fd)
 
 
 def private_file(path: Path | str, mode: str) -> IO[Any]:

@@ -10,10 +10,10 @@ import threading
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Queue
+from subprocess import PIPE, Popen
 
 from pyspark.sql import SparkSession
 
-from levada.private import private_scratch
 from levada.runtime.resources.spark import spark_session
 
 
@@ -88,4 +88,31 @@ def test_settings_are_not_on_the_command_line(spark: SparkSession) -> None:
     command = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text().split("\0")
     assert "org.apache.spark.deploy.SparkSubmit" in command
     assert not [word for word in command if word == "--conf" or word.startswith("spark.")]
-    assert not list(private_scratch("levada-spark").glob("settings-*"))
+    assert not (Path(spark.conf.get("spark.local.dir") or "") / "settings").exists()
+
+
+def test_folder_of_a_killed_process_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    """Blocks with rows and a file with settings stay behind after a kill. The next start removes them."""
+    begin = "from levada.private import process_folder; print(process_folder('levada-test'), flush=True); input()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def started() -> tuple[Popen[str], Path]:
+        process = Popen([sys.executable, "-c", begin], env=environment, stdin=PIPE, stdout=PIPE, text=True)
+        assert process.stdout
+        return process, Path(process.stdout.readline().strip())
+
+    killed, left = started()
+    (left / "blocks").mkdir()
+    (left / "blocks" / "rows").write_text("1")
+    running, held = started()
+    assert left.exists()
+    killed.kill()
+    killed.wait()
+    last, _ = started()
+    try:
+        assert not left.exists()
+        assert held.exists()
+    finally:
+        for process in (running, last):
+            process.kill()
+            process.wait()

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from subprocess import STDOUT, Popen
@@ -25,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
-from levada.private import private_file, private_scratch
+from levada.private import private_file, process_folder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -150,7 +151,7 @@ def _exit_code(spark: SparkSession) -> int | None:
 
 def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:
     slots = str(available_cores()) if cores == "*" else cores
-    scratch = private_scratch("levada-spark")
+    scratch = _scratch()
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{slots}]",
@@ -169,7 +170,9 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
     log4j = f'"-Dlog4j2.configurationFile={resources.files("levada.runtime.resources") / "log4j2.properties"}"'
     # With spark.jars, Spark would copy these 50 MB at each start and to each executor.
     jars = os.pathsep.join(map(str, ensure_jars()))
-    settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": " ".join((*_JVM_OPTIONS, log4j))}
+    # Spark and Iceberg leave folders there when the JVM is killed.
+    options = " ".join((*_JVM_OPTIONS, log4j, f'"-Djava.io.tmpdir={scratch}"'))
+    settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": options}
     if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
         # The machine's host name may not resolve or be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -184,6 +187,12 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         if key in settings and key in conf
     }
     return {**settings, **conf, **joined, **_pod_names(conf)}
+
+
+@cache
+def _scratch() -> Path:
+    """Return the folder for the JVM's temporary files, which may contain rows and keys."""
+    return process_folder("levada-spark")
 
 
 def _pod_names(conf: Mapping[str, str]) -> dict[str, str]:
@@ -244,7 +253,7 @@ def _launch_jvm(settings: Mapping[str, str]) -> Any:
 @contextmanager
 def _submit_arguments(settings: Mapping[str, str]) -> Iterator[None]:
     """Pass the settings to spark-submit in a private file. The JVM has read it once it answers pyspark."""
-    file = private_scratch("levada-spark") / f"settings-{os.getpid()}"
+    file = _scratch() / "settings"
     before = os.environ.get(_SUBMIT)
     try:
         with private_file(file, "w") as out:
