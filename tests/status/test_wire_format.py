@@ -1,0 +1,80 @@
+"""The JSON of ``/v1/progress``, which other programs read."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta, timezone
+from pathlib import Path
+
+import pytest
+from tests.runtime import samples
+
+from levada.runtime.job import Job
+from levada.runtime.progress import CaptureProgress, ManifestProgress, Progress, ResyncProgress, StagingProgress
+from levada.runtime.report.http import ProgressServer
+from levada.runtime.report.snapshot import starting_progress
+from levada.values import Lsn, TableId
+
+GOLDEN = Path(__file__).parent / "golden"
+EAST = timezone(timedelta(hours=5, minutes=30))
+
+
+def full() -> Progress:
+    """Return a snapshot in which every field has a value, with times in several zones and numbers to be rounded."""
+    retried = samples.error(
+        code="lake_away", reason="no route to the läke", retry_policy="TimedRetry", next_retry=samples.seconds(61.2345)
+    )
+    return samples.progress(
+        samples.table(
+            "orders",
+            mode="Changelog",
+            note="the table has no key",
+            lag_seconds=1.23456,
+            pending_segments=3,
+            pending_rows=1200,
+            staged_bytes=1 << 20,
+            last_apply_seconds=0.98765,
+            last_commit_at=samples.seconds(0.0005).astimezone(EAST),
+            unrepresentable=2,
+            suspended=True,
+            retry_nonce=4,
+            resync_nonce=5,
+            resync=ResyncProgress("Copying", samples.copying(percent=49.96, seconds_left=4.449), 7, retried),
+            job=Job.READ_WATERMARK,
+            job_since=samples.seconds(-5),
+            destination_table="shop_public.orders",
+        ),
+        samples.table(
+            "payments",
+            phase="DataSync",
+            copy=samples.copying(rows_per_second=33.333, total_rows=None, seconds_left=None, unrepresentable=3),
+            applied_lsn=None,
+            lag_seconds=None,
+            last_apply_seconds=None,
+            last_commit_at=None,
+            copy_order="0123abcd",
+        ),
+        samples.table('a "b"\n[c]', id=TableId(4294967295), phase="Errored", error=samples.error()),
+        capture=samples.capture(received_lsn=Lsn(0x1_0000_00FF), rows_per_second=12.34, error=retried),
+        staging=StagingProgress(durable=True, segments=2, bytes=2048),
+        error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
+        manifest=ManifestProgress(error=samples.error(), waiting=(("spec.source.host", "Restart"),)),
+        store_error=retried,
+        verified_lsn=Lsn(1),
+    )
+
+
+DOCUMENTS = {
+    "full": full(),
+    "empty": samples.progress(capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None)),
+    "starting": starting_progress("shop", "levada_shop", samples.NOON),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_document_is_pinned(name: str) -> None:
+    """Names, their order, times, rounding and nulls are those of the golden file, byte by byte."""
+    with ProgressServer(lambda: DOCUMENTS[name]) as server:
+        body = server.respond("/v1/progress", "").body
+    expected = json.loads((GOLDEN / f"{name}.json").read_text())
+    assert body.decode() == json.dumps(expected)
