@@ -26,8 +26,8 @@ from benchmarks.initial_copy import COLUMNS, ROWS
 from benchmarks.measure import Meter, memory_bytes, table
 from pyiceberg.table import StaticTable
 
-from levada.cli.engine import running_progress
 from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.host.work_dir import running_progress
 
 _PER_TRANSACTION = 10
 _FIRST_ROWS = 100_000

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.live import Live
 from traffic import Traffic
 
-from levada.cli.engine import running_progress
 from levada.cli.render import dashboard, summary
 from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.host.work_dir import running_progress
 
 HERE = Path(__file__).parent
 TABLES = ("customers", "products", "orders", "order_items", "payments", "baskets")

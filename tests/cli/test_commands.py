@@ -20,9 +20,9 @@ from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
-from levada.cli.engine import locked_work_dir, published_address, running_progress
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
+from levada.runtime.host.work_dir import locked_work_dir, published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
 from levada.stores import PostgresStore

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from tests.conftest import Database
 
-from levada.cli.engine import running_progress
 from levada.cli.exit_codes import Exit
+from levada.runtime.host.work_dir import running_progress
 
 
 @pytest.fixture

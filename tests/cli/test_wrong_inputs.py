@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from levada.cli.engine import published_address, running_progress
 from levada.errors import NeedsOperator
+from levada.runtime.host.work_dir import published_address, running_progress
 
 
 def run_levada(*args: object) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from levada.cli.run import create_work_dir
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
+from levada.runtime.host.work_dir import create_work_dir
 from levada.runtime.resources.spark import _settings
 from levada.segments import Staging
 

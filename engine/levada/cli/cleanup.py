@@ -14,7 +14,6 @@ from typing import Final
 
 import typer
 
-from levada.cli.engine import locked_work_dir, running_progress
 from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.destinations import Destination
@@ -26,6 +25,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config
+from levada.runtime.host.work_dir import locked_work_dir, running_progress
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
     identify,

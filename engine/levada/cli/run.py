@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.cli.check import refused, show_problems
-from levada.cli.engine import locked_work_dir, published_address, work_dir_unusable
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration
 from levada.cli.hints import runnable
@@ -20,13 +19,13 @@ from levada.cli.output import console, show_error, working
 from levada.cli.pod import driver_starts
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
-from levada.cli.waiting import Interrupted, wait_for
 from levada.errors import InvalidManifest, NeedsOperator, Transient
-from levada.private import private_folder
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import assemble, destination_secret, pipeline_config
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
+from levada.runtime.host.waiting import Interrupted, wait_for
+from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.report.http import LOOPBACK, ProgressServer
@@ -324,14 +323,6 @@ def interrupted_message(end: Exit, manifests: Manifests, options: RunOptions) ->
     if end is Exit.TIMED_OUT:
         return f"{name}: not started after {duration(options.timeout_s)}, stopped"
     return f"{name}: stopped before it had started"
-
-
-def create_work_dir(work_dir: Path) -> None:
-    """Create the work folder. Raise NeedsOperator ``work_dir_unusable`` if that fails."""
-    try:
-        private_folder(work_dir)
-    except OSError as error:
-        raise work_dir_unusable(work_dir, f"created: {error.strerror}") from None
 
 
 def final_message(end: Exit, progress: Progress, options: RunOptions) -> str:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from levada.cli.engine import engine_is_starting, running_progress
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
@@ -19,6 +18,7 @@ from levada.printable import printable_values
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import open_store, pipeline_config, target_names
+from levada.runtime.host.work_dir import engine_is_starting, running_progress
 from levada.runtime.progress import (
     CaptureProgress,
     PipelineState,

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from levada.cli.waiting import Interrupted, wait_for
 from levada.errors import Transient
+from levada.runtime.host.waiting import Interrupted, wait_for
 
 
 def fail() -> None:

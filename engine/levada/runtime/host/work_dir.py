@@ -1,4 +1,4 @@
-"""A running engine on this machine, found through the files in its work folder."""
+"""The work folder of an engine: its lock, and the address by which other commands find the running engine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ from typing import Any, Final
 from urllib.error import HTTPError
 
 from levada.errors import NeedsOperator
-from levada.private import replace_file
+from levada.private import private_folder, replace_file
 
 _log = logging.getLogger(__name__)
 
 _FILE: Final = "engine.json"
 _LOCK: Final = "engine.lock"
 _TIMEOUT_S: Final = 5.0
+
+
+def create_work_dir(work_dir: Path) -> None:
+    """Create the work folder. Raise NeedsOperator ``work_dir_unusable`` if that fails."""
+    try:
+        private_folder(work_dir)
+    except OSError as error:
+        raise work_dir_unusable(work_dir, f"created: {error.strerror}") from None
 
 
 @contextmanager
