@@ -21,7 +21,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
-from levada.values import Lsn, OnUnrepresentable, TableId, Witness
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId, Witness
 
 SLOT = "levada_shop"
 PUBLICATION = "levada_shop"
@@ -45,6 +45,7 @@ class Capture:
         self.ddl_messages = ddl_messages
         self.known = KnownSource()
         self.persisting: Callable[[], None] = lambda: None
+        self.excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset()
         self.worker = self.new_worker()
 
     def prepare(self) -> None:
@@ -60,6 +61,7 @@ class Capture:
         verify: Callable[[], None] = lambda: None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        segment_staged: Callable[[Manifest], None] | None = None,
         **settings: Any,
     ) -> CaptureWorker:
         """Make the worker of a new process."""
@@ -70,6 +72,7 @@ class Capture:
             PUBLICATION,
             failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
+            excluded_columns=lambda table: self.excluded_columns(table),
         )
         capture_settings = CaptureSettings(
             self.db.connection,
@@ -82,7 +85,7 @@ class Capture:
             self.log,
             resolver,
             epoch=self.epoch,
-            segment_staged=self.segments.append,
+            segment_staged=segment_staged or self.segments.append,
             known=self.known,
             verify=verify,
             persist_ack=self.persist_ack,

@@ -89,8 +89,7 @@ def test_a_replay_makes_the_same_versions(capture: Capture, db: Database, tmp_pa
     with capture.running(), db.connect() as c:
         c.execute("INSERT INTO a VALUES (1, 1, 'one')")
         capture.catch_up()
-    first = capture.new_worker()
-    first._segment_staged = fail
+    capture.new_worker(segment_staged=fail)
     with capture.running(), db.connect() as c:
         with c.transaction():
             c.execute("INSERT INTO a VALUES (2, 2, 'two')")
@@ -216,8 +215,7 @@ def test_excluded_columns_are_never_staged(db: Database, tmp_path: Path) -> None
     capture = Capture(db, tmp_path / "staging")
     db.execute(BASE)
     capture.prepare()
-    resolver = capture.worker._resolver
-    resolver._excluded_columns = lambda table: frozenset({"x"})
+    capture.excluded_columns = lambda table: frozenset({"x"})
     with capture.running():
         db.execute("INSERT INTO a VALUES (1, 1, 'one')", "ALTER TABLE a ALTER x TYPE bigint")
         db.execute("INSERT INTO a VALUES (2, 1, 'two')")

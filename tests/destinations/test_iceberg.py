@@ -132,7 +132,7 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
     """Whether the process dies before the commit or right after it, the next one applies the batch once."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
-    commit = IcebergTable._commit_metadata
+    commit = IcebergTable.commit_metadata
     for when in ("before", "after"):
 
         def dies(self: IcebergTable, base: Any, changed: Any, when: str = when) -> None:
@@ -144,7 +144,7 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
         stream.update(id=1, item=when, note=None, unchanged=[3])
         batch = stream.batch()
         with monkeypatch.context() as patch:
-            patch.setattr(IcebergTable, "_commit_metadata", dies)
+            patch.setattr(IcebergTable, "commit_metadata", dies)
             with pytest.raises(KeyboardInterrupt):
                 destination.write_events(batch, hadoop.mark(batch.until))
         destination = hadoop.destination()
@@ -158,7 +158,7 @@ def test_a_commit_of_unknown_fate_is_read_again(hadoop: Lake, monkeypatch: pytes
     """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
-    commit = IcebergTable._commit_metadata
+    commit = IcebergTable.commit_metadata
 
     def happens(self: IcebergTable, base: Any, changed: Any) -> None:
         commit(self, base, changed)
@@ -169,12 +169,12 @@ def test_a_commit_of_unknown_fate_is_read_again(hadoop: Lake, monkeypatch: pytes
 
     stream.insert(id=4, item="d", note=None)
     with monkeypatch.context() as patch:
-        patch.setattr(IcebergTable, "_commit_metadata", happens)
+        patch.setattr(IcebergTable, "commit_metadata", happens)
         apply(hadoop, destination, stream)
     stream.insert(id=5, item="e", note=None)
     batch = stream.batch()
     with monkeypatch.context() as patch:
-        patch.setattr(IcebergTable, "_commit_metadata", happens_not)
+        patch.setattr(IcebergTable, "commit_metadata", happens_not)
         with pytest.raises(CommitUnknown):
             destination.write_events(batch, hadoop.mark(batch.until))
     destination.write_events(batch, hadoop.mark(batch.until))

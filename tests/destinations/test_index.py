@@ -170,9 +170,9 @@ class IndexMachine(RuleBasedStateMachine):
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few rows do what otherwise takes millions."""
-    monkeypatch.setattr(index_runs, "_BLOCK", 4)
-    monkeypatch.setattr(index_module, "_IN_MEMORY_ROWS", 16)
-    monkeypatch.setattr(index_files, "_OBSOLETE_LINES", 3)
+    monkeypatch.setattr(index_runs, "FENCE_ROWS", 4)
+    monkeypatch.setattr(index_module, "IN_MEMORY_ROWS", 16)
+    monkeypatch.setattr(index_files, "OBSOLETE_LINES", 3)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -162,7 +162,7 @@ def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when
         stream.insert(id=9, item="new", note=None)
         both(hadoop, destination, stream.batch())
     if when in ("swapping", "swapped"):
-        commit = IcebergTable._commit_metadata
+        commit = IcebergTable.commit_metadata
 
         def interrupted(self: IcebergTable, base: Any, changed: Any) -> None:
             if when == "swapped":
@@ -170,7 +170,7 @@ def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(IcebergTable, "_commit_metadata", interrupted)
+            patch.setattr(IcebergTable, "commit_metadata", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))
 

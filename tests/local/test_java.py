@@ -24,7 +24,7 @@ def install(folder: Path, version: str, exit_code: int = 0) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any Java; a folder to put some into."""
-    monkeypatch.setattr(java, "_USUAL", (f"{tmp_path}/usual/*",))
+    monkeypatch.setattr(java, "USUAL_FOLDERS", (f"{tmp_path}/usual/*",))
     monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -90,7 +90,6 @@ async def carry_out(cluster: Requests, seen: Observed, *, runner: Runner | None 
     """Plan, and carry the plan out."""
     with ThreadPoolExecutor(1) as executor:
         runner = runner or Runner(cluster, WriteBudget(Clock(), burst=1000), executor)
-        runner._executor = executor
         return await runner.carry_out(reconcile(seen), seen)
 
 

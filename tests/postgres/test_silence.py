@@ -26,7 +26,7 @@ LIMIT_S = 2.0
 @pytest.fixture(autouse=True)
 def short_login(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a login give up after two seconds."""
-    monkeypatch.setattr("levada.postgres.connection._CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr("levada.postgres.connection.CONNECT_TIMEOUT_S", 2)
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_silent_login_ends(
     db: Database, proxy: StallingProxy, replication: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that takes a connection and never answers is a Transient."""
-    monkeypatch.setattr("levada.postgres.connection._CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr("levada.postgres.connection.CONNECT_TIMEOUT_S", 2)
     proxy.stall()
     connection = through(db, proxy)
     login = connection.connect_replication if replication else connection.connect

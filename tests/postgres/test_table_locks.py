@@ -22,7 +22,7 @@ ORDERS = QualifiedTable("public", "orders")
 @pytest.fixture
 def orders(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     """A database with a table, where a change of a publication waits for a moment only."""
-    monkeypatch.setattr("levada.postgres.publications._LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr("levada.postgres.publications.LOCK_TIMEOUT", "50ms")
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     return db
 
@@ -84,8 +84,8 @@ def test_a_partition_belongs_to_its_root(orders: Database) -> None:
 def test_check_names_the_holder(orders: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that cannot even be read is a problem with the same code, at a check and at a start."""
     orders.execute("CREATE PUBLICATION p FOR TABLE orders")
-    options = connection._OPTIONS.replace("lock_timeout=60s", "lock_timeout=50ms")
-    monkeypatch.setattr(connection, "_OPTIONS", options)
+    options = connection.SESSION_OPTIONS.replace("lock_timeout=60s", "lock_timeout=50ms")
+    monkeypatch.setattr(connection, "SESSION_OPTIONS", options)
     request = PreflightRequest(slot="s", publication="p", managed=True, selects=lambda table: True, copy_tables=1)
     with orders.connect() as other:
         other.execute("BEGIN")

@@ -21,7 +21,7 @@ VERSIONS: Final = (17, 21)
 
 _DOWNLOADED: Final = "17"
 _VERSION: Final = re.compile(r'version "(\d+)')
-_USUAL: Final = (
+USUAL_FOLDERS: Final = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -77,7 +77,7 @@ def _candidates() -> Iterator[Path]:
     for folder in os.get_exec_path():
         if (java := Path(folder) / "java").exists():
             yield java.resolve().parent.parent
-    for pattern in (*_USUAL, f"{cache_folder()}/java/*"):
+    for pattern in (*USUAL_FOLDERS, f"{cache_folder()}/java/*"):
         path = Path(pattern).expanduser()
         yield from sorted(path.parent.glob(path.name))
 

@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 _NAME_BYTES: Final = 63
 """NAMEDATALEN - 1: PostgreSQL truncates a longer application_name."""
 
-_CONNECT_TIMEOUT_S: Final = 15
+CONNECT_TIMEOUT_S: Final = 15
 
-_OPTIONS: Final = " ".join(
+SESSION_OPTIONS: Final = " ".join(
     f"-c {setting}"
     for setting in (
         # Values read as text must equal the stream's, whatever the defaults of the role or the database are.
@@ -106,8 +106,8 @@ class PostgresConnection:
             "sslrootcert": self.sslrootcert and str(self.sslrootcert),
             "application_name": clamp_application_name(self.application_name, application),
             "client_encoding": "UTF8",
-            "connect_timeout": _CONNECT_TIMEOUT_S,
-            "options": f"{_OPTIONS} {self._walsender_options()}" if replication else _OPTIONS,
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": f"{SESSION_OPTIONS} {self._walsender_options()}" if replication else SESSION_OPTIONS,
             **_KEEPALIVE,
         }
         if addresses:
@@ -176,12 +176,12 @@ class PostgresConnection:
         return pg
 
     def _addresses(self) -> tuple[str, ...]:
-        return resolve(self.host, self.port, _CONNECT_TIMEOUT_S)
+        return resolve(self.host, self.port, CONNECT_TIMEOUT_S)
 
     def _complete(self, pg: pq.abc.PGconn) -> None:
         # PGconn.connect would hold Python's global lock, which blocks every thread, until the host answers.
         doing = f"connecting to {self.where} for replication"
-        deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while pg.status != pq.ConnStatus.BAD:
             state = pg.connect_poll()
             if state == pq.PollingStatus.OK:
@@ -191,7 +191,7 @@ class PostgresConnection:
             poll = select.poll()
             poll.register(pg.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise source_error(doing, None, f"no answer within {_CONNECT_TIMEOUT_S} s")
+                raise source_error(doing, None, f"no answer within {CONNECT_TIMEOUT_S} s")
         raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0])
 
     def _walsender_options(self) -> str:

@@ -19,7 +19,7 @@ from levada.values import PipelineOwner, QualifiedTable
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
-_LOCK_TIMEOUT: Final = "10s"
+LOCK_TIMEOUT: Final = "10s"
 _OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
 """The form of the comment of a publication that a Pipeline owns."""
 
@@ -296,7 +296,7 @@ def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
 
 def _apply(conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable]) -> None:
     with source_errors(f"changing publication {publication}"), conn.transaction():
-        conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         found = read_publication(conn, publication)
         if found is None or missing:
             conn.execute(_statement(publication, found, missing).encode())

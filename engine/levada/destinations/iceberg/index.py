@@ -42,7 +42,7 @@ RATIO: Final = 4
 
 _MANIFEST: Final = "index.json"
 _VERSION: Final = 2
-_IN_MEMORY_ROWS: Final = 1 << 20
+IN_MEMORY_ROWS: Final = 1 << 20
 """The number of uncommitted entries from which they are written to a file instead of held in memory."""
 
 _FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
@@ -199,7 +199,7 @@ class KeyIndex:
             return
         self._recent.append(entries)
         self._recent_rows += len(entries)
-        if self._recent_rows >= _IN_MEMORY_ROWS:
+        if self._recent_rows >= IN_MEMORY_ROWS:
             self._flush_recent()
             spilled = self._runs.pop()
             self._runs.append(self._write(iter([spilled.entries]), spilled.rows))
@@ -230,7 +230,7 @@ class KeyIndex:
         keep = (lambda locations: present[runs.file_ids(locations)]) if oldest else None
         blocks = runs.merge([r.entries for r in parts], keep)
         capacity = sum(r.rows for r in parts)
-        if capacity >= _IN_MEMORY_ROWS:
+        if capacity >= IN_MEMORY_ROWS:
             return [self._write(blocks, capacity)]
         merged = list(blocks)
         return [Run(runs.join(merged))] if merged else []

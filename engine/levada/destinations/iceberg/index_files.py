@@ -19,7 +19,7 @@ from levada.destinations.keys import Mask
 from levada.private import private_file
 from levada.segments.checksums import DamageError
 
-_OBSOLETE_LINES: Final = 1000
+OBSOLETE_LINES: Final = 1000
 """The log is rewritten if it has more lines than three times the number of files plus this."""
 
 
@@ -83,7 +83,7 @@ class FileNumbers:
     def save(self, folder: Path) -> None:
         """Append the changes since the last save to the log, durably. The previous state in `saved` stays readable."""
         lines, self._unsaved = self._unsaved, []
-        if self._lines + len(lines) > 3 * len(self._paths) + _OBSOLETE_LINES:
+        if self._lines + len(lines) > 3 * len(self._paths) + OBSOLETE_LINES:
             self._log += 1
             self._lines = self._bytes = self._checksum = 0
             lines = [json.dumps([n, p]) for n, p in self._paths.items()]

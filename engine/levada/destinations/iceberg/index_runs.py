@@ -27,7 +27,7 @@ from levada.segments.checksums import DamageError
 GONE: Final = -1
 """The location of a key that is no longer in the table. It hides entries of older runs."""
 
-_BLOCK: Final = 1 << 17
+FENCE_ROWS: Final = 1 << 17
 _POSITION_BITS: Final = 32
 
 Keep = Callable[[Indices], Mask]
@@ -136,7 +136,7 @@ def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
 
 def _cut(parts: Sequence[Entries]) -> list[list[Entries]]:
     """Split all parts at the same keys, so that no piece is larger than a block."""
-    fences = Keys.concat([p.keys.take(slice(_BLOCK, None, _BLOCK)) for p in parts])
+    fences = Keys.concat([p.keys.take(slice(FENCE_ROWS, None, FENCE_ROWS)) for p in parts])
     fences = fences.take(fences.last())
     pieces = []
     for part in parts:

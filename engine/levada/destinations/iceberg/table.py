@@ -251,13 +251,13 @@ class IcebergTable:
             if recorded is not None:
                 schema_id = int(changed.currentSchemaId())
                 properties = {**properties, **self._record(recorded.mark, recorded.snapshot_id, schema_id)}
-            self._commit_metadata(base, self._with_properties(self._builder(changed), properties).build())
+            self.commit_metadata(base, self._with_properties(self._builder(changed), properties).build())
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Set properties, or remove those whose value is None."""
         with java_errors(f"set properties of {self.name}"):
             base = self._ops.current()
-            self._commit_metadata(base, self._with_properties(self._builder(base), properties).build())
+            self.commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder below the table's data, with files that no snapshot refers to.
@@ -315,7 +315,7 @@ class IcebergTable:
             changed = self._with_properties(builder, {**properties, **record}).build()
         try:
             with java_errors(f"commit to {self.name}"):
-                self._commit_metadata(base, changed)
+                self.commit_metadata(base, changed)
         except CommitUnknown:
             self.refresh()
             if all(s.id != snapshot_id for s in self.metadata.history):
@@ -346,7 +346,11 @@ class IcebergTable:
             builder = builder.setProperties(self._jvm.map(present))
         return builder.removeProperties(self._jvm.set(gone)) if gone else builder
 
-    def _commit_metadata(self, base: JavaObject, changed: JavaObject) -> None:
+    def commit_metadata(self, base: JavaObject, changed: JavaObject) -> None:
+        """Replace the table's metadata in one commit, and read the result. Another commit since ``base`` is an error.
+
+        Every write to the table ends here.
+        """
         self._ops.commit(base, changed)
         self.java.refresh()
         self._read()
