@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from levada.postgres.connection import PostgresConnection
     from levada.runtime.config import PipelineConfig
     from levada.runtime.pipeline import Pipeline
-    from levada.runtime.progress import Progress
+    from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
     from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
@@ -39,7 +39,7 @@ _LAZY_EXPORTS = {
     "PipelineStore": "levada.stores",
     "PostgresConnection": "levada.postgres.connection",
     "PostgresStore": "levada.stores",
-    "Progress": "levada.runtime.progress",
+    "Progress": "levada.status",
     "QualifiedTable": "levada.values",
     "TableId": "levada.values",
     "Transient": "levada.errors",

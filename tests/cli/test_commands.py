@@ -25,9 +25,10 @@ from levada.errors import StaleEpoch
 from levada.runtime.host.work_dir import locked_work_dir, published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
+from levada.status import RetryPolicy
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
-from levada.stores.phases import Errored, Ready, RetryPolicy
+from levada.stores.phases import Errored, Ready
 from levada.values import TableId
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"

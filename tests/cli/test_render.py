@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.runtime import samples
 
 from levada.cli.render import applied_rates, changed_lines, dashboard, errors, summary
-from levada.runtime.progress import PipelineState, ResyncProgress, TableProgress
+from levada.status import PipelineState, ResyncProgress, TableProgress
 
 
 def document(*tables: TableProgress, **changes: Any) -> dict[str, Any]:

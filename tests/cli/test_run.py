@@ -18,7 +18,7 @@ from levada.cli.exit_codes import Exit
 from levada.cli.report import LineReport
 from levada.cli.run import RunOptions, caught_up_or_parked, ended_by, final_message, follow
 from levada.cli.signals import StopSignals
-from levada.runtime.progress import Progress
+from levada.status import Progress
 
 ERRORED = samples.table("orders", phase="Errored", error=samples.error())
 RETRYING = samples.table(

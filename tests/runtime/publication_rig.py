@@ -8,7 +8,7 @@ from typing import LiteralString
 from tests.runtime.test_changes import Rig, table
 
 from levada.runtime.config import PublicationConfig
-from levada.runtime.progress import ErrorProgress
+from levada.status import ErrorProgress
 
 
 class Published(Rig):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from levada.runtime.progress import (
+from levada.status import (
     CaptureProgress,
     CopyProgress,
     ErrorProgress,
@@ -15,7 +15,7 @@ from levada.runtime.progress import (
     StagingProgress,
     TableProgress,
 )
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, TableId
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -55,7 +55,8 @@ def table(name: str = "orders", **changes: Any) -> TableProgress:
     """Return a table that streams and has applied all."""
     fields: dict[str, Any] = {
         "id": TableId(16_384 + len(name)),
-        "table": QualifiedTable("public", name),
+        "schema": "public",
+        "name": name,
         "phase": "Ready",
         "mode": "Upsert",
         "note": "",

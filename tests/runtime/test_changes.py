@@ -27,8 +27,8 @@ from levada.runtime.config import (
     StagingConfig,
 )
 from levada.runtime.pipeline import Pipeline, reached
-from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.report.liveness import Liveness
+from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
 from levada.values import Lsn, QualifiedTable, TableMode
 

@@ -13,7 +13,6 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 
-from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_schema
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
@@ -25,6 +24,7 @@ from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
 from levada.runtime.copies.table_copy import TableCopy
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import LeafStorage, TableStorage
+from levada.status import CopyProgress
 from levada.stores import CopyOrder, MemoryStore
 from levada.values import Lsn, QualifiedTable, TableId
 

@@ -11,6 +11,7 @@ from tests.runtime.manifest_text import manifest_text
 from levada.errors import InvalidManifest
 from levada.runtime.host.manifest_watcher import ManifestWatcher, accept_change
 from levada.spec import Change, Manifests, load_manifests
+from levada.status import WaitingField
 
 
 def text(*table_syncs: dict[str, Any], **spec: Any) -> str:
@@ -119,7 +120,7 @@ def test_what_waits_for_a_restart_is_told(tmp_path: Path, caplog: pytest.LogCapt
     path.write_text(text(driver={"mode": "Cluster"}))
     engine = Engine(path)
     engine.looks(4)
-    assert engine.watcher.progress.waiting == (("spec.driver.mode", "Restart"),)
+    assert engine.watcher.progress.waiting == (WaitingField("spec.driver.mode", "Restart"),)
     assert sum("before a restart" in r.message for r in caplog.records) == 1
     path.write_text(text())
     engine.looks()

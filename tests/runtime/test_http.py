@@ -12,9 +12,9 @@ import pytest
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator
-from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer, not_ready
+from levada.status import PipelineState, Progress
 
 
 class Snapshot:

@@ -7,8 +7,8 @@ from tests.runtime import samples
 from tests.runtime.samples import seconds
 
 from levada.runtime.job import Job
-from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.report.liveness import Liveness, hung, moved, stuck, unread_bytes
+from levada.status import PipelineState, Progress
 from levada.values import Lsn
 
 DEADLINE = 900.0

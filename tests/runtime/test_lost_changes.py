@@ -14,7 +14,8 @@ from tests.runtime.test_changes import Rig, table
 from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import lost_copy_is_due
-from levada.stores.phases import Errored, Ready, RetryPolicy
+from levada.status import RetryPolicy
+from levada.stores.phases import Errored, Ready
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from levada.runtime.source.preparation import prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.startup_requests import apply_requested_resyncs
 from levada.segments.log import SegmentLog
+from levada.status import RetryPolicy
 from levada.stores import MemoryStore, PipelineStore, PostgresStore
 from levada.stores.interface import TableAction
-from levada.stores.phases import Errored, Init, Ready, RetryPolicy
+from levada.stores.phases import Errored, Init, Ready
 from levada.values import Lsn, TableId
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from tests.runtime import samples
 
-from levada.runtime.progress import Progress
 from levada.runtime.report.metrics import metric_families
+from levada.status import Progress
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 

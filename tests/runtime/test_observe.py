@@ -11,7 +11,6 @@ import pytest
 from tests.runtime.recording import Recording
 
 from levada.capture import CaptureWorker
-from levada.copy.progress import CopyProgress
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
@@ -21,6 +20,7 @@ from levada.runtime.report.snapshot import table_progress
 from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.tables.registry import TableRegistry
+from levada.status import CopyProgress
 from levada.stores import MemoryStore
 from levada.stores.phases import Init, Ready, TableReplicationPhase
 from levada.values import QualifiedTable, TableId

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime import samples
 
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
-from levada.runtime.progress import Progress, ResyncProgress
+from levada.status import Progress, ResyncProgress
 
 
 def mount(folder: Path, name: str, **keys: str) -> None:

@@ -14,8 +14,8 @@ from tests.runtime.test_changes import TIMEOUT_S, Only, Rig, table
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import RetryLimits
-from levada.runtime.progress import Progress
 from levada.runtime.report.liveness import hung
+from levada.status import Progress
 from levada.stores.interface import TableAction
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.runtime.test_changes import TIMEOUT_S, Rig, table
 from levada.errors import SlotLost, StaleEpoch, Transient
 from levada.postgres.stream import ReplicationStream
 from levada.runtime.config import RetryLimits
-from levada.runtime.progress import ErrorProgress, Progress
+from levada.status import ErrorProgress, Progress
 from levada.stores.interface import TableAction
 from levada.values import Durability, Lsn, TableId
 

@@ -18,8 +18,8 @@ from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.runtime.pipeline import Pipeline
-from levada.runtime.progress import PipelineState
 from levada.segments.batch import EventBatch
+from levada.status import PipelineState
 from levada.stores import MemoryStore
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Durability, TableId, Watermark

@@ -13,8 +13,9 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
+from levada.status import RetryPolicy
 from levada.stores import MemoryStore
-from levada.stores.phases import DataSync, Errored, Init, Ready, RetryPolicy
+from levada.stores.phases import DataSync, Errored, Init, Ready
 
 YIELDED = Yielded("copy_yielded", "the copy of public.orders gave way to PID 7, which waits for a lock")
 FAILED = Transient("source_unreachable", "no route")

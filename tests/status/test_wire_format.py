@@ -10,9 +10,18 @@ import pytest
 from tests.runtime import samples
 
 from levada.runtime.job import Job
-from levada.runtime.progress import CaptureProgress, ManifestProgress, Progress, ResyncProgress, StagingProgress
 from levada.runtime.report.http import ProgressServer
 from levada.runtime.report.snapshot import starting_progress
+from levada.status import (
+    CaptureProgress,
+    ManifestProgress,
+    Progress,
+    ResyncProgress,
+    ResyncStep,
+    StagingProgress,
+    StoreProgress,
+    WaitingField,
+)
 from levada.values import Lsn, TableId
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,7 +48,7 @@ def full() -> Progress:
             suspended=True,
             retry_nonce=4,
             resync_nonce=5,
-            resync=ResyncProgress("Copying", samples.copying(percent=49.96, seconds_left=4.449), 7, retried),
+            resync=ResyncProgress(ResyncStep.COPYING, samples.copying(percent=49.96, seconds_left=4.449), 7, retried),
             job=Job.READ_WATERMARK,
             job_since=samples.seconds(-5),
             destination_table="shop_public.orders",
@@ -58,15 +67,15 @@ def full() -> Progress:
         capture=samples.capture(received_lsn=Lsn(0x1_0000_00FF), rows_per_second=12.34, error=retried),
         staging=StagingProgress(durable=True, segments=2, bytes=2048),
         error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
-        manifest=ManifestProgress(error=samples.error(), waiting=(("spec.source.host", "Restart"),)),
-        store_error=retried,
+        manifest=ManifestProgress(error=samples.error(), waiting=(WaitingField("spec.source.host", "Restart"),)),
+        store=StoreProgress(retried),
         verified_lsn=Lsn(1),
     )
 
 
 DOCUMENTS = {
     "full": full(),
-    "empty": samples.progress(capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None)),
+    "empty": samples.progress(capture=CaptureProgress()),
     "starting": starting_progress("shop", "levada_shop", samples.NOON),
 }
 

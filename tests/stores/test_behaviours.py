@@ -13,6 +13,7 @@ from tests.stores.conftest import OpenStore
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
+from levada.status import RetryPolicy
 from levada.stores import (
     CopyOrder,
     OwnerRecord,
@@ -28,7 +29,6 @@ from levada.stores.phases import (
     FinishedCopy,
     Init,
     Ready,
-    RetryPolicy,
     SyncDone,
     SyncWait,
     TableReplicationPhase,

@@ -12,6 +12,7 @@ from tests.runtime import samples
 from levada.cli.render import errors
 from levada.errors import Transient
 from levada.runtime.report.http import not_ready
+from levada.status import StoreProgress
 from levada.stores import PostgresStore
 from levada.stores import postgres as postgres_store
 from levada.stores.phases import Init, Ready
@@ -59,7 +60,7 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
                 assert not write.done()
         write.result()
     store.close()
-    waiting = samples.progress(store_error=samples.error(code="store_locked"))
+    waiting = samples.progress(store=StoreProgress(samples.error(code="store_locked")))
     assert "[store_locked]" in not_ready(waiting)
     [line] = errors(waiting.to_json())
     assert line.startswith("store: ")

@@ -20,6 +20,7 @@ from levada.errors import (
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
 from levada.runtime.tables.retries import park
+from levada.status import RetryPolicy
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -27,7 +28,6 @@ from levada.stores.phases import (
     FinishedCopy,
     Init,
     Ready,
-    RetryPolicy,
     SyncDone,
     SyncWait,
     TableReplicationPhase,

@@ -27,12 +27,11 @@ from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeli
 from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
 from levada.runtime.pipeline import Pipeline
-from levada.runtime.progress import Progress, TableProgress
 from levada.runtime.report.http import LOOPBACK, ProgressServer
 from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
+from levada.status import Progress, RetryPolicy, TableProgress
 from levada.stores import MemoryStorage
-from levada.stores.phases import RetryPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -19,18 +19,17 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import open_store, pipeline_config, target_names
 from levada.runtime.host.work_dir import engine_is_starting, running_progress
-from levada.runtime.progress import (
-    CaptureProgress,
+from levada.runtime.tables.places import TargetOf, target_name
+from levada.runtime.tables.record import error_progress
+from levada.runtime.tables.requests import last_copy_settings
+from levada.spec import Manifests
+from levada.status import (
     PipelineState,
     Progress,
     SlotProgress,
     StagingProgress,
     TableProgress,
 )
-from levada.runtime.tables.places import TargetOf, target_name
-from levada.runtime.tables.record import error_progress
-from levada.runtime.tables.requests import last_copy_settings
-from levada.spec import Manifests
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
@@ -86,7 +85,7 @@ def slot_progress(config: PipelineConfig) -> SlotProgress:
     """Sample the slot. Without a slot, every number is None."""
     sample = sample_lag(config.source, config.slot.name)
     if sample is None:
-        return SlotProgress(config.slot.name, None, None, None, None, None, None)
+        return SlotProgress(config.slot.name)
     return SlotProgress(
         config.slot.name,
         sample.lag_bytes,
@@ -108,8 +107,7 @@ def stored_progress(manifests: Manifests, config: PipelineConfig) -> Progress:
         started_at=now,
         at=now,
         slot=_reachable_slot(config),
-        capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
-        staging=StagingProgress(config.staging.durable is not False, 0, 0),
+        staging=StagingProgress(durable=config.staging.durable is not False),
         tables=tuple(sorted(stored_tables(manifests, config), key=lambda t: t.table)),
     )
 
@@ -126,7 +124,10 @@ def stored_tables(manifests: Manifests, config: PipelineConfig) -> list[TablePro
         store.load_table_controls()
         names, targets = table_names(store) | published_names(config), target_names(manifests)
         return [
-            replace(_table(id_, names.get(id_), phase), destination_table=_place(store, id_, names.get(id_), targets))
+            replace(
+                _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
+                destination_table=_place(store, id_, names.get(id_), targets),
+            )
             for id_, phase in store.get_table_replication_states().items()
         ]
     finally:
@@ -156,23 +157,12 @@ def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targ
     return "" if name is None or copied is None else target_name(targets, name, copied)
 
 
-def _table(id_: TableId, name: QualifiedTable | None, phase: TableReplicationPhase) -> TableProgress:
+def _table(id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> TableProgress:
     return TableProgress(
         id=id_,
-        table=name or QualifiedTable("", f"oid {int(id_)}"),
+        schema=name.schema,
+        name=name.name,
         phase=phase.name,
-        mode="",
-        note="",
-        copy=None,
-        applied_lsn=None,
-        lag_seconds=None,
-        pending_segments=0,
-        pending_rows=0,
-        staged_bytes=0,
-        rows_applied=0,
-        last_apply_seconds=None,
-        last_commit_at=None,
-        unrepresentable=0,
         error=error_progress(phase) if isinstance(phase, Errored) else None,
     )
 
@@ -181,7 +171,7 @@ def _reachable_slot(config: PipelineConfig) -> SlotProgress:
     try:
         return slot_progress(config)
     except LevadaError:
-        return SlotProgress(config.slot.name, None, None, None, None, None, None)
+        return SlotProgress(config.slot.name)
 
 
 def _without_engine(manifests: Manifests) -> str:

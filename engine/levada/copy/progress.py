@@ -4,39 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """The progress of a copy at one moment.
-
-    Bytes are estimates of the source's storage, including TOAST. ``percent`` is the share of these bytes, from 0 to
-    100. ``total_rows`` is PostgreSQL's estimate, or None if it has none. ``unrepresentable`` is the number of values
-    that became NULL.
-    """
-
-    rows: int
-    bytes: int
-    total_rows: int | None
-    total_bytes: int | None
-    percent: float
-    rows_per_second: float
-    seconds_left: float | None
-    unrepresentable: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON document."""
-        return {
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "totalRows": self.total_rows,
-            "totalBytes": self.total_bytes,
-            "percent": round(self.percent, 1),
-            "rowsPerSecond": round(self.rows_per_second, 1),
-            "secondsLeft": None if self.seconds_left is None else round(self.seconds_left, 1),
-        }
+from levada.status import CopyProgress
 
 
 class RunningCopy(Protocol):

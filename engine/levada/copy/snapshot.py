@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from levada.copy.guard import TableGuard
 from levada.copy.plan import BlockRange, plan_ranges
-from levada.copy.progress import CopyMeter, CopyProgress
+from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
+from levada.status import CopyProgress
 from levada.values import OnUnrepresentable
 
 if TYPE_CHECKING:

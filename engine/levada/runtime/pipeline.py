@@ -24,7 +24,6 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.progress import PipelineState, Progress, reached
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
     RateMeter,
@@ -61,6 +60,7 @@ from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
+from levada.status import PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
 from levada.values import Lsn
@@ -229,7 +229,8 @@ class Pipeline:
         The tables are as of ``at``, when the supervisor published them. It publishes nothing while it waits for the
         store. The stream and the slot are as of now, because the cause of a failing store often affects them too.
         """
-        published, capture = replace(self._progress, store_error=fatal_progress(self._store.last_error)), self._capture
+        store, capture = StoreProgress(fatal_progress(self._store.last_error)), self._capture
+        published = replace(self._progress, store=store)
         if capture is None:
             return published
         return replace(
@@ -256,7 +257,7 @@ class Pipeline:
             now = self._worker
             return known or now is not worker or (now is not None and now.position.sessions > sessions)
 
-        return lambda p: verified() and (p.verified_lsn or Lsn(0)) >= target and reached(p, target)
+        return lambda p: verified() and (p.verified_lsn or Lsn(0)) >= target and p.has_reached(target)
 
     def __enter__(self) -> Self:
         self.start()

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, ClassVar
 
+from levada.status import RetryPolicy, TablePhase
 from levada.values import Lsn
-
-
-class RetryPolicy(StrEnum):
-    """The way in which an errored table is retried."""
-
-    NO_RETRY = "NoRetry"
-    MANUAL_RETRY = "ManualRetry"
-    TIMED_RETRY = "TimedRetry"
 
 
 @dataclass(frozen=True, slots=True)
 class Init:
     """Discovered in the publication. The table waits for its copy."""
 
-    name: ClassVar[str] = "Init"
+    name: ClassVar[TablePhase] = TablePhase.INIT
     persisted: ClassVar[bool] = True
 
 
@@ -30,7 +22,7 @@ class Init:
 class DataSync:
     """Being copied. After a restart the copy starts again."""
 
-    name: ClassVar[str] = "DataSync"
+    name: ClassVar[TablePhase] = TablePhase.DATA_SYNC
     persisted: ClassVar[bool] = True
 
 
@@ -39,7 +31,7 @@ class FinishedCopy:
     """The copy at ``lsn`` (S) is committed at the destination. No change after it is applied yet."""
 
     lsn: Lsn
-    name: ClassVar[str] = "FinishedCopy"
+    name: ClassVar[TablePhase] = TablePhase.FINISHED_COPY
     persisted: ClassVar[bool] = True
 
 
@@ -48,7 +40,7 @@ class SyncWait:
     """Waiting until capture has staged past ``lsn`` (S)."""
 
     lsn: Lsn
-    name: ClassVar[str] = "SyncWait"
+    name: ClassVar[TablePhase] = TablePhase.SYNC_WAIT
     persisted: ClassVar[bool] = False
 
 
@@ -57,7 +49,7 @@ class Catchup:
     """Staged changes are being applied up to ``lsn``."""
 
     lsn: Lsn
-    name: ClassVar[str] = "Catchup"
+    name: ClassVar[TablePhase] = TablePhase.CATCHUP
     persisted: ClassVar[bool] = False
 
 
@@ -66,7 +58,7 @@ class SyncDone:
     """Caught up to ``lsn``."""
 
     lsn: Lsn
-    name: ClassVar[str] = "SyncDone"
+    name: ClassVar[TablePhase] = TablePhase.SYNC_DONE
     persisted: ClassVar[bool] = True
 
 
@@ -74,7 +66,7 @@ class SyncDone:
 class Ready:
     """Streaming."""
 
-    name: ClassVar[str] = "Ready"
+    name: ClassVar[TablePhase] = TablePhase.READY
     persisted: ClassVar[bool] = True
 
 
@@ -88,7 +80,7 @@ class Errored:
     retry_policy: RetryPolicy
     attempts: int = 1
     next_retry: datetime | None = None
-    name: ClassVar[str] = "Errored"
+    name: ClassVar[TablePhase] = TablePhase.ERRORED
     persisted: ClassVar[bool] = True
 
 

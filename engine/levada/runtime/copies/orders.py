@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError, rebuild
 from levada.schema.storage import TableStorage
+from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder
 from levada.values import Lsn
 

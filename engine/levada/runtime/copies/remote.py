@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from levada.copy.progress import CopyProgress
 from levada.destinations.answers import require_watermark
 from levada.errors import Transient
 from levada.postgres.catalog import read_table_schema
@@ -21,14 +20,13 @@ from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
+from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, TableControls
 from levada.values import Lsn, QualifiedTable, TableId
 
 _POLL_S: Final = 2.0
 
-_NO_PROGRESS: Final = CopyProgress(
-    rows=0, bytes=0, total_rows=0, total_bytes=0, percent=0.0, rows_per_second=0.0, seconds_left=None, unrepresentable=0
-)
+_NO_PROGRESS: Final = CopyProgress(total_rows=0, total_bytes=0)
 
 
 @dataclass(slots=True)

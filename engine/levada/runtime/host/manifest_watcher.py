@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
-from levada.runtime.progress import ManifestProgress
 from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Change, Manifests, changed_fields, load_manifests, with_hot_fields
+from levada.status import ManifestProgress, WaitingField
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class ManifestWatcher:
             apply(accepted.manifests)
             self._running = accepted.manifests
             _log.info("taken up from the changed manifest: %s", _describe(accepted.applied))
-        waiting = tuple((field, change.value) for field, change in sorted(accepted.waiting.items()))
+        waiting = tuple(WaitingField(field, change.value) for field, change in sorted(accepted.waiting.items()))
         if waiting and waiting != self._progress.waiting:
             _log.warning("not taken up before a restart: %s", _describe(accepted.waiting))
         self._progress = ManifestProgress(waiting=waiting)

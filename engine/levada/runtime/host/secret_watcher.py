@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from levada.runtime.progress import Progress
+from levada.status import Progress
 
 _REFUSED: Final = ("destination_", "staging_")
 """Prefixes of the codes of errors that other credentials may resolve."""

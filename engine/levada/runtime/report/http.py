@@ -16,10 +16,10 @@ from typing import Final, Self
 from prometheus_client.exposition import choose_encoder
 
 from levada.errors import NeedsOperator
-from levada.runtime.progress import PipelineState, Progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.liveness import Liveness
 from levada.runtime.report.metrics import registry
+from levada.status import PipelineState, Progress
 
 _log = logging.getLogger(__name__)
 
@@ -144,9 +144,9 @@ def not_ready(progress: Progress | None) -> str:
     if progress.error is not None:
         return f"{progress.error.reason} [{progress.error.code}]"
     if progress.state is not PipelineState.RUNNING:
-        return progress.state.value.lower()
-    if progress.store_error is not None:
-        return f"{progress.store_error.reason} [{progress.store_error.code}]"
+        return progress.state.lower()
+    if progress.store.error is not None:
+        return f"{progress.store.error.reason} [{progress.store.error.code}]"
     if not progress.capture.connected:
         return "the replication stream is not open, or the server does not answer on it"
     if progress.slot.active is False:

@@ -13,7 +13,7 @@ from typing import Final
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.lag import LagSample, sample_lag
-from levada.runtime.progress import SlotProgress
+from levada.status import SlotProgress
 
 _log = logging.getLogger(__name__)
 

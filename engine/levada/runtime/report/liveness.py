@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timedelta
 
-from levada.runtime.progress import PipelineState, Progress
+from levada.runtime.job import Job
+from levada.status import PipelineState, Progress
 
 
 def unread_bytes(progress: Progress) -> int:
@@ -56,12 +57,12 @@ def hung(progress: Progress, deadline_s: float) -> str:
     A job counts from ``deadline_s`` on. Copies never count, see `levada.runtime.job.Job.judged`.
     """
     for table in progress.tables:
-        if table.job is None or not table.job.judged or table.job_since is None or not table.pending_segments:
+        if not table.job or table.job_since is None or not table.pending_segments or not Job(table.job).judged:
             continue
         seconds = (progress.at - table.job_since).total_seconds()
         if seconds >= deadline_s:
             waiting = f"{table.pending_rows} changes wait"
-            return f"{table.job.value} of table {table.table} has run for {seconds:.0f} s, and {waiting}"
+            return f"{table.job} of table {table.table} has run for {seconds:.0f} s, and {waiting}"
     return ""
 
 
@@ -85,7 +86,7 @@ class Liveness:
         if progress is None or progress.state in (PipelineState.STARTING, PipelineState.STOPPING):
             return ""
         if progress.state in (PipelineState.FAILED, PipelineState.STOPPED):
-            return f"the pipeline is {progress.state.value.lower()}"
+            return f"the pipeline is {progress.state.lower()}"
         deadline_s = self.deadline_s
         if now - progress.at >= timedelta(seconds=deadline_s):
             return f"progress was last reported at {progress.at.isoformat(timespec='seconds')}"

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from levada import __version__
-from levada.runtime.progress import CopyProgress, PipelineState, Progress, TableProgress
+from levada.status import CopyProgress, PipelineState, Progress, TableProgress
 from levada.values import Lsn
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
@@ -159,7 +159,7 @@ class _Each:
     """Families with the labels ``pipeline``, ``schema``, ``table``, a sample for each table that has a value."""
 
     def __init__(self, progress: Progress) -> None:
-        self._tables = [([progress.pipeline, t.table.schema, t.table.name], t) for t in progress.tables]
+        self._tables = [([progress.pipeline, t.schema, t.name], t) for t in progress.tables]
 
     def gauge(self, name: str, documentation: str, value: Callable[[TableProgress], Number]) -> Metric:
         family = GaugeMetricFamily(f"levada_{name}", documentation, labels=["pipeline", "schema", "table"])

@@ -6,25 +6,26 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 
-from levada.copy.progress import CopyProgress
 from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.copies.remote import OrderedCopy
-from levada.runtime.progress import (
-    CaptureProgress,
-    ErrorProgress,
-    PipelineState,
-    Progress,
-    ResyncProgress,
-    SlotProgress,
-    StagingProgress,
-    TableProgress,
-)
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
+from levada.status import (
+    CaptureProgress,
+    CopyProgress,
+    ErrorProgress,
+    PipelineState,
+    Progress,
+    ResyncProgress,
+    ResyncStep,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
 
 _RATE_WINDOW_S = 10.0
 _REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published without a replica identity"
@@ -58,7 +59,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
     copied = record.copy.progress() if record.copy is not None else None if copying else record.copied
     return TableProgress(
         id=record.id,
-        table=record.name,
+        schema=record.name.schema,
+        name=record.name.name,
         phase=record.phase.name,
         mode=record.mode,
         note=_REFUSES_UPDATES if record.refuses_updates else record.note,
@@ -78,7 +80,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         resync_nonce=controls.resync_nonce,
         resync=resync_progress(record, registry),
         copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
-        job=record.busy,
+        job="" if record.busy is None else record.busy,
         job_since=record.busy_since,
         destination_table=record.destination_table,
     )
@@ -89,7 +91,7 @@ def resync_progress(record: TableRecord, registry: TableRegistry) -> ResyncProgr
     resync = record.resync
     if resync is None or resync.abandoned:
         given_up = record.resync_error
-        return None if given_up is None else ResyncProgress("GivenUp", None, 0, given_up)
+        return None if given_up is None else ResyncProgress(ResyncStep.GIVEN_UP, error=given_up)
     pending = registry.backlog.pending(record.id, shadow=True)
     return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
 
@@ -146,10 +148,7 @@ def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progres
         state=PipelineState.STARTING,
         started_at=started_at,
         at=started_at,
-        slot=SlotProgress(slot, None, None, None, None, None, None),
-        capture=CaptureProgress(False, None, None, None, 0, 0, 0.0, None),
-        staging=StagingProgress(False, 0, 0),
-        tables=(),
+        slot=SlotProgress(slot),
     )
 
 
@@ -160,4 +159,4 @@ def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
 
 def _finished_before() -> CopyProgress:
     """Return the progress of a copy that an earlier process finished. Its size is not stored, so it shows 0."""
-    return CopyProgress(0, 0, None, None, 100.0, 0.0, 0.0)
+    return CopyProgress(percent=100.0, seconds_left=0.0)

@@ -11,9 +11,8 @@ from datetime import UTC, datetime, timedelta
 from levada.capture import CapturePosition, CaptureWorker
 from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
-from levada.runtime.progress import ErrorProgress
 from levada.runtime.tables.retries import as_levada_error
-from levada.stores.phases import RetryPolicy
+from levada.status import ErrorProgress, RetryPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -102,4 +101,4 @@ class CaptureThread:
 def _progress(error: LevadaError, attempt: int, delay_s: float | None) -> ErrorProgress:
     policy = RetryPolicy.MANUAL_RETRY if delay_s is None else RetryPolicy.TIMED_RETRY
     due = None if delay_s is None else datetime.now(UTC) + timedelta(seconds=delay_s)
-    return ErrorProgress(error.code, error.message, error.hint, policy.value, attempt, due)
+    return ErrorProgress(error.code, error.message, error.hint, policy, attempt, due)

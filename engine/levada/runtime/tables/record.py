@@ -6,11 +6,11 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from levada.copy.progress import CopyProgress, RunningCopy
+from levada.copy.progress import RunningCopy
 from levada.runtime.job import Job
-from levada.runtime.progress import ErrorProgress
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.resync import Resync
+from levada.status import CopyProgress, ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
@@ -85,7 +85,7 @@ def error_progress(parked: Errored) -> ErrorProgress:
         code=parked.code,
         reason=parked.reason,
         solution=parked.solution,
-        retry_policy=parked.retry_policy.value,
+        retry_policy=parked.retry_policy,
         attempts=parked.attempts,
         next_retry=parked.next_retry,
     )

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from levada.copy.progress import CopyProgress
 from levada.destinations import Destination, Ordering
 from levada.runtime.job import Job
 from levada.runtime.tables.phases import STREAMING
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
+from levada.status import CopyProgress
 from levada.stores.phases import Errored
 from levada.values import Lsn
 
 if TYPE_CHECKING:
     from levada.copy.snapshot import SnapshotRows
-    from levada.runtime.progress import ErrorProgress
     from levada.runtime.tables.record import TableRecord
+    from levada.status import ErrorProgress
     from levada.values import TableId
 
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config import RetryLimits
-from levada.stores.phases import Errored, RetryPolicy
+from levada.status import RetryPolicy
+from levada.stores.phases import Errored
 from levada.values import QualifiedTable
 
 

@@ -11,17 +11,8 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import copies_running
-from levada.stores.phases import (
-    Catchup,
-    Errored,
-    FinishedCopy,
-    Init,
-    Ready,
-    RetryPolicy,
-    SyncDone,
-    SyncWait,
-    TableReplicationPhase,
-)
+from levada.status import RetryPolicy
+from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait, TableReplicationPhase
 from levada.values import Lsn
 
 

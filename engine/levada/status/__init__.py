@@ -1,0 +1,44 @@
+"""The status document of a pipeline: what the engine writes, and the command line and the operator read.
+
+It is the JSON of ``/v1/progress``. `levada.status.schema` prints its JSON schema. Nothing here does I/O.
+"""
+
+from levada.status.document import utc_text
+from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.status.progress import (
+    PROGRESS_VERSION,
+    CaptureProgress,
+    CopyProgress,
+    ErrorProgress,
+    ManifestProgress,
+    Progress,
+    ResyncProgress,
+    SlotProgress,
+    StagingProgress,
+    StoreProgress,
+    TableProgress,
+    WaitingField,
+)
+from levada.status.reading import read_progress, read_slot
+
+__all__ = [
+    "PROGRESS_VERSION",
+    "CaptureProgress",
+    "CopyProgress",
+    "ErrorProgress",
+    "ManifestProgress",
+    "PipelineState",
+    "Progress",
+    "ResyncProgress",
+    "ResyncStep",
+    "RetryPolicy",
+    "SlotProgress",
+    "StagingProgress",
+    "StoreProgress",
+    "TablePhase",
+    "TableProgress",
+    "WaitingField",
+    "read_progress",
+    "read_slot",
+    "utc_text",
+]

@@ -1,0 +1,115 @@
+"""The form of the status document's JSON: names, times, positions and rounding.
+
+The parts are plain dataclasses, which are cheap to create and are not validated then. Pydantic writes them as JSON, and
+validates what is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+
+from pydantic import (
+    AwareDatetime,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.values import Lsn, TableId, TableMode
+
+T = TypeVar("T")
+
+_TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
+_LSN_SCHEMA: Final = {"type": "string", "pattern": "^[0-9A-F]{1,8}/[0-9A-F]{1,8}$"}
+_OID_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the document. Its keys are camelCase in JSON.
+
+    A reader ignores keys that it does not know. It takes null for a missing key.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        alias_generator=to_camel,
+        extra="ignore",
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        document: dict[str, Any] = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        return document
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Parse plain values of JSON. Raise pydantic's ValidationError if they have another form."""
+        return adapter(cls).validate_python(document)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, document: object) -> object:
+        if not isinstance(document, dict):
+            return document
+        return {key: value for key, value in document.items() if value is not None}
+
+
+@cache
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return pydantic's codec of a part. It is built when it is first used."""
+    return TypeAdapter(kind)
+
+
+def utc_text(at: datetime) -> str:
+    """Return a time in UTC with milliseconds, in the format of ISO 8601."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _parse_lsn(value: object) -> Lsn:
+    if isinstance(value, Lsn):
+        return value
+    try:
+        return Lsn.parse(str(value))
+    except ValueError:
+        # The value is left out of the message, because an arbitrary server may have sent it.
+        raise ValueError("an LSN is a text such as 0/16B3748") from None
+
+
+def _parse_oid(value: object) -> TableId:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("an OID is a whole number")
+    return TableId(value)
+
+
+def _rounded(digits: int) -> PlainSerializer:
+    return PlainSerializer(partial(round, ndigits=digits), return_type=float)
+
+
+Time = Annotated[AwareDatetime, PlainSerializer(utc_text, return_type=str), WithJsonSchema(_TIME_SCHEMA)]
+"""A time, written in UTC with milliseconds."""
+Position = Annotated[
+    Lsn, PlainValidator(_parse_lsn), PlainSerializer(str, return_type=str), WithJsonSchema(_LSN_SCHEMA)
+]
+"""An LSN, written as PostgreSQL's text."""
+Oid = Annotated[TableId, PlainValidator(_parse_oid), PlainSerializer(int, return_type=int), WithJsonSchema(_OID_SCHEMA)]
+Tenths = Annotated[float, _rounded(1)]
+Thousandths = Annotated[float, _rounded(3)]
+
+# A newer engine may report a value that this version does not know. It is then kept as text.
+_Open = Field(union_mode="left_to_right")
+State = Annotated[PipelineState | str, _Open]
+Phase = Annotated[TablePhase | str, _Open]
+Mode = Annotated[TableMode | str, _Open]
+Step = Annotated[ResyncStep | str, _Open]
+Policy = Annotated[RetryPolicy | str, _Open]

@@ -1,0 +1,242 @@
+"""The parts of the status document.
+
+They answer three questions: will a disk fill up (``slot.retainedBytes``, ``staging``), is the data correct
+(``tables[].error``, ``state``), and when is it complete (``tables[].copy.secondsLeft``, ``tables[].lagSeconds``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from levada.status.document import (
+    Mode,
+    Oid,
+    Part,
+    Phase,
+    Policy,
+    Position,
+    State,
+    Step,
+    Tenths,
+    Thousandths,
+    Time,
+)
+from levada.status.names import PipelineState, TablePhase
+from levada.values import Lsn, QualifiedTable
+
+PROGRESS_VERSION: Final = 1
+"""The version of the document's form. New fields do not change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorProgress(Part):
+    """An error as a user sees it."""
+
+    code: str
+    """The stable code. docs/errors.md lists them."""
+    reason: str
+    solution: str = ""
+    """The command that resolves it, or what to do."""
+    retry_policy: Policy = ""
+    attempts: int = 0
+    """Attempts that failed in a row."""
+    next_retry: Time | None = None
+    """The time of the next retry. Null if the retry must be requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress(Part):
+    """The progress of a copy at one moment. Bytes are estimates of the source's storage, including TOAST."""
+
+    rows: int = 0
+    bytes: int = 0
+    total_rows: int | None = None
+    """PostgreSQL's estimate. Null if it has none."""
+    total_bytes: int | None = None
+    percent: Tenths = 0.0
+    """The share of the bytes, from 0 to 100."""
+    rows_per_second: Tenths = 0.0
+    seconds_left: Tenths | None = None
+    """Estimated by the rate so far."""
+    unrepresentable: Annotated[int, Field(exclude=True)] = 0
+    """The number of values that became NULL. It is not in the JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncProgress(Part):
+    """A shadow copy. Its table stays readable and receives changes meanwhile."""
+
+    step: Step
+    copy: CopyProgress | None = None
+    pending_rows: int = 0
+    """The changes since the copy's snapshot that are not applied to the shadow copy yet."""
+    error: ErrorProgress | None = None
+    """In step GivenUp the error that ended the resync, otherwise the error of the last attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress(Part):
+    """One table.
+
+    While the replication stream is interrupted, the lag is at least the time since then, because the changes at the
+    source are unknown.
+    """
+
+    id: Oid
+    """The OID of the table at the source."""
+    schema: str
+    name: str
+    phase: Phase
+    destination_table: str = ""
+    """The table's name at the destination. Empty if the destination has none for it."""
+    mode: Mode = ""
+    """The mode of the destination's table."""
+    note: str = ""
+    """The reason why the mode differs from the configured one, or why the source refuses changes of the table."""
+    copy: CopyProgress | None = None
+    """The last copy. Null before it begins."""
+    applied_lsn: Position | None = None
+    """The LSN up to which changes are at the destination."""
+    lag_seconds: Thousandths | None = None
+    """The age of the oldest change that is not at the destination, or 0. Null while the table is copied."""
+    pending_segments: int = 0
+    pending_rows: int = 0
+    staged_bytes: int = 0
+    """The size of the staged changes that are not applied yet."""
+    rows_applied: int = 0
+    """Row changes that were applied since the process started."""
+    last_apply_seconds: Thousandths | None = None
+    last_commit_at: Time | None = None
+    unrepresentable: int = 0
+    """Values that became NULL under `onUnrepresentable: Null` since the process started."""
+    suspended: bool = False
+    retry_nonce: int = 0
+    """The value of `retryNonce` that was handled last."""
+    resync_nonce: int = 0
+    """The value of `resyncNonce` that was handled last."""
+    resync: ResyncProgress | None = None
+    copy_order: str = ""
+    """The token of the order for a dedicated copy. Empty without one."""
+    job: str = ""
+    """The kind of job that has the table now. Empty without one."""
+    job_since: Time | None = None
+    error: ErrorProgress | None = None
+
+    @property
+    def table(self) -> QualifiedTable:
+        """The table's schema and name."""
+        return QualifiedTable(self.schema, self.name)
+
+    def has_reached(self, target: Lsn) -> bool:
+        """Return True if the table is Ready and has applied all changes below ``target``."""
+        return self.phase == TablePhase.READY and self.applied_lsn is not None and self.applied_lsn >= target
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProgress(Part):
+    """The slot as of its last sample. Values that the server does not report are null."""
+
+    name: str
+    lag_bytes: int | None = None
+    """Bytes of WAL that the slot has not confirmed."""
+    retained_bytes: int | None = None
+    """Bytes of WAL that the slot keeps on the source's disk."""
+    wal_status: str | None = None
+    """`wal_status` of `pg_replication_slots`."""
+    safe_wal_bytes: int | None = None
+    """Bytes that may be written before the slot can be lost."""
+    active: bool | None = None
+    sampled_at: Time | None = None
+    """The time of the sample. Null without a slot, and before the first sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureProgress(Part):
+    """Capture. Positions are null before the stream is open."""
+
+    connected: bool = False
+    received_lsn: Position | None = None
+    staged_lsn: Position | None = None
+    acknowledged_lsn: Position | None = None
+    rows: int = 0
+    """Row changes since the process started."""
+    transactions: int = 0
+    rows_per_second: Tenths = 0.0
+    error: ErrorProgress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagingProgress(Part):
+    """The staging area. If it is not durable, the slot is acknowledged only up to what every table has applied."""
+
+    durable: bool = False
+    segments: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingField(Part):
+    """A changed field of the manifest that takes effect after a restart."""
+
+    field: str
+    change: str
+    """The class of the change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestProgress(Part):
+    """The parts of the manifest's file that a running engine has not applied."""
+
+    error: ErrorProgress | None = None
+    """The error of a changed manifest. The engine keeps the earlier one."""
+    waiting: tuple[WaitingField, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProgress(Part):
+    """The store."""
+
+    error: ErrorProgress | None = None
+    """The error of the store's last call. The call is retried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Part):
+    """The whole pipeline at one moment."""
+
+    version: int = PROGRESS_VERSION
+    pipeline: str
+    epoch: int = 0
+    """The number of the engine's start. An engine with a lower number can no longer write."""
+    state: State
+    ready: bool = field(init=False, default=False)
+    """True if the pipeline runs and every table is Ready."""
+    started_at: Time
+    at: Time
+    """The time of this document."""
+    slot: SlotProgress
+    capture: CaptureProgress = CaptureProgress()
+    staging: StagingProgress = StagingProgress()
+    manifest: ManifestProgress = ManifestProgress()
+    store: StoreProgress = StoreProgress()
+    tables_by_phase: dict[str, int] = field(init=False, default_factory=dict)
+    """The number of tables in each phase. Phases without tables are left out."""
+    tables: tuple[TableProgress, ...] = ()
+    error: ErrorProgress | None = None
+    """The error that ended the pipeline."""
+    verified_lsn: Annotated[Position | None, Field(exclude=True)] = None
+    """The LSN up to which the tables were compared with the source's catalog. It is not in the JSON."""
+
+    def __post_init__(self) -> None:
+        for table in self.tables:
+            self.tables_by_phase[table.phase] = self.tables_by_phase.get(table.phase, 0) + 1
+        all_ready = len(self.tables) == self.tables_by_phase.get(TablePhase.READY, 0)
+        # The dataclass is frozen, but its derived fields are computed here.
+        object.__setattr__(self, "ready", self.state is PipelineState.RUNNING and all_ready)
+
+    def has_reached(self, target: Lsn) -> bool:
+        """Return True if every table is Ready and has applied all changes below ``target``. False without tables."""
+        return bool(self.tables) and all(table.has_reached(target) for table in self.tables)
