@@ -105,6 +105,11 @@ class Place:
         found = self.status().get("conditions", ())
         return next(((c["status"], c["reason"]) for c in found if c["type"] == kind), ("", ""))
 
+    def message(self, kind: str) -> str:
+        """Return a condition's message."""
+        found = self.status().get("conditions", ())
+        return next((str(c["message"]) for c in found if c["type"] == kind), "")
+
     def reaches(self, kind: str, status: str, reason: str, seconds: float = 300) -> None:
         """Wait until a condition has that status and reason."""
         try:

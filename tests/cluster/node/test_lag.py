@@ -70,7 +70,7 @@ def test_lag_is_told_while_the_driver_crashes(shop: Place) -> None:
     # The preflight, which would find this, does not run again in the same pod.
     shop.kill_in_driver(".*/bin/levada run")
     shop.reaches("DriverAvailable", "False", "CrashLooping")
-    assert any("[store_newer]" in message for message in shop.events("CrashLooping"))
+    eventually(lambda: "[store_newer]" in shop.message("DriverAvailable"), 300)
     write_wal(shop, 40)
     eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
     shop.execute("DELETE FROM levada.store_migrations WHERE version = 10000")
