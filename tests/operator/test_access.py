@@ -128,7 +128,7 @@ def test_operator_reads_with_its_token(
     file.write_text("changed")
     with caplog.at_level(logging.WARNING, "levada_operator"):
         assert fetch_progress(*driver, token_file=file) is None
-    assert "both Secrets must have the same" in caplog.text
+    assert "both Secrets must have the same value" in caplog.text
     file.unlink()
     assert fetch_progress(*driver, token_file=file) is None
     assert fetch_progress(*driver) is None

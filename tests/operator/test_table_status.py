@@ -70,7 +70,7 @@ UNREAD: dict[str, Observed] = {
     "the operator is new": running(
         WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), progress=None, pods=(CRASHED,)
     ),
-    "the engine cannot sign in": running(
+    "the engine cannot log in": running(
         WAS_READY,
         progress=progress(
             table_document(lagSeconds=280),

@@ -12,7 +12,7 @@ WRITES: Final = Counter(
     "levada_operator_writes_total", "Writes to the API server", ["kind", "result"], registry=REGISTRY
 )
 POSTPONED: Final = Counter(
-    "levada_operator_status_postponed_total", "Writes of counters that were left for later", registry=REGISTRY
+    "levada_operator_status_postponed_total", "Status writes of changed counters that were postponed", registry=REGISTRY
 )
 EVENTS: Final = Counter("levada_operator_events_total", "Events, by their reason", ["reason"], registry=REGISTRY)
 RECONCILE: Final = Histogram(
@@ -27,6 +27,8 @@ FAILURES: Final = Counter(
 PIPELINES: Final = Gauge("levada_operator_pipelines", "Pipelines, by their phase", ["phase"], registry=REGISTRY)
 TABLES: Final = Gauge("levada_operator_tablesyncs", "TableSyncs, by their phase", ["phase"], registry=REGISTRY)
 SWEEP: Final = Gauge(
-    "levada_operator_last_sweep_timestamp_seconds", "When all was last looked at, in Unix time", registry=REGISTRY
+    "levada_operator_last_sweep_timestamp_seconds",
+    "When the last sweep over all Pipelines ended, in Unix time",
+    registry=REGISTRY,
 )
 LEADER: Final = Gauge("levada_operator_leader", "1 where this process holds the Lease, else 0", registry=REGISTRY)

@@ -210,13 +210,13 @@ class Runner:
                 if error.namespace_terminating:
                     await self._write_namespace_event(about, observed.now)
                 else:
-                    _log.warning("event %s was not taken: %s", draft.reason, error)
+                    _log.warning("Event %s was not recorded: %s", draft.reason, error)
 
     async def _write_namespace_event(self, about: About, now: datetime) -> None:
         try:
             await self._write("Event", self._cluster.apply, namespace_event(about, now))
         except RequestFailed as error:
-            _log.warning("event %s was not taken: %s", about.draft.reason, error)
+            _log.warning("Event %s was not recorded: %s", about.draft.reason, error)
 
     async def _write(self, kind: str, request: Callable[..., _T], *arguments: Any) -> _T:
         try:

@@ -100,9 +100,9 @@ class Controller:
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
             except RequestFailed as error:
-                _log.warning("cannot look at the cluster: %s", error)
+                _log.warning("cannot read the state of the cluster: %s", error)
             except Exception:
-                _log.exception("cannot look at the cluster")
+                _log.exception("cannot read the state of the cluster")
             else:
                 if not self._swept.is_set():
                     self._swept.set()

@@ -61,7 +61,7 @@ def accept(observed: Observed) -> Acceptance:
     tables, table_conditions = _table_syncs(observed, before)
     manifests = Manifests(pipeline, tables)
     if len(manifest_text(manifests)) > MAX_BYTES:
-        message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; say less in TableSyncs"
+        message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
     changes = {} if before is None else dict(_changes(before, manifests))
     return Acceptance(manifests, condition, table_conditions, changes, before is not None, before)

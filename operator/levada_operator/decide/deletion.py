@@ -104,9 +104,9 @@ def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:
 def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     """Return why the clean-up is given up, or an empty string to continue it."""
     if observed.pipeline.skip_cleanup:
-        return "clean-up was skipped as asked"
+        return "clean-up was skipped by request"
     if any(r.namespace_terminating for r in observed.refusals):
-        return "the namespace is being deleted, so nothing can be run in it any more"
+        return "the namespace is being deleted, so no Job can run in it"
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
@@ -118,7 +118,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     if refused is not None and any(observed.now - j.created > _START_DEADLINE for j in jobs):
         return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
     if any(t.code == "secret_missing" or t.code in _LOGIN for t in _terminations(observed)):
-        return f"the clean-up cannot sign in{_last_error(observed)}"
+        return f"the clean-up cannot log in{_last_error(observed)}"
     if (image := _image_failure(observed)) is not None:
         return f"the image of the clean-up cannot be pulled: {image.message}"
     return ""

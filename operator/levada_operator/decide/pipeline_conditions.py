@@ -75,7 +75,7 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
         if observed.now > pod.deleting_since + STUCK_AFTER:
             message = f"pod {pod.name} does not end; if its node is gone: kubectl delete pod {pod.name} --force"
             return Condition(of, False, "StuckTerminating", message)
-        return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the pod before is ending")
+        return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the previous pod is ending")
     if pod.failure is not None:
         return Condition(of, False, pod.failure.reason, pod.failure.text)
     if pod.ready:
@@ -116,7 +116,7 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
     if sample is not None and sample.by_job:
         if sample.failure:
             return Condition(of, False, "Refused", sample.failure)
-        return Condition(of, True, "Connected", "by a Job, while no driver runs")
+        return Condition(of, True, "Connected", "sampled by a Job, because no driver runs")
     return Condition(of, None, "Unknown")
 
 

@@ -33,7 +33,7 @@ from levada_operator.observe.progress import TableReport
 MAX_CREATIONS: Final = 20
 """Limit of TableSyncs that one plan creates. Later plans create the rest, so that other Pipelines are not delayed."""
 
-_UPDATED: Final = "the operator makes another pod of the same spec"
+_UPDATED: Final = "the operator now creates a different pod from the same spec"
 
 _NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
 """Kinds never garbage-collected by comparison with the desired objects."""

@@ -24,7 +24,9 @@ def fetch_progress(address: str, port: int, token_file: Path | None = None) -> M
         connection.request("GET", "/v1/progress", headers={"Accept": "application/json"} | _authorization(token_file))
         response = connection.getresponse()
         if response.status == http.HTTPStatus.UNAUTHORIZED:
-            _log.warning("the driver at %s refuses the operator's token: both Secrets must have the same", address)
+            _log.warning(
+                "the driver at %s refuses the operator's token: both Secrets must have the same value", address
+            )
         if response.status != http.HTTPStatus.OK:
             return None
         document = json.loads(response.read(_MAX_BYTES))

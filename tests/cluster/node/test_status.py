@@ -141,7 +141,7 @@ def test_deletion_with_a_wrong_password(small: Place) -> None:
     small.kubectl.apply(secret("wrong"))
     small.kubectl("delete", "pipeline", "shop", "--timeout=300s")
     told = eventually(lambda: small.events("CleanupAbandoned"))
-    assert any("cannot sign in" in event and "pg_drop_replication_slot" in event for event in told)
+    assert any("cannot log in" in event and "pg_drop_replication_slot" in event for event in told)
     assert small.slot() is not None
     small.execute(f"SELECT pg_drop_replication_slot('{small.slot_name}')")
 
