@@ -28,6 +28,7 @@ from pyiceberg.table import StaticTable
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.host.work_dir import running_progress
+from levada.values import Lsn
 
 _PER_TRANSACTION = 10
 _FIRST_ROWS = 100_000
@@ -96,9 +97,7 @@ def until_applied(
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and process.poll() is None:
         progress = running_progress(folder / "work")
-        if progress is not None and len(progress["tables"]) == tables and all(
-            t["phase"] == "Ready" and t["appliedLsn"] and lsn(t["appliedLsn"]) >= target for t in progress["tables"]
-        ):  # fmt: skip
+        if progress is not None and len(progress.tables) == tables and progress.has_reached(Lsn(target)):
             return
         time.sleep(0.2)
     raise SystemExit((folder / "engine.log").read_text()[-4000:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 # Control characters of ASCII and Latin-1 (terminals obey some), line separators, and those that reorder a line.
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -18,15 +18,3 @@ def printable(text: str) -> str:
 def one_record(text: str) -> str:
     """Return the text so that no line of it looks like the begin of a record: only indented lines are kept apart."""
     return _NEW_LINE.sub(r"\\n", printable(text))
-
-
-def printable_values(value: Any) -> Any:
-    """Return plain values of JSON with every text made one printable line."""
-    match value:
-        case str():
-            return one_record(value)
-        case dict():
-            return {key: printable_values(item) for key, item in value.items()}
-        case list():
-            return [printable_values(item) for item in value]
-    return value

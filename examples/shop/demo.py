@@ -28,6 +28,8 @@ from traffic import Traffic
 from levada.cli.render import dashboard, summary
 from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.host.work_dir import running_progress
+from levada.status import Progress
+from levada.values import Lsn
 
 HERE = Path(__file__).parent
 TABLES = ("customers", "products", "orders", "order_items", "payments", "baskets")
@@ -69,8 +71,8 @@ class Engine:
         self._process.terminate()
         return self._process.wait(120)
 
-    def progress(self) -> dict[str, Any] | None:
-        """Return /v1/progress, or None while the port does not answer. Raise if the process has ended by itself."""
+    def progress(self) -> Progress | None:
+        """Return the engine's progress, or None while the port does not answer. Raise if the process has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"the engine ended with {self._process.returncode}:\n{self.log.read_text()[-4000:]}")
@@ -157,7 +159,7 @@ def write_manifest(folder: Path, server: EmbeddedPostgres) -> None:
     (secret / "password").write_text("not asked for on loopback")
 
 
-def follow(engine: Engine, done: Callable[[dict[str, Any]], bool]) -> None:
+def follow(engine: Engine, done: Callable[[Progress], bool]) -> None:
     """Show the engine's progress until ``done`` says so of it; raise after PATIENCE_S seconds."""
     deadline = time.monotonic() + PATIENCE_S
     before = now = None
@@ -167,27 +169,24 @@ def follow(engine: Engine, done: Callable[[dict[str, Any]], bool]) -> None:
                 raise TimeoutError(f"not done in {PATIENCE_S} s:\n{engine.log.read_text()[-4000:]}")
             time.sleep(0.25)
             before, now = now or before, engine.progress()
-            if now is not None and any(t["error"] and not t["error"]["nextRetry"] for t in now["tables"]):
-                raise RuntimeError(f"a table is errored: {[t['error'] for t in now['tables'] if t['error']]}")
+            if now is not None and any(t.error is not None and t.error.next_retry is None for t in now.tables):
+                raise RuntimeError(f"a table is errored: {[t.error for t in now.tables if t.error]}")
             if now is not None:
                 live.update(dashboard(now, before))
     say(summary(now), "dim")
 
 
-def ready(progress: dict[str, Any]) -> bool:
-    return bool(progress["ready"]) and len(progress["tables"]) == len(TABLES)
+def ready(progress: Progress) -> bool:
+    return progress.ready and len(progress.tables) == len(TABLES)
 
 
-def after(seconds: float) -> Callable[[dict[str, Any]], bool]:
+def after(seconds: float) -> Callable[[Progress], bool]:
     end = time.monotonic() + seconds
     return lambda progress: time.monotonic() >= end
 
 
-def applied(target: int) -> Callable[[dict[str, Any]], bool]:
-    return lambda progress: (
-        ready(progress)
-        and all(table["appliedLsn"] is not None and lsn(table["appliedLsn"]) >= target for table in progress["tables"])
-    )
+def applied(target: Lsn) -> Callable[[Progress], bool]:
+    return lambda progress: ready(progress) and progress.has_reached(target)
 
 
 def add_column(server: EmbeddedPostgres) -> None:
@@ -197,9 +196,9 @@ def add_column(server: EmbeddedPostgres) -> None:
     say("ALTER TABLE customers ADD COLUMN points integer NOT NULL DEFAULT 100")
 
 
-def position(server: EmbeddedPostgres) -> int:
+def position(server: EmbeddedPostgres) -> Lsn:
     with psycopg.connect(server.uri("shop"), row_factory=tuple_row) as connection:
-        return lsn(str(connection.execute("SELECT pg_current_wal_lsn()").fetchone()[0]))
+        return Lsn.parse(str(connection.execute("SELECT pg_current_wal_lsn()").fetchone()[0]))
 
 
 def compare(folder: Path, server: EmbeddedPostgres) -> bool:
@@ -226,11 +225,6 @@ def best_sellers(folder: Path) -> None:
 
 def count(connection: psycopg.Connection[Any], table: str) -> int:
     return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-
-
-def lsn(text: str) -> int:
-    high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
 
 
 def step(text: str) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -113,8 +112,8 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     try:
 
         def ready() -> bool:
-            document: dict[str, Any] | None = running_progress(work_dir)
-            return document is not None and document["ready"]
+            progress = running_progress(work_dir)
+            return progress is not None and progress.ready
 
         until(ready, engine)
         assert "2/2 tables ready" in levada(manifest, "status").stdout
@@ -124,11 +123,9 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
         )
 
         def exchanged() -> bool:
-            document: dict[str, Any] = running_progress(work_dir) or {"tables": []}
-            return {t["name"]: t["destinationTable"] for t in document["tables"]} == {
-                "good": "public.bad",
-                "bad": "public.good",
-            }
+            progress = running_progress(work_dir)
+            names = {t.name: t.destination_table for t in progress.tables} if progress is not None else {}
+            return names == {"good": "public.bad", "bad": "public.good"}
 
         until(exchanged, engine)
         engine.send_signal(signal.SIGTERM)

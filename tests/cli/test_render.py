@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from tests.runtime import samples
+from tests.runtime.samples import progress
 
 from levada.cli.render import applied_rates, changed_lines, dashboard, errors, summary
-from levada.status import PipelineState, ResyncProgress, TableProgress
+from levada.runtime.report.snapshot import starting_progress
+from levada.status import Progress, ResyncProgress, ResyncStep
 
 
-def document(*tables: TableProgress, **changes: Any) -> dict[str, Any]:
-    """Return what /v1/progress would say."""
-    return samples.progress(*tables, **changes).to_json()
-
-
-def drawn(now: dict[str, Any], before: dict[str, Any] | None = None) -> str:
+def drawn(now: Progress, before: Progress | None = None) -> str:
     """Return the dashboard as text, wide enough for everything."""
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
@@ -27,7 +22,7 @@ def drawn(now: dict[str, Any], before: dict[str, Any] | None = None) -> str:
 def test_dashboard_answers_the_three_questions() -> None:
     """Disk, rightness, and when it will be done are all on it."""
     text = drawn(
-        document(
+        progress(
             samples.table("orders", phase="DataSync", copy=samples.copying(), lag_seconds=None),
             samples.table("payments", phase="Errored", error=samples.error()),
             samples.table("items", lag_seconds=4.2, pending_rows=1200),
@@ -46,54 +41,54 @@ def test_dashboard_answers_the_three_questions() -> None:
 
 def test_a_resync_is_reported() -> None:
     """Its progress and its error are shown while the table streams. The log has a line for each step and tenth."""
-    copying = samples.table("orders", resync=ResyncProgress("Copying", samples.copying(), 7, None))
-    text = drawn(document(copying))
+    copying = samples.table("orders", resync=ResyncProgress(ResyncStep.COPYING, samples.copying(), 7))
+    text = drawn(progress(copying))
     assert "public.orders: resync: copying (the table stays readable), 50.0%, 500 rows, 5.0s left" in text
     assert "1/1 tables ready" in text
-    behind = document(samples.table("orders", resync=ResyncProgress("CatchingUp", None, 7, samples.error())))
+    behind = progress(samples.table("orders", resync=ResyncProgress(ResyncStep.CATCHING_UP, None, 7, samples.error())))
     assert "7 changes" in drawn(behind)
     assert "resync of public.orders: " in drawn(behind)
-    plain = document(samples.table("orders"))
-    assert "(the table stays readable), 50.0%" in "\n".join(changed_lines(document(copying), plain))
-    assert not list(changed_lines(document(copying), document(copying)))
+    plain = progress(samples.table("orders"))
+    assert "(the table stays readable), 50.0%" in "\n".join(changed_lines(progress(copying), plain))
+    assert not list(changed_lines(progress(copying), progress(copying)))
     assert "resynced" in "\n".join(changed_lines(plain, behind))
 
 
 def test_rates_come_from_two_documents_of_one_process() -> None:
     """Another epoch's counters began anew, and so prove nothing."""
-    before = document(samples.table(rows_applied=100))
-    later = document(samples.table(rows_applied=160), at=samples.seconds(2))
+    before = progress(samples.table(rows_applied=100))
+    later = progress(samples.table(rows_applied=160), at=samples.seconds(2))
     [rate] = applied_rates(later, before).values()
     assert rate == 30
     assert applied_rates(later, None) == {}
     assert applied_rates(before, before) == {}
-    assert applied_rates(document(at=samples.seconds(2), epoch=4), before) == {}
+    assert applied_rates(progress(at=samples.seconds(2), epoch=4), before) == {}
 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:
     """A bracket in a name is not rich's markup."""
-    assert "public.a[b]c" in drawn(document(samples.table("a[b]c")))
-    assert "[red]" in drawn(document(pipeline="[red]"))
+    assert "public.a[b]c" in drawn(progress(samples.table("a[b]c")))
+    assert "[red]" in drawn(progress(pipeline="[red]"))
 
 
 def test_a_line_only_when_something_changed() -> None:
     """The same again says nothing; a phase, a tenth of a copy and an error do."""
     copying = samples.table(phase="DataSync", copy=samples.copying(percent=41.0))
-    assert list(changed_lines(document(copying), document(copying))) == []
-    assert list(changed_lines(document(copying), None)) == ["shop: Running", "public.orders: DataSync"]
+    assert list(changed_lines(progress(copying), progress(copying))) == []
+    assert list(changed_lines(progress(copying), None)) == ["shop: Running", "public.orders: DataSync"]
     slightly = samples.table(phase="DataSync", copy=samples.copying(percent=49.9))
-    assert list(changed_lines(document(slightly), document(copying))) == []
+    assert list(changed_lines(progress(slightly), progress(copying))) == []
     tenth = samples.table(phase="DataSync", copy=samples.copying(percent=50.0))
-    assert list(changed_lines(document(tenth), document(slightly))) == [
+    assert list(changed_lines(progress(tenth), progress(slightly))) == [
         "public.orders: DataSync 50.0%, 500 rows at 100/s, 5.0s left"
     ]
-    assert list(changed_lines(document(samples.table()), document(tenth))) == ["public.orders: Ready"]
+    assert list(changed_lines(progress(samples.table()), progress(tenth))) == ["public.orders: Ready"]
 
 
 def test_an_error_is_told_once() -> None:
     """With its way out, and not again until it is another."""
-    parked = document(samples.table(phase="Errored", error=samples.error()))
-    lines = list(changed_lines(parked, document()))
+    parked = progress(samples.table(phase="Errored", error=samples.error()))
+    lines = list(changed_lines(parked, progress()))
     assert lines[0] == "public.orders: Errored"
     assert "hint: ALTER TABLE" in lines[1]
     assert list(changed_lines(parked, parked)) == []
@@ -102,16 +97,13 @@ def test_an_error_is_told_once() -> None:
 def test_a_timed_retry_says_when() -> None:
     """Nobody has to act, so the hint gives way to the time."""
     error = samples.error(retry_policy="TimedRetry", next_retry=samples.seconds(10))
-    [line] = errors(document(samples.table(phase="Errored", error=error)))
+    [line] = errors(progress(samples.table(phase="Errored", error=error)))
     assert "attempt 3, retried at 2026-01-31T12:00:10" in line
     assert "hint" not in line
 
 
 def test_before_anything_is_known() -> None:
     """A pipeline that has not looked at its source has no figures, and is drawn all the same."""
-    empty = document(
-        state=PipelineState.STARTING,
-        slot=samples.slot(lag_bytes=None, retained_bytes=None, wal_status=None, sampled_at=None),
-    ) | {"tables": [], "tablesByPhase": {}}
+    empty = starting_progress("shop", "levada_shop", samples.NOON)
     assert "lag -, retained -" in drawn(empty)
     assert summary(empty).startswith("shop  Starting  0/0 tables ready")

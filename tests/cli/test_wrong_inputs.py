@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.runtime import samples
 
 from levada.errors import NeedsOperator
 from levada.runtime.host.work_dir import published_address, running_progress
@@ -84,4 +85,17 @@ def test_a_stale_address_is_no_engine(tmp_path: Path) -> None:
         with answering(body) as address, published_address(tmp_path, address):
             assert running_progress(tmp_path, "shop") is None, body
     with answering(header + other) as address, published_address(tmp_path, address):
-        assert running_progress(tmp_path, "other") == {"pipeline": "other"}
+        with pytest.raises(NeedsOperator) as raised:
+            running_progress(tmp_path, "other")
+        assert raised.value.code == "progress_unreadable"
+
+
+def test_an_engine_of_another_version_is_named(tmp_path: Path) -> None:
+    """Its document may mean something else, so none of it is shown."""
+    newer = json.dumps(samples.progress().to_json() | {"version": 2}).encode()
+    with (
+        answering(b"HTTP/1.0 200 OK\r\n\r\n" + newer) as address,
+        published_address(tmp_path, address),
+        pytest.raises(NeedsOperator, match="version 2"),
+    ):
+        running_progress(tmp_path, "shop")

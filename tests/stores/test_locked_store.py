@@ -62,6 +62,6 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
     store.close()
     waiting = samples.progress(store=StoreProgress(samples.error(code="store_locked")))
     assert "[store_locked]" in not_ready(waiting)
-    [line] = errors(waiting.to_json())
+    [line] = errors(waiting)
     assert line.startswith("store: ")
     assert "[store_locked]" in line

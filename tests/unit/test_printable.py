@@ -10,9 +10,10 @@ from rich.console import Console
 from tests.runtime import samples
 
 from levada.cli.output import show_problem
+from levada.cli.render import dashboard, summary
 from levada.cli.report import LineReport
 from levada.logs import LineFormatter
-from levada.printable import one_record, printable, printable_values
+from levada.printable import one_record, printable
 
 EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 
@@ -22,7 +23,6 @@ def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[31mb\tc\x07\u2028") == "a\\x1b[31mb\\tc\\x07\\u2028"
     assert printable("Grüße, 表\nnext") == "Grüße, 表\nnext"
     assert one_record("a\n  hint: b\nforged") == "a\n  hint: b\\nforged"
-    assert printable_values({"name": ["x\ny", 1, None]}) == {"name": ["x\\ny", 1, None]}
 
 
 def test_a_name_is_no_log_record() -> None:
@@ -41,9 +41,20 @@ def test_a_name_is_no_log_record() -> None:
 def test_a_name_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither the lines of a run, nor an error, hand a control character to the terminal."""
     out = io.StringIO()
-    shown = samples.progress(samples.table(EVIL)).to_json()
+    shown = samples.progress(samples.table(EVIL))
     LineReport(Console(file=out, force_terminal=False)).show(shown)
     assert "\\x1b[2J\\n2026" in out.getvalue()
     assert not {"\x1b", "\x9b", "\u202e"} & set(out.getvalue())
     show_problem("error", "x", EVIL, EVIL)
     assert not {"\x1b", "\x9b", "\u202e"} & set(capsys.readouterr().err)
+
+
+def test_a_name_does_not_move_the_cursor_in_the_dashboard() -> None:
+    """Whatever an engine reports, the table of `levada status` hands no control character to the terminal."""
+    table = samples.table(EVIL, phase=EVIL, note=EVIL, destination_table=EVIL, error=samples.error(reason=EVIL))
+    shown = samples.progress(table, pipeline=EVIL, state=EVIL, slot=samples.slot(name=EVIL, wal_status=EVIL))
+    console = Console(file=(out := io.StringIO()), width=2000, force_terminal=False)
+    console.print(dashboard(shown))
+    assert out.getvalue().count("\\x1b[2J\\n2026") >= 6
+    assert not {"\x1b", "\x9b", "\u202e"} & set(out.getvalue())
+    assert not {"\x1b", "\x9b", "\u202e", "\n"} & set(summary(shown))

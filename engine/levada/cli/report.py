@@ -11,19 +11,19 @@ from typing import Final, Self
 from rich.console import Console
 from rich.live import Live
 
-from levada.cli.render import Document, changed_lines, dashboard, summary
-from levada.printable import printable_values
+from levada.cli.render import changed_lines, dashboard, summary
+from levada.status import Progress
 
 _SUMMARY_S: Final = 60.0
 _RATE_WINDOW_S: Final = 5.0
 
 
 class Report(ABC):
-    """Displays the progress documents that its caller passes."""
+    """Displays the snapshots of progress that its caller passes."""
 
     @abstractmethod
-    def show(self, now: Document) -> None:
-        """Display the document."""
+    def show(self, now: Progress) -> None:
+        """Display the snapshot."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,12 +39,11 @@ class LiveReport(Report):
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4)
-        self._before: Document | None = None
+        self._before: Progress | None = None
         self._before_at = 0.0
 
-    def show(self, now: Document) -> None:
-        """Draw the document. Rates are averages over the last seconds."""
-        now = printable_values(now)
+    def show(self, now: Progress) -> None:
+        """Draw the snapshot. Rates are averages over the last seconds."""
         self._live.update(dashboard(now, self._before))
         if self._before is None or time.monotonic() - self._before_at > _RATE_WINDOW_S:
             self._before, self._before_at = now, time.monotonic()
@@ -62,17 +61,16 @@ class LineReport(Report):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._before: Document | None = None
+        self._before: Progress | None = None
         self._summed_up_at = time.monotonic()
         self._summed_up_rows = 0
 
-    def show(self, now: Document) -> None:
+    def show(self, now: Progress) -> None:
         """Print the changes since the last call."""
-        now = printable_values(now)
         for line in changed_lines(now, self._before):
             self._print(line)
         self._before = now
-        rows = now["capture"]["rows"]
+        rows = now.capture.rows
         if rows != self._summed_up_rows and time.monotonic() - self._summed_up_at > _SUMMARY_S:
             self._summed_up_at, self._summed_up_rows = time.monotonic(), rows
             self._print(summary(now))

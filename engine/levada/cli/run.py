@@ -261,7 +261,7 @@ def follow(
         if leave():
             return None
         progress = pipeline.progress()
-        shown.show(progress.to_json())
+        shown.show(progress)
         end = goal(progress) if goal is not None else None
         if end is not None:
             return end

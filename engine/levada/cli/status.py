@@ -10,11 +10,10 @@ from typing import Final
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
-from levada.cli.render import Document, dashboard
+from levada.cli.render import dashboard
 from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
-from levada.printable import printable_values
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import open_store, pipeline_config, target_names
@@ -44,24 +43,24 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     Return `Exit.TABLE_ERRORED` if a table is errored, and `Exit.FAILED` if the pipeline is.
     """
     headers = request_headers(manifests, secrets)
-    document: Document | None = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
-    if document is None:
-        document = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir)).to_json()
+    progress = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
+    if progress is None:
+        progress = stored_progress(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir))
     if output is Output.JSON:
-        write_json(document)
+        write_json(progress.to_json())
     else:
-        console().print(dashboard(printable_values(document)))
-        if document["state"] == PipelineState.STOPPED:
+        console().print(dashboard(progress))
+        if progress.state == PipelineState.STOPPED:
             words = _STARTING if engine_is_starting(work_dir, headers) else _without_engine(manifests)
             console().print(words, style="dim")
-    return verdict(document)
+    return verdict(progress)
 
 
-def verdict(document: Document) -> Exit:
+def verdict(progress: Progress) -> Exit:
     """Return the exit code for scripts: whether the pipeline, or one of its tables, is errored. Pure."""
-    if document["error"] is not None:
+    if progress.error is not None:
         return Exit.FAILED
-    return Exit.TABLE_ERRORED if any(t["error"] is not None for t in document["tables"]) else Exit.OK
+    return Exit.TABLE_ERRORED if any(t.error is not None for t in progress.tables) else Exit.OK
 
 
 def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:

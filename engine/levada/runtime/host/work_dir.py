@@ -17,6 +17,7 @@ from urllib.error import HTTPError
 
 from levada.errors import NeedsOperator
 from levada.private import private_folder, replace_file
+from levada.status import Progress, read_progress
 
 _log = logging.getLogger(__name__)
 
@@ -88,11 +89,11 @@ def published_address(work_dir: Path, address: str) -> Iterator[None]:
 
 def running_progress(
     work_dir: Path, pipeline: str | None = None, headers: Mapping[str, str] | None = None
-) -> dict[str, Any] | None:
-    """Return the ``/v1/progress`` document of the engine that uses the work folder, or None if none answers.
+) -> Progress | None:
+    """Return the progress of the engine that uses the work folder, or None if none answers.
 
     A killed engine leaves its address behind. Another server there, or the engine of another ``pipeline``, counts as no
-    answer.
+    answer. Raise NeedsOperator if an engine of another version answers, as `read_progress` does.
     """
     request = _progress_request(work_dir, headers)
     if request is None:
@@ -104,7 +105,7 @@ def running_progress(
         return None
     if not isinstance(document, dict) or "pipeline" not in document or pipeline not in (None, document["pipeline"]):
         return None
-    return document
+    return read_progress(document)
 
 
 def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
