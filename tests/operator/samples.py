@@ -8,13 +8,14 @@ from typing import Any
 import yaml
 
 from levada.spec import load_manifests
+from levada.status import read_progress
 from levada_operator.decide.comparison import with_applied_hash
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.observe.objects import ObjectKey, OperatorDefaults, OwnedObjects, read_pipeline, read_table_sync
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, read_pod
-from levada_operator.observe.progress import ProgressReport, read_progress
+from levada_operator.observe.progress import ProgressReport
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 DEFAULTS = OperatorDefaults(image="levada:1", operator_namespace="levada-system", metrics_namespace="monitoring")
@@ -185,9 +186,7 @@ def document(*tables: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def progress(*tables: dict[str, Any], fetched: float = 0.0, **changes: Any) -> ProgressReport:
     """Return the progress, fetched so many seconds after noon."""
-    report = read_progress(document(*tables, **changes), at(fetched))
-    assert report is not None
-    return report
+    return ProgressReport(read_progress(document(*tables, **changes)), at(fetched))
 
 
 def observed(body: dict[str, Any] | None = None, *table_syncs: dict[str, Any], **changes: Any) -> Observed:
@@ -206,7 +205,7 @@ def running(*table_syncs: dict[str, Any], body: dict[str, Any] | None = None, **
     fields: dict[str, Any] = {
         "owned": owned(owner()),
         "pods": (pod(),),
-        "progress": progress(),
+        "report": progress(),
         "moved_at": NOON,
     }
     return observed(body, *(table_syncs or (table_sync(),)), **fields | changes)

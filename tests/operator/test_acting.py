@@ -141,7 +141,7 @@ def test_runner_leaves_tables_to_the_next_plan_when_there_is_no_room() -> None:
     """The Pipeline's objects and status are written; its tables, for which no room is left, are not."""
 
     async def script() -> list[tuple[str, str, str]]:
-        cluster, seen = Requests(), running(table_sync("new"), progress=progress(table_document("other")))
+        cluster, seen = Requests(), running(table_sync("new"), report=progress(table_document("other")))
         with ThreadPoolExecutor(1) as executor:
             plan = reconcile(seen)
             assert [w.key.kind for w in plan.statuses] == ["Pipeline", "TableSync"]
@@ -437,7 +437,7 @@ def test_runner_writes_counters_seldom() -> None:
                     table_document(lagSeconds=float(second * 7 % 90)), fetched=second, slot={"lagBytes": second << 22}
                 )
                 now = NOON + timedelta(seconds=second)
-                seen = store.observe(progress=busy, now=now, moved_at=now)
+                seen = store.observe(report=busy, now=now, moved_at=now)
                 before = len(cluster.writes)
                 await runner.carry_out(reconcile(seen), seen)
                 written += [(second, kind) for _, kind, _ in cluster.writes[before:]]

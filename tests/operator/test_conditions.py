@@ -30,40 +30,40 @@ from levada_operator.observe.pods import read_pod
 
 CASES: dict[str, tuple[Observed, str, str, str]] = {
     "streams": (running(), "Streaming", "True", "Streaming"),
-    "copies": (running(progress=progress(table_document(phase="DataSync"))), "Copying", "False", "InitialCopy"),
-    "catches up": (running(progress=progress(table_document(phase="Catchup"))), "Copying", "False", "InitialCopy"),
+    "copies": (running(report=progress(table_document(phase="DataSync"))), "Copying", "False", "InitialCopy"),
+    "catches up": (running(report=progress(table_document(phase="Catchup"))), "Copying", "False", "InitialCopy"),
     "a table waits": (
-        running(progress=progress(table_document(phase="Errored", error=error_document()))),
+        running(report=progress(table_document(phase="Errored", error=error_document()))),
         "Degraded",
         "False",
         "TablesErrored",
     ),
-    "no news": (running(progress=progress(fetched=-61)), "Stale", "Unknown", "ProgressStale"),
-    "never any news, and ready": (running(progress=None), "Stale", "Unknown", "ProgressStale"),
+    "no news": (running(report=progress(fetched=-61)), "Stale", "Unknown", "ProgressStale"),
+    "never any news, and ready": (running(report=None), "Stale", "Unknown", "ProgressStale"),
     "no progress": (running(moved_at=at(-901)), "Degraded", "False", "NoProgress"),
-    "idle": (running(moved_at=at(-9000), progress=progress(slot={"lagBytes": 0})), "Streaming", "True", "Streaming"),
+    "idle": (running(moved_at=at(-9000), report=progress(slot={"lagBytes": 0})), "Streaming", "True", "Streaming"),
     "new": (observed(), "Starting", "False", "DriverNotReady"),
     "disconnected": (
-        running(progress=progress(capture={"connected": False, "error": error_document()})),
+        running(report=progress(capture={"connected": False, "error": error_document()})),
         "Degraded",
         "False",
         "SourceUnreachable",
     ),
     "opens its stream": (
-        running(progress=progress(capture={"connected": False})),
+        running(report=progress(capture={"connected": False})),
         "Starting",
         "False",
         "DriverNotReady",
     ),
-    "slot lost": (running(progress=progress(slot={"walStatus": "lost"})), "Failed", "False", "SlotUnhealthy"),
+    "slot lost": (running(report=progress(slot={"walStatus": "lost"})), "Failed", "False", "SlotUnhealthy"),
     "slot unreserved": (
-        running(progress=progress(slot={"walStatus": "unreserved"})),
+        running(report=progress(slot={"walStatus": "unreserved"})),
         "Failed",
         "False",
         "SlotUnhealthy",
     ),
     "engine failed": (
-        running(progress=progress(state="Failed", error=error_document(code="stale_epoch"))),
+        running(report=progress(state="Failed", error=error_document(code="stale_epoch"))),
         "Failed",
         "False",
         "Stopped",
@@ -79,12 +79,12 @@ CASES: dict[str, tuple[Observed, str, str, str]] = {
         "Deleting",
     ),
     "cannot be scheduled": (
-        running(progress=None, pods=(pod(phase="Pending", conditions=[
+        running(report=None, pods=(pod(phase="Pending", conditions=[
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]),)),
         "Pending", "False", "DriverNotReady",
     ),
     "crashes": (
-        running(progress=None, pods=(pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message="boom")),)),
+        running(report=None, pods=(pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message="boom")),)),
         "Failed", "False", "DriverNotReady",
     ),
     "refused by the cluster": (
@@ -153,7 +153,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_trouble_of_the_pod_has_a_reason_and_a_way_out(name: str) -> None:
     """Each way in which a pod fails is told by a reason of its own, says what to do, and is an Event."""
     status, reason, text = TROUBLES[name]
-    seen = running(progress=None, pods=(pod(**status),))
+    seen = running(report=None, pods=(pod(**status),))
     told = conditions(seen)["DriverAvailable"]
     assert (told.status, told.reason) == (False, reason)
     assert text in told.message
@@ -173,7 +173,7 @@ REFUSED_PODS = {
 def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> None:
     """A driver's pod that the cluster does not let be created is a condition with the cause and what to do."""
     failed = {ObjectKey("StatefulSet", "shop-driver"): creation_failure(message)}
-    seen = running(progress=None, pods=(), creation_failures=failed)
+    seen = running(report=None, pods=(), creation_failures=failed)
     told = conditions(seen)["DriverAvailable"]
     assert (told.status, told.reason, phase(seen)) == (False, "PodRefused", "Failed")
     assert told.message.startswith(message)
@@ -181,14 +181,14 @@ def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> Non
     assert "PodRefused" in {n.reason for n in reconcile(seen).events}
     since = {"type": "DriverAvailable", "status": "False", "reason": "Starting", "message": "",
              "lastTransitionTime": written(at(60))}  # fmt: skip
-    later = running(body=pipeline(status={"conditions": [since]}), progress=None, pods=(), creation_failures=failed)
+    later = running(body=pipeline(status={"conditions": [since]}), report=None, pods=(), creation_failures=failed)
     assert conditions(later)["DriverAvailable"].reason == "Starting", "an Event of an earlier trouble"
 
 
 def test_preflight_tells_of_the_source() -> None:
     """An answer of the source to the preflight counts for SourceReachable, though no driver ever ran."""
     text = "error: password authentication failed [source_auth_failed]"
-    seen = running(progress=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    seen = running(report=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
     assert conditions(seen)["SourceReachable"].reason == "Refused"
     status = next(w.status for w in reconcile(seen).statuses if w.key.kind == "Pipeline")
     assert status["driver"]["lastTermination"]["code"] == "source_auth_failed"
@@ -204,9 +204,9 @@ def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
     text = f"error: no changes [{code}]\n  hint: levada resync MANIFEST --all"
     ended = pod(**waiting("driver", "CrashLoopBackOff", exitCode=1, message=text))
     for seen in (
-        running(progress=progress(capture={"connected": False, "error": error})),
-        running(progress=progress(state="Failed", error=error)),
-        running(progress=None, pods=(ended,)),
+        running(report=progress(capture={"connected": False, "error": error})),
+        running(report=progress(state="Failed", error=error)),
+        running(report=None, pods=(ended,)),
     ):
         found = conditions(seen)
         assert (found["SlotHealthy"].status, found["SlotHealthy"].reason) == (False, SLOT_ERRORS[code])
@@ -222,14 +222,14 @@ def test_reason_of_a_failure_is_held_until_it_has_passed(container: str) -> None
     failed = waiting(container, "CrashLoopBackOff", exitCode=3, message=text)
     again = merge(failed, {"conditions": [{"type": "Ready", "status": "False"}]})
     (state,) = next(v for k, v in again.items() if k.endswith("Statuses"))
-    before = conditions(running(progress=None, pods=(pod(**failed),)))
+    before = conditions(running(report=None, pods=(pod(**failed),)))
     state["state"] = {"running": {"startedAt": written(at(-5))}}
-    assert conditions(running(progress=None, pods=(pod(**again),))) == before
+    assert conditions(running(report=None, pods=(pod(**again),))) == before
     state["state"] = {"running": {"startedAt": written(at(-901))}}
-    late = conditions(running(progress=None, pods=(pod(**again),)))["DriverAvailable"].reason
+    late = conditions(running(report=None, pods=(pod(**again),)))["DriverAvailable"].reason
     assert late == ("PreflightFailed" if container == "preflight" else "Starting"), "an old failure is not today's"
     state |= {"ready": True, "state": {"terminated": {"exitCode": 0}} if container == "preflight" else state["state"]}
-    assert conditions(running(progress=None, pods=(pod(**again),)))["DriverAvailable"].reason == "Starting"
+    assert conditions(running(report=None, pods=(pod(**again),)))["DriverAvailable"].reason == "Starting"
 
 
 def test_every_problem_of_the_preflight_is_in_the_status() -> None:
@@ -240,7 +240,7 @@ def test_every_problem_of_the_preflight_is_in_the_status() -> None:
         "  hint: GRANT CREATE ON DATABASE shop\n"
         "warning: table public.a has no replica identity [identity_missing]\n  hint: ALTER TABLE a\n"
     )
-    seen = running(progress=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    seen = running(report=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
     assert conditions(seen)["DriverAvailable"].message.splitlines() == [
         "wal_level is replica; ALTER SYSTEM SET wal_level = 'logical' [wal_level_not_logical]",
         "role app may not create schema levada; GRANT CREATE ON DATABASE shop [store_privilege_missing]",
@@ -257,7 +257,7 @@ def test_stuck_pod_is_told() -> None:
 def test_nothing_streams_before_the_driver_is_ready() -> None:
     """A driver that is not ready yet is Starting, also once its stream is open."""
     starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
-    seen = running(pods=(starting,), progress=progress(*(table_document(f"t{i}", "Init", copy=None) for i in range(5))))
+    seen = running(pods=(starting,), report=progress(*(table_document(f"t{i}", "Init", copy=None) for i in range(5))))
     assert phase(seen) == "Starting"
 
 

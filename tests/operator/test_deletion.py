@@ -120,8 +120,8 @@ def test_refused_spec_does_not_hold_the_deletion_up() -> None:
 def test_nothing_to_clean() -> None:
     """A Pipeline that never ran, or that lost to an older one, goes without a clean-up."""
     for seen in (
-        deleting(owned=OwnedObjects(), pods=(), progress=None),
-        deleting(owned=OwnedObjects(), pods=(), progress=None, conflicts=("data/older",)),
+        deleting(owned=OwnedObjects(), pods=(), report=None),
+        deleting(owned=OwnedObjects(), pods=(), report=None, conflicts=("data/older",)),
         deleting(body=pipeline(spec={"store": {}}), owned=OwnedObjects(), pods=()),
     ):
         plan = reconcile(seen)

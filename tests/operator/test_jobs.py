@@ -18,9 +18,9 @@ def test_lag_is_sampled_by_a_job_while_no_driver_runs() -> None:
     for seen, due in (
         (running(), False),
         (running(body=SUSPENDED), False),
-        (running(body=SUSPENDED, pods=(), progress=None), True),
-        (running(pods=(down,), progress=None), True),
-        (running(pods=(down,), progress=None, body=pipeline(spec={"health": {"lagProbeSeconds": 0}})), False),
+        (running(body=SUSPENDED, pods=(), report=None), True),
+        (running(pods=(down,), report=None), True),
+        (running(pods=(down,), report=None, body=pipeline(spec={"health": {"lagProbeSeconds": 0}})), False),
     ):
         assert ("Job" in {b["kind"] for b in reconcile(seen).apply}) is due
 
@@ -35,29 +35,29 @@ def test_sample_of_a_job_is_told() -> None:
         return {"phase": "Succeeded", "containerStatuses": [state]}
 
     probe = pod("lag", "shop-lag-1-x", **ended(json.dumps(sample)))
-    plan = reconcile(running(body=SUSPENDED, pods=(probe,), progress=None))
+    plan = reconcile(running(body=SUSPENDED, pods=(probe,), report=None))
     status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
     assert (status["slot"]["lagBytes"], status["display"]["lag"]) == (5 << 30, "5Gi")
     gone = pod("lag", "shop-lag-2-x", **ended(json.dumps(dict.fromkeys(sample) | {"name": "levada_shop"})))
     body = merge(SUSPENDED, {"status": {"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}})
-    assert conditions(running(body=body, pods=(gone,), progress=None))["SlotHealthy"].reason == "Missing"
+    assert conditions(running(body=body, pods=(gone,), report=None))["SlotHealthy"].reason == "Missing"
 
 
 def test_ordered_copy_gets_one_job() -> None:
     """Each copy that the driver orders gets a Job, once, even if it has ended; another order gets another."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), table_document("events"))
-    (job,) = copies(running(progress=told))
+    (job,) = copies(running(report=told))
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[:5] == ["levada", "copy", "/etc/levada/pipeline.yaml", "--table", "public.orders"]
     made = job | {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     made["metadata"] |= {"creationTimestamp": written(at(-60))}
-    assert copies(running(progress=told, jobs=(read_job(made),))) == []
+    assert copies(running(report=told, jobs=(read_job(made),))) == []
     again = progress(table_document(phase="DataSync", copyOrder="second"))
-    (other,) = copies(running(progress=again, jobs=(read_job(made),)))
+    (other,) = copies(running(report=again, jobs=(read_job(made),)))
     assert other["metadata"]["name"] != job["metadata"]["name"]
 
 
 def test_copy_is_not_begun_on_old_news() -> None:
     """What a driver said long ago is no order."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), fetched=-600)
-    assert copies(running(progress=told)) == []
+    assert copies(running(report=told)) == []

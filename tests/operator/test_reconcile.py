@@ -65,7 +65,7 @@ worlds = st.builds(
             *syncs,
             owned=owned(owner(**before)) if before is not None else OwnedObjects(),
             pods=pods,
-            progress=told,
+            report=told,
         ),
         pipeline(spec=now),
         list(syncs),
@@ -155,7 +155,7 @@ def test_superfluous_objects_go() -> None:
 def test_table_syncs_are_made_in_portions() -> None:
     """Thousands of tables do not keep other Pipelines waiting."""
     many = progress(*(table_document(f"t{i}") for i in range(100)))
-    plan = reconcile(running(progress=many))
+    plan = reconcile(running(report=many))
     made = [b for b in plan.apply if b["kind"] == "TableSync"]
     assert len(made) == MAX_CREATIONS
 
@@ -169,7 +169,7 @@ def test_table_sync_of_a_table_that_is_gone() -> None:
     assert plan.delete == (ObjectKey("TableSync", "shop-public-gone"),)
     assert "TableSyncRemoved" in {n.reason for n in plan.events}
     starting = progress(table_document("x"), capture={"connected": False})
-    assert reconcile(running(plain, changed, progress=starting)).delete == ()
+    assert reconcile(running(plain, changed, report=starting)).delete == ()
     phases = {w.key.name: w.status["phase"] for w in plan.statuses if w.key.kind == "TableSync"}
     assert (phases["shop-public-mine"], phases["shop-public-parked"]) == ("Removed", "Suspended")
 
@@ -186,14 +186,14 @@ def test_counters_are_not_urgent_and_times_are_nothing() -> None:
     """A position or a time alone is not written; counters may wait; a condition may not."""
     store = PlanStore(running(), pipeline(), [table_sync()])
     store.carry_out(reconcile(store.observe()))
-    assert reconcile(store.observe(progress=progress(fetched=0.5), moved_at=store.seen.now)).statuses == ()
+    assert reconcile(store.observe(report=progress(fetched=0.5), moved_at=store.seen.now)).statuses == ()
     later = progress(table_document(appliedLsn="0/9999"), fetched=1, slot={"sampledAt": "2026-01-31T12:00:09+00:00"})
-    assert reconcile(store.observe(progress=later)).statuses == ()
+    assert reconcile(store.observe(report=later)).statuses == ()
     more = progress(table_document(lagSeconds=55), slot={"lagBytes": 900 << 20})
-    writes = reconcile(store.observe(progress=more)).statuses
+    writes = reconcile(store.observe(report=more)).statuses
     assert [w.beyond_counters for w in writes] == [False, False]
     worse = progress(table_document(phase="Errored", error=error_document()))
-    writes = reconcile(store.observe(progress=worse)).statuses
+    writes = reconcile(store.observe(report=worse)).statuses
     assert [w.beyond_counters for w in writes] == [True, True]
 
 
@@ -201,7 +201,7 @@ def test_status_of_ten_thousand_failed_tables_is_small() -> None:
     """A Pipeline's status names at most 20 tables: far from what etcd takes, however many fail."""
     long = error_document(reason="x" * 5000)
     tables = [table_document(f"t{i}", "Errored", error=long) for i in range(10_000)]
-    plan = reconcile(running(progress=progress(*tables)))
+    plan = reconcile(running(report=progress(*tables)))
     status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
     assert len(status["tables"]["attention"]) == 20
     assert len(json.dumps(status)) < 16_384

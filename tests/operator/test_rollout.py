@@ -153,7 +153,7 @@ def test_update_settles() -> None:
     store = PlanStore(upgraded(), pipeline(), [table_sync()])
     store.owned = {k: dict(b) for k, b in store.seen.owned.bodies.items()}
     store.carry_out(reconcile(store.observe()))
-    later = store.observe(now=at(30), progress=progress())
+    later = store.observe(now=at(30), report=progress())
     assert not [b["kind"] for b in reconcile(later).apply]
     assert store.owned[DRIVER]["metadata"]["annotations"][UPDATED_AT] == written(NOON)
 

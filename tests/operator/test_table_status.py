@@ -27,10 +27,10 @@ from levada_operator.observe.observed import Observed
 def test_refused_pod_of_a_dedicated_copy_is_its_tables() -> None:
     """The table whose copy cannot have a pod says why."""
     told = progress(table_document(phase="DataSync", copyOrder="first"))
-    (job,) = copies(running(progress=told))
+    (job,) = copies(running(report=told))
     message = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged'
     failed = {ObjectKey("Job", job["metadata"]["name"]): creation_failure(message)}
-    plan = reconcile(running(progress=told, creation_failures=failed))
+    plan = reconcile(running(report=told, creation_failures=failed))
     status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
     (ready,) = (c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "PodRefused")
@@ -45,12 +45,12 @@ def test_table_status_tells_copy_lag_and_error() -> None:
         lagSeconds=None,
         appliedLsn=None,
     )
-    plan = reconcile(running(progress=progress(copying)))
+    plan = reconcile(running(report=progress(copying)))
     status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
     assert status["display"] == {"table": "public.orders", "copied": "37%", "rows": "88.1M", "lag": "", "left": "2h"}
     assert status["copy"] == {"rows": 88_100_000, "bytes": 5 << 30, "percent": 37, "secondsLeft": 7200}
     errored = table_document(phase="Errored", error=error_document())
-    plan = reconcile(running(progress=progress(errored)))
+    plan = reconcile(running(report=progress(errored)))
     status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
     assert (status["phase"], status["error"]["solution"][:11]) == ("Errored", "ALTER TABLE")
     assert "TableErrored" in {n.reason for n in plan.events}
@@ -64,15 +64,15 @@ ALL_READY = {"total": 1, "byPhase": {"Ready": 1}}
 SILENT = DOWN | {"status": "Unknown", "reason": "ProgressStale"}
 UNREAD: dict[str, Observed] = {
     "the operator is new, and the driver never answers it": running(
-        WAS_READY, body=pipeline(status={"conditions": [SILENT], "tables": ALL_READY}), progress=None
+        WAS_READY, body=pipeline(status={"conditions": [SILENT], "tables": ALL_READY}), report=None
     ),
-    "the driver has ended": running(WAS_READY, progress=progress(fetched=-280), pods=(CRASHED,)),
+    "the driver has ended": running(WAS_READY, report=progress(fetched=-280), pods=(CRASHED,)),
     "the operator is new": running(
-        WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), progress=None, pods=(CRASHED,)
+        WAS_READY, body=pipeline(status={"conditions": [DOWN], "tables": ALL_READY}), report=None, pods=(CRASHED,)
     ),
     "the engine cannot log in": running(
         WAS_READY,
-        progress=progress(
+        report=progress(
             table_document(lagSeconds=280),
             capture={"connected": False, "error": error_document(code="source_auth_failed")},
         ),
@@ -95,21 +95,21 @@ def test_short_interruptions_change_no_table() -> None:
     opening = progress(table_document(lagSeconds=20), capture={"connected": False})
     soon = pipeline(status={"conditions": [SILENT | {"lastTransitionTime": written(at(-20))}]})
     for seen in (
-        running(WAS_READY, progress=opening),
-        running(WAS_READY, progress=None),
-        running(WAS_READY, body=soon, progress=None),
+        running(WAS_READY, report=opening),
+        running(WAS_READY, report=None),
+        running(WAS_READY, body=soon, report=None),
     ):
         assert next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")["phase"] == "Ready"
 
 
 def test_suspended_table_does_not_count_as_ready() -> None:
     """One of a suspended TableSync, or Pipeline, counts as Suspended. A Pipeline can be Ready with suspended tables."""
-    parked = running(table_sync(suspend=True), table_sync("events"), progress=progress(
+    parked = running(table_sync(suspend=True), table_sync("events"), report=progress(
         table_document(), table_document("events")))  # fmt: skip
     status = next(w.status for w in reconcile(parked).statuses if w.key.kind == "Pipeline")
     assert (status["tables"]["byPhase"], status["display"]["tables"]) == ({"Ready": 1, "Suspended": 1}, "1/2")
     assert conditions(parked)["Ready"].status is True
-    whole, table = statuses(running(body=SUSPENDED, pods=(), progress=progress(fetched=-280)))
+    whole, table = statuses(running(body=SUSPENDED, pods=(), report=progress(fetched=-280)))
     assert (whole["tables"]["byPhase"], table["phase"], table["display"]["lag"]) == (
         {"Suspended": 1},
         "Suspended",
@@ -130,7 +130,7 @@ def test_suspended_table_does_not_count_as_ready() -> None:
 )
 def test_new_copy_does_not_show_the_size_of_the_last(report: dict[str, Any]) -> None:
     """A table that is copied again, in place or as a shadow copy, shows the new copy's rows and percentage."""
-    _, table = statuses(running(WAS_READY, progress=progress(report)))
+    _, table = statuses(running(WAS_READY, report=progress(report)))
     assert (table["display"]["copied"], table["display"]["rows"]) == ("0%", "0")
 
 
@@ -140,7 +140,7 @@ def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
     body = table_sync() | {"status": before}
     finished = table_document(copy={"rows": 0, "bytes": 0, "percent": 100.0, "secondsLeft": None})
     status = next(
-        w.status for w in reconcile(running(body, progress=progress(finished))).statuses if w.key.kind == "TableSync"
+        w.status for w in reconcile(running(body, report=progress(finished))).statuses if w.key.kind == "TableSync"
     )
     assert status["copy"] == {"rows": 12_600_000, "bytes": 1 << 30, "percent": 100}
 
@@ -148,7 +148,7 @@ def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
 def test_status_tells_of_a_new_copy_beside_its_table() -> None:
     """The table stays Ready; the step, how far the copy is and the values that were acted on are told."""
     beside = {"step": "Copying", "copy": {"rows": 1_000, "bytes": 1 << 20, "percent": 37.4, "secondsLeft": 90}}
-    seen = running(progress=progress(table_document(resync=beside, resyncNonce=2)))
+    seen = running(report=progress(table_document(resync=beside, resyncNonce=2)))
     (status,) = [w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync"]
     assert status["phase"] == "Ready"
     assert (status["resync"]["step"], status["resync"]["copy"]["percent"]) == ("Copying", 37)
@@ -159,5 +159,5 @@ def test_phase_of_a_newer_operator_is_no_obstacle() -> None:
     """After a rollback, a phase that this version does not know is Pending until the driver reports the table."""
     newer = table_sync() | {"status": {"phase": "Pondering"}}
     starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
-    _, table = statuses(running(newer, progress=None, pods=(starting,)))
+    _, table = statuses(running(newer, report=None, pods=(starting,)))
     assert table["phase"] == "Pending"

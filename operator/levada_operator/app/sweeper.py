@@ -13,6 +13,8 @@ from concurrent.futures import Executor
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from levada.errors import NeedsOperator
+from levada.status import read_progress
 from levada_operator.act.metrics import PIPELINES, SWEEP, TABLES
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
@@ -22,7 +24,7 @@ from levada_operator.names import PIPELINE_LABEL
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
-from levada_operator.observe.progress import read_progress
+from levada_operator.observe.progress import ProgressReport
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -110,9 +112,16 @@ class Sweeper:
 
     async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
         document = await self._run(self._fetch, address, HTTP_PORT)
-        progress = read_progress(document, now) if document is not None else None
-        if progress is not None:
-            self._cache.record_progress(key, progress)
+        if document is None:
+            return
+        try:
+            progress = read_progress(document)
+        except NeedsOperator as error:
+            reason = f"{error.message} [{error.code}]" + (f"; {error.hint}" if error.hint else "")
+            if self._cache.record_unreadable(key, reason):
+                _log.warning("cannot read the progress of the driver of %s/%s: %s", *key, reason)
+            return
+        self._cache.record_progress(key, ProgressReport(progress, now))
 
     def _count(self) -> None:
         for gauge, bodies in ((PIPELINES, self._cache.pipelines), (TABLES, self._cache.table_syncs)):

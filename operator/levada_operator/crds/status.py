@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada.status import ResyncStep, RetryPolicy, TablePhase
 from levada_operator.decide.conditions import PIPELINE_REASONS, TABLE_SYNC_REASONS
-from levada_operator.decide.phase import PipelinePhase, TablePhase
+from levada_operator.decide.phase import PipelinePhase, TableSyncPhase
 from levada_operator.decide.pipeline_status import MAX_ATTENTION
 
 
@@ -48,6 +49,11 @@ def _conditions(reasons: dict[str, tuple[str, ...]]) -> dict[str, Any]:
     }
 
 
+_OPERATORS_PHASES: Final = [phase.value for phase in TableSyncPhase if phase.value not in set(TablePhase)]
+*_RUNNING_STEPS, _LAST_RUNNING_STEP = (step.value for step in ResyncStep if step is not ResyncStep.GIVEN_UP)
+_STEPS: Final = (
+    f"{', '.join(_RUNNING_STEPS)} or {_LAST_RUNNING_STEP}. {ResyncStep.GIVEN_UP} after an error that is not retried."
+)
 _OBSERVED: Final = _integer("The metadata.generation that was last observed.")
 
 _DRIVER: Final = _object(
@@ -145,7 +151,7 @@ TABLE_SYNC_STATUS: Final = _object(
     {
         "observedGeneration": _OBSERVED,
         "phase": _text(
-            "The engine's phase, or Pending, Stale, Suspended, Removed.", enum=[p.value for p in TablePhase]
+            f"The engine's phase, or {', '.join(_OPERATORS_PHASES)}.", enum=[p.value for p in TableSyncPhase]
         ),
         "display": _object(
             "What kubectl get prints.",
@@ -165,7 +171,7 @@ TABLE_SYNC_STATUS: Final = _object(
         "resync": _object(
             "A resync into a shadow copy. The table stays readable meanwhile.",
             {
-                "step": _text("Waiting, Copying or CatchingUp. GivenUp after an error that is not retried."),
+                "step": _text(_STEPS),
                 "copy": _object("The progress of the shadow copy. Rounded.", _COPY),
                 "message": _text("The last error of the shadow copy."),
             },
@@ -182,7 +188,7 @@ TABLE_SYNC_STATUS: Final = _object(
                 "code": _text("The stable code of the error. docs/errors.md lists them."),
                 "reason": _text("The cause."),
                 "solution": _text("The remedy."),
-                "retryPolicy": _text("The retry policy: NoRetry, ManualRetry, TimedRetry."),
+                "retryPolicy": _text(f"The retry policy: {', '.join(RetryPolicy)}."),
                 "attempts": _integer("The number of attempts."),
                 "nextRetry": _time("The time of the next automatic retry."),
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from levada.status import TablePhase
 from levada_operator.decide.conditions import Condition
 
 
@@ -23,19 +24,19 @@ class PipelinePhase(StrEnum):
     DELETING = "Deleting"
 
 
-class TablePhase(StrEnum):
+class TableSyncPhase(StrEnum):
     """The engine's phases of a table, and those that only the operator can determine."""
 
     PENDING = "Pending"
     """The driver has not reported the table yet."""
-    INIT = "Init"
-    DATA_SYNC = "DataSync"
-    FINISHED_COPY = "FinishedCopy"
-    SYNC_WAIT = "SyncWait"
-    CATCHUP = "Catchup"
-    SYNC_DONE = "SyncDone"
-    READY = "Ready"
-    ERRORED = "Errored"
+    INIT = TablePhase.INIT.value
+    DATA_SYNC = TablePhase.DATA_SYNC.value
+    FINISHED_COPY = TablePhase.FINISHED_COPY.value
+    SYNC_WAIT = TablePhase.SYNC_WAIT.value
+    CATCHUP = TablePhase.CATCHUP.value
+    SYNC_DONE = TablePhase.SYNC_DONE.value
+    READY = TablePhase.READY.value
+    ERRORED = TablePhase.ERRORED.value
     STALE = "Stale"
     """The table was Ready, but its changes are currently not read from the source."""
     SUSPENDED = "Suspended"
@@ -43,9 +44,9 @@ class TablePhase(StrEnum):
     """The Pipeline no longer replicates the table."""
 
 
-COPYING: frozenset[str] = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC})
+COPYING: frozenset[str] = frozenset({TableSyncPhase.INIT, TableSyncPhase.DATA_SYNC})
 CATCHING_UP: frozenset[str] = frozenset(
-    {TablePhase.FINISHED_COPY, TablePhase.SYNC_WAIT, TablePhase.CATCHUP, TablePhase.SYNC_DONE}
+    {TableSyncPhase.FINISHED_COPY, TableSyncPhase.SYNC_WAIT, TableSyncPhase.CATCHUP, TableSyncPhase.SYNC_DONE}
 )
 
 _FATAL_DRIVER = frozenset(

@@ -5,21 +5,22 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada.status import PipelineState, RetryPolicy, TablePhase, TableProgress
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.conditions import Condition
-from levada_operator.decide.phase import COPYING, TablePhase
+from levada_operator.decide.phase import COPYING, TableSyncPhase
 from levada_operator.decide.slot import SlotSample, slot_sample
 from levada_operator.decide.table_phase import table_phases
 from levada_operator.names import PIPELINE_LABEL, driver_name
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, read_time
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import TableReport
+from levada_operator.observe.progress import error_text
 
 STUCK_AFTER: Final = timedelta(seconds=60)
 _CLOCKS: Final = timedelta(seconds=10)
 """Tolerated difference between the clocks of the operator and of Kubernetes' controllers."""
-_ENDED: Final = ("Failed", "Stopped")
+_ENDED: Final = (PipelineState.FAILED, PipelineState.STOPPED)
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
     "extended": (True, "Extended", "the slot keeps more WAL than max_wal_size"),
@@ -106,10 +107,10 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
     if _slot_error(observed) is not None:
         return Condition(of, True, "Connected")
     if progress is not None:
-        if (error := progress.error or progress.capture_error) and not progress.connected:
-            return Condition(of, False, "Refused", error.text)
+        if (error := progress.error or progress.capture.error) and not progress.capture.connected:
+            return Condition(of, False, "Refused", error_text(error))
         # No error and no connection: the stream is being opened.
-        return Condition(of, True, "Connected") if progress.connected else Condition(of, None, "Unknown")
+        return Condition(of, True, "Connected") if progress.capture.connected else Condition(of, None, "Unknown")
     pod = observed.driver
     if pod is not None and pod.failure is not None and pod.failure.code.startswith(("source_", "replication_")):
         return Condition(of, False, "Refused", pod.failure.text)
@@ -146,14 +147,15 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
         return Condition(of, False, "Stopped")
     if progress is None:
         if driver.status or (observed.progress is not None and driver.reason == "Starting"):
-            last = observed.progress.fetched_at if observed.progress else None
-            return Condition(of, None, "ProgressStale", f"no answer from the driver since {_at(last)}")
+            last = observed.report.fetched_at if observed.report else None
+            why = f": {observed.unreadable}" if observed.unreadable else ""
+            return Condition(of, None, "ProgressStale", f"no answer from the driver since {_at(last)}{why}")
         return Condition(of, False, "NotStarted" if driver.reason == "Starting" else "Stopped")
     if progress.state in _ENDED or progress.error is not None:
-        return Condition(of, False, "Stopped", progress.error.text if progress.error else "the engine has ended")
-    if not progress.connected:
+        return Condition(of, False, "Stopped", error_text(progress.error) if progress.error else "the engine has ended")
+    if not progress.capture.connected:
         return Condition(of, False, "NotStarted")
-    since = observed.moved_at or progress.fetched_at
+    since = observed.moved_at or (observed.report.fetched_at if observed.report else observed.now)
     still = observed.now - since
     if progress.slot.lag_bytes and still > timedelta(seconds=spec.health.progress_deadline_seconds):
         return Condition(of, False, "NoProgress", f"WAL waits at the source, and nothing has moved since {_at(since)}")
@@ -217,17 +219,17 @@ def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Conditio
     return _streaming(observed)
 
 
-def errored_tables(tables: tuple[TableReport, ...]) -> list[TableReport]:
+def errored_tables(tables: tuple[TableProgress, ...]) -> list[TableProgress]:
     """Return the tables with an error, sorted by name. Those that are not retried automatically come first."""
     return sorted(
-        (t for t in tables if t.phase == "Errored" or t.error is not None),
-        key=lambda t: (t.error is not None and t.error.retry_policy == "TimedRetry", t.schema, t.name),
+        (t for t in tables if t.phase == TablePhase.ERRORED or t.error is not None),
+        key=lambda t: (t.error is not None and t.error.retry_policy == RetryPolicy.TIMED_RETRY, t.schema, t.name),
     )
 
 
 def _streaming(observed: Observed) -> Condition:
     phases = [phase for _, phase in table_phases(observed)]
-    if waiting := [p for p in phases if p not in (TablePhase.READY, TablePhase.SUSPENDED)]:
+    if waiting := [p for p in phases if p not in (TableSyncPhase.READY, TableSyncPhase.SUSPENDED)]:
         copying = sum(p in COPYING for p in waiting)
         return Condition(
             "Ready", False, "InitialCopy", f"{copying} tables to copy, {len(waiting) - copying} to catch up"
@@ -242,9 +244,9 @@ def _slot_error(observed: Observed) -> tuple[str, str] | None:
     """
     progress, pod = observed.fresh_progress, observed.driver
     if progress is not None:
-        for error in (progress.error, progress.capture_error):
+        for error in (progress.error, progress.capture.error):
             if error is not None and error.code in _SLOT_ERRORS:
-                return error.code, error.text
+                return error.code, error_text(error)
     elif pod is not None and pod.failure is not None and pod.failure.code in _SLOT_ERRORS:
         return pod.failure.code, f"{pod.failure.message} [{pod.failure.code}]"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Any, Final
 
 from levada_operator.decide.acceptance import Acceptance
@@ -40,7 +41,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "slot": slot,
         "tables": tables,
     }
-    progress_at = timestamp(observed.progress.fetched_at) if observed.progress else before.get("progressAt")
+    progress_at = timestamp(observed.report.fetched_at) if observed.report else before.get("progressAt")
     return status | ({"progressAt": progress_at} if progress_at else {})
 
 
@@ -54,7 +55,7 @@ def _driver(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
         "epoch": progress.epoch if progress else before.get("epoch", 0),
         "restarts": pod.restarts if pod else 0,
     }
-    started = _whole_seconds(progress.started_at) if progress else before.get("startedAt")
+    started = timestamp(progress.started_at.astimezone(UTC)) if progress else before.get("startedAt")
     if started:
         driver["startedAt"] = started
     ended = pod.last_termination if pod else None
@@ -80,7 +81,7 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
         "walStatus": report.wal_status,
         "safeWalBytes": rounded_bytes(report.safe_wal_bytes),
         "active": report.active,
-        "sampledAt": timestamp(report.sampled_at),
+        "sampledAt": timestamp(report.sampled_at.astimezone(UTC)),
     }
     return {key: value for key, value in slot.items() if value is not None}
 
@@ -93,7 +94,7 @@ def _tables(observed: Observed) -> dict[str, Any]:
     attention = [
         {
             "name": f"{t.schema}.{t.name}",
-            "phase": t.phase,
+            "phase": str(t.phase),
             "reason": t.error.code if t.error else "",
             "message": shortened(t.error.reason if t.error else "", _MAX_ATTENTION_TEXT),
         }
@@ -112,7 +113,3 @@ def _last_known_tables(observed: Observed) -> dict[str, Any]:
     for phase, count in tables["byPhase"].items():
         counts["Stale" if phase == "Ready" else phase] += count
     return tables | {"byPhase": dict(sorted(counts.items()))}
-
-
-def _whole_seconds(text: str | None) -> str | None:
-    return None if text is None else text[:19] + "Z"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from levada.spec import Manifests
+from levada.status import TableProgress
 from levada.values import QualifiedTable
 from levada_operator.decide.acceptance import Acceptance, accept, describe_changes, with_refusals
 from levada_operator.decide.comparison import beyond_counters, needs_apply, status_changed, with_applied_hash
@@ -28,7 +29,6 @@ from levada_operator.desired.table_sync import build_adoption_patch, build_table
 from levada_operator.names import copy_name
 from levada_operator.observe.objects import Body, ObjectKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import TableReport
 
 MAX_CREATIONS: Final = 20
 """Limit of TableSyncs that one plan creates. Later plans create the rest, so that other Pipelines are not delayed."""
@@ -177,7 +177,7 @@ def _statuses_and_events(
 
 
 def _table_status_and_events(
-    observed: Observed, acceptance: Acceptance, table_sync: TableSyncObject, report: TableReport | None
+    observed: Observed, acceptance: Acceptance, table_sync: TableSyncObject, report: TableProgress | None
 ) -> tuple[list[StatusWrite], list[EventDraft]]:
     key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
     accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))

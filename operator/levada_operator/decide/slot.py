@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from levada.errors import NeedsOperator
 from levada.spec import Manifests
+from levada.status import SlotProgress, read_slot
 from levada_operator.desired.jobs import LAG_ROLE
 from levada_operator.names import driver_name, lag_name
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.pods import output_document
-from levada_operator.observe.progress import SlotReport, read_slot
+from levada_operator.observe.pods import PodState, output_document
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSample:
     """A sample of the slot. If a Job could not sample, ``report`` is None and ``failure`` has the error."""
 
-    report: SlotReport | None
+    report: SlotProgress | None
     by_job: bool = False
     failure: str = ""
 
@@ -29,14 +30,25 @@ def slot_sample(observed: Observed) -> SlotSample | None:
         return SlotSample(reported)
     probes = [p for p in observed.pods if p.role == LAG_ROLE and p.ended]
     for pod in sorted(probes, key=lambda p: p.created, reverse=True):
-        if observed.progress is not None and pod.created < observed.progress.fetched_at:
+        if observed.report is not None and pod.created < observed.report.fetched_at:
             break
-        if (document := output_document(pod)) is not None:
-            return SlotSample(read_slot(document), by_job=True)
+        if (sample := _sample_of(pod)) is not None:
+            return sample
         ended = pod.last_termination
         if ended is not None and ended.message:
             return SlotSample(None, by_job=True, failure=f"{ended.message} [{ended.code}]")
     return SlotSample(reported) if reported is not None else None
+
+
+def _sample_of(pod: PodState) -> SlotSample | None:
+    """Return the sample in the output of a Job's pod, or None without one."""
+    document = output_document(pod)
+    if document is None:
+        return None
+    try:
+        return SlotSample(read_slot(document), by_job=True)
+    except NeedsOperator as error:
+        return SlotSample(None, by_job=True, failure=f"{error.message} [{error.code}]")
 
 
 def lag_turn(observed: Observed, manifests: Manifests) -> int | None:

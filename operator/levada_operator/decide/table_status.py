@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada.status import CopyProgress, ErrorProgress, ResyncProgress, ResyncStep, TableProgress, utc_text
 from levada_operator.decide.conditions import Condition, conditions_json
-from levada_operator.decide.phase import CATCHING_UP, COPYING, TablePhase
+from levada_operator.decide.phase import CATCHING_UP, COPYING, TableSyncPhase
 from levada_operator.decide.rounding import (
     count_text,
     rounded_bytes,
@@ -18,14 +19,14 @@ from levada_operator.names import copy_name
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.progress import CopyReport, ErrorReport, ResyncReport, TableReport
+from levada_operator.observe.progress import error_text
 
 _KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
 """Fields that keep their value while the driver does not report the table."""
 
 
 def table_status(
-    observed: Observed, table_sync: TableSyncObject, report: TableReport | None, conditions: tuple[Condition, ...]
+    observed: Observed, table_sync: TableSyncObject, report: TableProgress | None, conditions: tuple[Condition, ...]
 ) -> dict[str, Any]:
     """Return the complete status. ``report`` is None for a table that the driver does not report."""
     before, table = table_sync.status, table_sync.spec.get("table", {})
@@ -52,9 +53,9 @@ def table_status(
         return status | kept | ({"lagSeconds": lag} if lag is not None else {})
     fields = {
         "destinationTable": report.destination_table,
-        "mode": report.mode,
+        "mode": str(report.mode),
         "note": report.note,
-        "appliedLsn": report.applied_lsn,
+        "appliedLsn": None if report.applied_lsn is None else str(report.applied_lsn),
         "lagSeconds": lag,
     }
     status |= {key: value for key, value in fields.items() if value not in (None, "")}
@@ -68,50 +69,50 @@ def table_status(
     return status
 
 
-def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableReport | None) -> Condition:
+def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableProgress | None) -> Condition:
     """Return the condition Ready."""
     of, phase = "Ready", table_phase(observed, table_sync, report)
-    if phase is TablePhase.ERRORED and report is not None and report.error is not None:
-        return Condition(of, False, "Errored", report.error.text)
-    if phase is TablePhase.SUSPENDED:
+    if phase is TableSyncPhase.ERRORED and report is not None and report.error is not None:
+        return Condition(of, False, "Errored", error_text(report.error))
+    if phase is TableSyncPhase.SUSPENDED:
         return Condition(of, False, "Suspended")
     if report is not None and (failure := _copy_refused(observed, report)) is not None:
         return Condition(of, False, "PodRefused", creation_text(failure, observed.pipeline.namespace))
-    if phase is TablePhase.REMOVED:
+    if phase is TableSyncPhase.REMOVED:
         return Condition(of, False, "NotSelected", "the Pipeline does not replicate this table")
-    if phase is TablePhase.PENDING:
+    if phase is TableSyncPhase.PENDING:
         return Condition(of, None, "NotReported")
-    if phase is TablePhase.STALE:
+    if phase is TableSyncPhase.STALE:
         ask = f"kubectl describe pipeline {observed.pipeline.name} -n {observed.pipeline.namespace}"
         return Condition(of, False, "NotReplicating", f"no changes are read from the source; see: {ask}")
-    if phase is TablePhase.READY:
+    if phase is TableSyncPhase.READY:
         return Condition(of, True, "Streaming")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
 
 
-def _copy_refused(observed: Observed, report: TableReport) -> CreationFailure | None:
+def _copy_refused(observed: Observed, report: TableProgress) -> CreationFailure | None:
     """Return the failure to create the pod of the table's dedicated copy, or None if there is none."""
     job = copy_name(observed.pipeline.name, report.schema, report.name, report.copy_order)
     return observed.creation_failures.get(ObjectKey("Job", job)) if report.copy_order else None
 
 
-def _lag(observed: Observed, phase: TablePhase, report: TableReport | None) -> int | None:
+def _lag(observed: Observed, phase: TableSyncPhase, report: TableProgress | None) -> int | None:
     """Return the age of the oldest change that may be missing at the destination. It grows while no driver reports."""
     since = unreported_since(observed)
-    if since is None or phase not in (TablePhase.STALE, TablePhase.SUSPENDED):
+    if since is None or phase not in (TableSyncPhase.STALE, TableSyncPhase.SUSPENDED):
         return rounded_seconds(report.lag_seconds) if report else None
     silent_s = (observed.now - since).total_seconds()
     return rounded_seconds(silent_s + ((report.lag_seconds or 0.0) if report else 0.0))
 
 
-def _resync_copy(report: TableReport | None) -> dict[str, Any] | None:
+def _resync_copy(report: TableProgress | None) -> dict[str, Any] | None:
     """Return the progress of a shadow copy, or None if none is waiting or being copied. The table stays readable."""
-    if report is None or report.resync is None or report.resync.step not in ("Waiting", "Copying"):
+    if report is None or report.resync is None or report.resync.step not in (ResyncStep.WAITING, ResyncStep.COPYING):
         return None
-    return _copy(TablePhase.DATA_SYNC, report.resync.copy, None)
+    return _copy(TableSyncPhase.DATA_SYNC, report.resync.copy, None)
 
 
-def _copy(phase: TablePhase, copy: CopyReport | None, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _copy(phase: TableSyncPhase, copy: CopyProgress | None, before: dict[str, Any] | None) -> dict[str, Any] | None:
     if copy is None and phase in COPYING:
         # The size of the previous copy does not apply to one that has not begun.
         return {"rows": 0, "bytes": 0, "percent": 0}
@@ -129,21 +130,21 @@ def _copy(phase: TablePhase, copy: CopyReport | None, before: dict[str, Any] | N
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _resync(resync: ResyncReport) -> dict[str, Any]:
-    fields: dict[str, Any] = {"step": resync.step}
+def _resync(resync: ResyncProgress) -> dict[str, Any]:
+    fields: dict[str, Any] = {"step": str(resync.step)}
     if resync.copy is not None:
-        fields["copy"] = _copy(TablePhase.DATA_SYNC, resync.copy, None)
+        fields["copy"] = _copy(TableSyncPhase.DATA_SYNC, resync.copy, None)
     if resync.error is not None:
-        fields["message"] = resync.error.text
+        fields["message"] = error_text(resync.error)
     return fields
 
 
-def _error(error: ErrorReport) -> dict[str, Any]:
+def _error(error: ErrorProgress) -> dict[str, Any]:
     fields = {
         "code": error.code,
         "reason": error.reason,
         "solution": error.solution,
-        "retryPolicy": error.retry_policy,
+        "retryPolicy": str(error.retry_policy),
         "attempts": error.attempts,
     }
-    return fields | ({"nextRetry": error.next_retry} if error.next_retry else {})
+    return fields | ({"nextRetry": utc_text(error.next_retry)} if error.next_retry else {})

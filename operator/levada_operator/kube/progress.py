@@ -30,7 +30,7 @@ def fetch_progress(address: str, port: int, token_file: Path | None = None) -> M
         if response.status != http.HTTPStatus.OK:
             return None
         document = json.loads(response.read(_MAX_BYTES))
-    except (OSError, http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         connection.close()

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from levada.spec import default_object_name
+from levada.status import Progress
 from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
@@ -40,7 +41,8 @@ class ClusterCache:
         self.table_syncs: dict[tuple[str, str], Body] = {}
         self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
         self._written_at: dict[tuple[PipelineKey, ObjectKey], datetime] = {}
-        self._progress: dict[PipelineKey, ProgressReport] = {}
+        self._reports: dict[PipelineKey, ProgressReport] = {}
+        self._unreadable: dict[PipelineKey, str] = {}
         self._moved_at: dict[PipelineKey, datetime] = {}
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
@@ -77,7 +79,9 @@ class ClusterCache:
             self.table_syncs.pop((namespace, name), None)
             return
         key = PipelineKey(namespace, name)
-        for known in (self.pipelines, self._progress, self._moved_at, self._refusals, self._children):
+        for known in (
+            self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
+        ):  # fmt: skip
             known.pop(key, None)
 
     def record_writes(
@@ -128,12 +132,19 @@ class ClusterCache:
             if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
                 self.drop(kind, *place)
 
-    def record_progress(self, key: PipelineKey, progress: ProgressReport) -> None:
-        """Store a driver's progress. Note the time if its position changed."""
-        before = self._progress.get(key)
-        if before is None or before.position != progress.position or before.epoch != progress.epoch:
-            self._moved_at[key] = progress.fetched_at
-        self._progress[key] = progress
+    def record_progress(self, key: PipelineKey, report: ProgressReport) -> None:
+        """Store a driver's progress. Record the time if its position changed."""
+        before = self._reports.get(key)
+        if before is None or _position(before.progress) != _position(report.progress):
+            self._moved_at[key] = report.fetched_at
+        self._reports[key] = report
+        self._unreadable.pop(key, None)
+
+    def record_unreadable(self, key: PipelineKey, reason: str) -> bool:
+        """Store why a driver's answer could not be read. Return True if the reason differs from the last one."""
+        before = self._unreadable.get(key)
+        self._unreadable[key] = reason
+        return before != reason
 
     def driver_addresses(self) -> list[tuple[PipelineKey, str]]:
         """Return the pod address of each driver that has one and is not being deleted."""
@@ -196,7 +207,8 @@ class ClusterCache:
             owned=OwnedObjects(config),
             pods=tuple(read_pod(b) for k, b in sorted(mine.items()) if k.kind == "Pod"),
             jobs=tuple(read_job(b) for k, b in sorted(mine.items()) if k.kind == "Job"),
-            progress=self._progress.get(key),
+            report=self._reports.get(key),
+            unreadable=self._unreadable.get(key, ""),
             moved_at=self._moved_at.get(key),
             conflicts=self.conflicts(pipeline),
             refusals=self._refusals.get(key, ()),
@@ -259,3 +271,9 @@ def _newer(known: Body | None, body: Body) -> Body:
 def _version(body: Body) -> int:
     version = str(body["metadata"].get("resourceVersion", "0"))
     return int(version) if version.isdigit() else 0
+
+
+def _position(progress: Progress) -> tuple[object, ...]:
+    """Return a value that changes whenever replication advances or another engine has started."""
+    capture = progress.capture
+    return progress.epoch, capture.received_lsn, capture.staged_lsn, capture.acknowledged_lsn

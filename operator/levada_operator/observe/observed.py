@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada.status import Progress
 from levada_operator.names import driver_pod
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
@@ -47,7 +48,10 @@ class Observed:
     owned: OwnedObjects = field(default_factory=OwnedObjects)
     pods: tuple[PodState, ...] = ()
     jobs: tuple[JobState, ...] = ()
-    progress: ProgressReport | None = None
+    report: ProgressReport | None = None
+    """The last progress that could be read from the driver."""
+    unreadable: str = ""
+    """Why the driver's last answer could not be read. Empty if it could."""
     moved_at: datetime | None = None
     conflicts: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -65,8 +69,13 @@ class Observed:
         return replace(pod, failure=None) if passed else pod
 
     @property
-    def fresh_progress(self) -> ProgressReport | None:
-        """The last progress report, or None if it is older than `STALE_AFTER`."""
-        if self.progress is None or self.now - self.progress.fetched_at > STALE_AFTER:
+    def progress(self) -> Progress | None:
+        """The driver's progress as of `report`."""
+        return None if self.report is None else self.report.progress
+
+    @property
+    def fresh_progress(self) -> Progress | None:
+        """The driver's progress, or None if the report is older than `STALE_AFTER`."""
+        if self.report is None or self.now - self.report.fetched_at > STALE_AFTER:
             return None
-        return self.progress
+        return self.report.progress

@@ -162,7 +162,7 @@ def test_columns(kubectl: Kubectl) -> None:
         table_document("events", "DataSync", copy=copying, lagSeconds=None, appliedLsn=None),
         table_document(),
     )
-    seen = observed(None, *(table_sync(n) for n in syncs), pods=(pod(),), progress=told, moved_at=None)
+    seen = observed(None, *(table_sync(n) for n in syncs), pods=(pod(),), report=told, moved_at=None)
     for write in reconcile(seen).statuses:
         kubectl.patch(write.key.kind.lower(), write.key.name, {"status": write.status}, "--subresource=status")
     for kind in ("pipelines", "tablesyncs"):

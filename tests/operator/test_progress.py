@@ -1,0 +1,140 @@
+"""What the operator makes of the answers of drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from tests.operator.decisions import conditions, statuses
+from tests.operator.samples import (
+    DEFAULTS,
+    NOON,
+    at,
+    document,
+    merge,
+    pipeline,
+    pod,
+    pod_body,
+    progress,
+    running,
+    table_document,
+)
+
+from levada.status import TablePhase
+from levada_operator.app.sweeper import Sweeper
+from levada_operator.app.update_turns import UpdateTurns
+from levada_operator.app.watchdog import Watchdog
+from levada_operator.decide.phase import TableSyncPhase
+from levada_operator.decide.slot import slot_sample
+from levada_operator.kube.interface import Cluster
+from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.objects import PipelineKey
+from levada_operator.observe.observed import Observed
+
+SHOP = PipelineKey("data", "shop")
+
+
+class Listing:
+    """An API server with one Pipeline and its driver's pod."""
+
+    def list_objects(self, kind: str, *_: str | None) -> list[dict[str, Any]]:
+        """Return the objects of a kind."""
+        known = {"Pipeline": merge(pipeline(), {"metadata": {"resourceVersion": "1"}}), "Pod": pod_body()}
+        return [known[kind]] if kind in known else []
+
+
+class Answers:
+    """Sweeps, each with another answer of the driver."""
+
+    def __init__(self) -> None:
+        self._cache = ClusterCache(DEFAULTS)
+        self._answer: Mapping[str, Any] | None = None
+        self._executor = ThreadPoolExecutor(1)
+        self._sweeper = Sweeper(
+            cast(Cluster, Listing()),
+            self._cache,
+            UpdateTurns(self._cache, timedelta(minutes=5)),
+            Watchdog(time.monotonic),
+            self._executor,
+            namespaces=(),
+            fetch=lambda address, port: self._answer,
+        )
+
+    def after(self, answer: Mapping[str, Any] | None, seconds: float = 0.0) -> Observed:
+        """Return what is observed after a sweep in which the driver answers so."""
+        self._answer = answer
+        asyncio.run(self._sweeper.sweep({}, at(seconds)))
+        observed = self._cache.observe(SHOP, at(seconds))
+        assert observed is not None
+        return observed
+
+
+GARBAGE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "starting": {"state": "Starting"},
+    "another server": {"status": "ok", "slot": []},
+    "a table without a name": document({"schema": "public", "phase": "Ready"}),
+    "a position": document(table_document(appliedLsn="over there")),
+    "a number": document(table_document(lagSeconds="soon")),
+    "tables are a text": document() | {"tables": "orders"},
+    "another version": document() | {"version": 2},
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_of_a_driver_is_no_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The sweep goes on, the last progress stays with its time, and the log says once what is wrong."""
+    answers = Answers()
+    answers.after(document())
+    for seconds in (10, 20):
+        observed = answers.after(GARBAGE[name], seconds)
+        assert observed.report is not None
+        assert observed.report.fetched_at == NOON
+        assert "[progress_" in observed.unreadable
+    assert caplog.text.count("cannot read the progress of the driver of data/shop") == 1
+    assert "over there" not in caplog.text
+    observed = answers.after(document(), 30)
+    assert observed.report is not None
+    assert observed.report.fetched_at == at(30)
+    assert observed.unreadable == ""
+
+
+def test_the_condition_names_the_versions() -> None:
+    """A driver of a newer version runs on, and the Pipeline's condition says why its progress is not known."""
+    unreadable = Answers().after(document() | {"version": 2}).unreadable
+    seen = running(report=progress(fetched=-61), unreadable=unreadable)
+    condition = conditions(seen)["Replicating"]
+    assert condition.reason == "ProgressStale"
+    assert "version 2, and this program reads version 1 only [progress_version]" in condition.message
+    assert "same version of Levada" in condition.message
+
+
+def test_fields_and_values_of_a_newer_driver_are_no_error() -> None:
+    """A table in a phase that only the driver knows is Pending, and the rest counts."""
+    newer = document(table_document(phase="Resting", added=1), added=[1], slot={"added": {}})
+    observed = Answers().after(newer)
+    assert observed.progress is not None
+    assert observed.progress.tables[0].phase == "Resting"
+    _, table = statuses(running(report=observed.report))
+    assert table["phase"] == "Pending"
+
+
+def test_a_damaged_sample_of_the_slot_is_no_missing_slot() -> None:
+    """The text of a Job's pod may be cut. Then nothing is known of the slot."""
+    state = {"name": "lag", "state": {"terminated": {"exitCode": 0, "message": '{"lagBytes": "much"}'}}}
+    probe = pod("lag", "shop-lag-1-x", phase="Succeeded", containerStatuses=[state])
+    sample = slot_sample(running(report=None, pods=(probe,)))
+    assert sample is not None
+    assert sample.report is None
+    assert "[progress_unreadable]" in sample.failure
+
+
+def test_the_status_has_each_phase_of_the_engine() -> None:
+    """The phases of the CRD are those of the engine, and four of the operator's own."""
+    assert {p.value for p in TableSyncPhase} - set(TablePhase) == {"Pending", "Stale", "Suspended", "Removed"}
+    assert set(TablePhase) <= {p.value for p in TableSyncPhase}
