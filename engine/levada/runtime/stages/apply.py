@@ -39,8 +39,8 @@ class ApplyStage(Stage):
     def start_watermark_reads(self) -> None:
         """Start reading the applied watermark of every table whose watermark is unknown."""
         for record in self._registry.tables.values():
-            if record.watermark_unknown and not record.busy:
-                record.watermark_unknown = False
+            if record.apply.watermark_unknown and not record.busy:
+                record.apply.watermark_unknown = False
                 record.begin(Job.READ_WATERMARK)
                 self._pool.submit(self._read_watermark, record.id)
 
@@ -81,7 +81,7 @@ class ApplyStage(Stage):
             if ready:
                 self._submit(waiting)
             return
-        for record in sorted(ready, key=lambda r: r.pending_since or now):
+        for record in sorted(ready, key=lambda r: r.apply.pending_since or now):
             self._submit([record])
 
     def _submit(self, records: list[TableRecord]) -> None:
@@ -91,7 +91,7 @@ class ApplyStage(Stage):
         positions = {r.id: self._registry.position(r) for r in records}
         for record in records:
             record.begin(Job.APPLY)
-            record.pending_since = None
+            record.apply.pending_since = None
         self._pool.submit(self._run, positions, manifests)
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...]) -> None:  # in a pool
@@ -121,12 +121,12 @@ class ApplyStage(Stage):
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
         self._registry.backlog.applied(record.id, outcome.until)
         record.attempts = 0
-        record.rows_applied += outcome.rows
-        record.unrepresentable += outcome.unrepresentable
-        record.last_apply_s = outcome.seconds
-        record.last_commit_at = datetime.now(UTC)
-        if self._registry.backlog.pending(record.id).segments and record.pending_since is None:
-            record.pending_since = time.monotonic() - outcome.seconds
+        record.apply.rows_applied += outcome.rows
+        record.apply.unrepresentable += outcome.unrepresentable
+        record.apply.last_apply_s = outcome.seconds
+        record.apply.committed_at = datetime.now(UTC)
+        if self._registry.backlog.pending(record.id).segments:
+            record.apply.changes_wait(time.monotonic() - outcome.seconds)
 
     # ---- maintenance ----------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class ApplyStage(Stage):
         """Start the maintenance that is due. ``now`` is in seconds, monotonic."""
         for record in self._registry.tables.values():
             if maintenance_is_due(record, self._config_ref.current, now):
-                record.maintained_at = now
+                record.apply.maintained_at = now
                 record.begin(Job.MAINTAIN)
                 self._pool.submit(self._run_maintenance, record.id)
 

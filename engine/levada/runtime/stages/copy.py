@@ -62,7 +62,7 @@ class CopyStage(Stage):
         record.end()
         if record.copy is not None:
             record.copied = record.copy.progress()
-            record.unrepresentable += record.copied.unrepresentable
+            record.unrepresentable_copied += record.copied.unrepresentable
             record.copy = None
         if needs_resync(record.phase):
             # Capture left out changes of the table meanwhile, so the copy is incomplete.
@@ -79,7 +79,7 @@ class CopyStage(Stage):
         record.attempts = 0
         self._registry.update_mode(record, outcome.schema)
         self._registry.places_changed()
-        record.last_commit_at = datetime.now(UTC)
+        record.copied_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)

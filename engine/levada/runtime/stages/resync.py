@@ -180,13 +180,13 @@ class ResyncStage(Stage):
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
         record.copied, record.attempts, record.resync_error = resync.copied, 0, None
-        record.last_commit_at = datetime.now(UTC)
+        record.copied_at = datetime.now(UTC)
         registry.update_mode(record, resync.copied_schema)
         if not resync.abandoned:
             registry.backlog.promote_shadow(record.id)
         registry.end_resync(record)
-        if registry.backlog.pending(record.id).segments and record.pending_since is None:
-            record.pending_since = time.monotonic()
+        if registry.backlog.pending(record.id).segments:
+            record.apply.changes_wait(time.monotonic())
         if isinstance(record.phase, Errored) and not needs_resync(record.phase):
             registry.enter(record, FinishedCopy(position))
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from levada.copy.progress import RunningCopy
 from levada.runtime.job import Job
+from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.resync import Resync
 from levada.status import CopyProgress, ErrorProgress
@@ -22,7 +23,6 @@ class TableRecord:
     ``busy`` is the job that has the table, or None. A destination is never called for one table from two threads.
     A batch or maintenance runs since ``busy_since``, None while it waits for a thread. A copy waits for
     capture's session ``copy_after_session``, uses the settings ``copied_as``, and ends when ``cancel`` is set.
-    ``watermark_unknown``: the destination's watermark must be read before changes are applied.
     """
 
     id: TableId
@@ -34,15 +34,13 @@ class TableRecord:
     attempts: int = 0
     copy: RunningCopy | None = None
     copied: CopyProgress | None = None
-    watermark_unknown: bool = False
     copy_after_session: int = 0
     suspended: bool = False
-    pending_since: float | None = None
-    last_apply_s: float = 0.0
-    last_commit_at: datetime | None = None
-    maintained_at: float = 0.0
-    rows_applied: int = 0
-    unrepresentable: int = 0
+    apply: ApplyState = field(default_factory=ApplyState)
+    copied_at: datetime | None = None
+    """The time of the last copy's commit."""
+    unrepresentable_copied: int = 0
+    """The number of values in the copies that became NULL."""
     mode: str = ""
     note: str = ""
     refuses_updates: bool = False
@@ -70,6 +68,16 @@ class TableRecord:
     def end(self) -> None:
         """Free the table after its job has ended."""
         self.busy, self.busy_since = None, None
+
+    @property
+    def last_commit_at(self) -> datetime | None:
+        """The time of the last commit at the destination, None before the first of this process."""
+        return max((at for at in (self.apply.committed_at, self.copied_at) if at is not None), default=None)
+
+    @property
+    def unrepresentable(self) -> int:
+        """The number of values that became NULL since the process started."""
+        return self.apply.unrepresentable + self.unrepresentable_copied
 
     @property
     def error(self) -> ErrorProgress | None:

@@ -271,8 +271,7 @@ class TableRegistry:
             record = self.tables.get(table)
             if record is None:
                 continue
-            if record.pending_since is None:
-                record.pending_since = time.monotonic() - manifest.span_s
+            record.apply.changes_wait(time.monotonic() - manifest.span_s)
             self._require_complete(record)
 
     def _require_complete(self, record: TableRecord) -> None:
@@ -303,7 +302,7 @@ class TableRegistry:
         elif self._destination.capabilities.watermark:
             # A job reads it: a destination that does not answer must not keep the stream from being staged.
             self.backlog.track(record.id, None)
-            record.watermark_unknown = True
+            record.apply.read_watermark()
         else:
             self.set_position(record, self._store.get_replication_progress(table_worker(record.id)))
 
@@ -341,7 +340,7 @@ class TableRegistry:
                 record.resync.restart()
         for record in ahead:
             if record.busy:
-                record.watermark_unknown = True
+                record.apply.read_watermark()
             else:
                 self._is_of_another_history(record, self.position(record))
 

@@ -82,8 +82,8 @@ def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, 
     """
     if not isinstance(record.phase, Ready):
         return True
-    waited = now - (record.pending_since or 0.0)
-    return apply_due(waited, record.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
+    waited = now - (record.apply.pending_since or 0.0)
+    return apply_due(waited, record.apply.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
 
 
 def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
@@ -92,4 +92,4 @@ def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) 
     A table without changes has maintenance too, which detects the changes of other writers.
     """
     idle = not record.busy and not record.suspended and isinstance(record.phase, Ready)
-    return idle and now - record.maintained_at >= config.maintenance_s
+    return idle and now - record.apply.maintained_at >= config.maintenance_s
