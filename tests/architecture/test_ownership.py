@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from levada.runtime.tables.apply_state import ApplyState
+from levada.runtime.tables.copy_state import CopyState
 
 RUNTIME = Path(__file__).parents[2] / "engine/levada/runtime"
 
@@ -30,6 +31,7 @@ class Owned:
 
 OWNED = [
     Owned(ApplyState, frozenset({"apply"}), frozenset({"tables/apply_state.py", "stages/apply.py"})),
+    Owned(CopyState, frozenset({"copy"}), frozenset({"tables/copy_state.py", "stages/copy.py"})),
 ]
 MUTATORS = frozenset({"set", "clear", "append", "add", "pop", "remove", "update", "extend", "discard"})
 

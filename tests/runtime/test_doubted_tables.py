@@ -120,8 +120,8 @@ def test_a_copy_under_way_is_made_again(tmp_path: Path, store: MemoryStore) -> N
     record.begin(Job.COPY)
     registry.enter(record, DataSync())
     registry.source_restarted(Lsn(100))
-    assert record.copy_outdated
-    assert record.cancel.is_set()
+    assert record.copy.outdated
+    assert record.copy.cancelled.is_set()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_lag_grows_while_changes_cannot_be_read(tmp_path: Path, silent_s: float)
 def test_a_copy_that_has_not_begun_is_not_the_last_one(tmp_path: Path) -> None:
     """A table that waits for its new copy does not show the size of the copy before."""
     registry = roster_with(tmp_path, Init())
-    registry.tables[ID].copied = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
+    registry.tables[ID].copy.finished = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
     assert table_progress(registry.tables[ID], registry, 0).copy is None
 
 

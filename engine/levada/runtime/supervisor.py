@@ -155,12 +155,12 @@ class Supervisor:
                     # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
                     self._storage_poller.soon()
             case CopyStarted(table, rows):
-                tables[table].copy = rows
+                self._copies.started(tables[table], rows)
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
             case JobStarted(begun, at):
                 for table in begun:
-                    tables[table].busy_since = at
+                    tables[table].started(at)
             case WatermarkRead(table, outcome):
                 self._applies.watermark_read(tables[table], outcome)
             case ApplyEnded(applied, outcome):

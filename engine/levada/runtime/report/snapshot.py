@@ -56,7 +56,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # The size of an earlier copy does not describe one that has not begun.
-    copied = record.copy.progress() if record.copy is not None else None if copying else record.copied
+    running = record.copy.running
+    copied = running.progress() if running is not None else None if copying else record.copy.finished
     return TableProgress(
         id=record.id,
         schema=record.name.schema,
@@ -79,7 +80,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,
         resync=resync_progress(record, registry),
-        copy_order=record.copy.token if isinstance(record.copy, OrderedCopy) else "",
+        copy_order=running.token if isinstance(running, OrderedCopy) else "",
         job="" if record.busy is None else record.busy,
         job_since=record.busy_since,
         destination_table=record.destination_table,

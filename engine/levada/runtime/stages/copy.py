@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.table_copy import Copied, TableCopy
@@ -15,6 +17,10 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.storage import table_worker
+
+if TYPE_CHECKING:
+    from levada.copy.progress import RunningCopy
+    from levada.values import QualifiedTable, TableId
 
 
 class CopyStage(Stage):
@@ -32,54 +38,55 @@ class CopyStage(Stage):
         A new table waits for the session that has its columns.
         """
         for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
-            record.cancel.clear()
-            record.copy_outdated = False
+            record.copy.cancelled.clear()
+            record.copy.outdated = False
+            record.copy.settings = self._registry.wanted_settings(record)
             record.begin(Job.COPY)
-            record.copied_as = self._registry.wanted_settings(record)
             self._registry.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
             # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
             self._registry.backlog.track(record.id, self._registry.staged_lsn)
-            self._pool.submit(self._run, record)
+            self._pool.submit(self._run, record.id, record.name, record.copy.cancelled)
 
-    def _run(self, record: TableRecord) -> None:  # in a pool
-        table = record.id
-        elsewhere = self._config_ref.current.table(record.name).dedicated_copy
+    def _run(self, table: TableId, name: QualifiedTable, cancelled: threading.Event) -> None:  # in a pool
+        elsewhere = self._config_ref.current.table(name).dedicated_copy
         copier = (
             DedicatedCopy(self._copier, self._config_ref.current.progress_deadline_s) if elsewhere else self._copier
         )
         try:
-            copied = copier.run(
-                table, record.name, record.cancel, lambda rows: self._inbox.put(CopyStarted(table, rows))
-            )
+            copied = copier.run(table, name, cancelled, lambda rows: self._inbox.put(CopyStarted(table, rows)))
         except BaseException as error:
             self._inbox.put(CopyEnded(table, error))
         else:
             self._inbox.put(CopyEnded(table, copied))
 
+    def started(self, record: TableRecord, rows: RunningCopy) -> None:
+        """Record that a copy has its snapshot."""
+        record.copy.running = rows
+
     def ended(self, record: TableRecord, outcome: Copied | BaseException) -> None:
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
         record.end()
-        if record.copy is not None:
-            record.copied = record.copy.progress()
-            record.unrepresentable_copied += record.copied.unrepresentable
-            record.copy = None
+        copy = record.copy
+        if copy.running is not None:
+            copy.finished, copy.running = copy.running.progress(), None
+            copy.unrepresentable += copy.finished.unrepresentable
         if needs_resync(record.phase):
             # Capture left out changes of the table meanwhile, so the copy is incomplete.
             return
         if isinstance(outcome, BaseException):
-            if not record.cancel.is_set():
+            if not copy.cancelled.is_set():
                 self._registry.park(record, outcome)
             elif not self._stopping:
                 self._registry.restart_copy(record)
             return
-        if record.copy_outdated:
+        if copy.outdated:
             self._registry.restart_copy(record)
             return
         record.attempts = 0
         self._registry.update_mode(record, outcome.schema)
         self._registry.places_changed()
-        record.copied_at = datetime.now(UTC)
+        copy.committed_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)
@@ -92,7 +99,7 @@ class CopyStage(Stage):
         """Ask all copies to end soon. The next start begins them again."""
         self._stopping = True
         for record in self._registry.tables.values():
-            record.cancel.set()
+            record.copy.cancel()
 
     def close(self) -> None:
         """Wait for the running copies. Their reports are in the inbox afterwards."""

@@ -179,8 +179,8 @@ class ResyncStage(Stage):
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
-        record.copied, record.attempts, record.resync_error = resync.copied, 0, None
-        record.copied_at = datetime.now(UTC)
+        record.attempts, record.resync_error = 0, None
+        record.copy.replaced_by(resync.copied, datetime.now(UTC))
         registry.update_mode(record, resync.copied_schema)
         if not resync.abandoned:
             registry.backlog.promote_shadow(record.id)

@@ -110,7 +110,7 @@ class TableRegistry:
             if table.id not in self.tables:
                 _log.info("table %s is new", table.name)
                 self._add(table.id, table.name, Init(), None)
-                self.tables[table.id].copy_after_session = copy_after_session
+                self.tables[table.id].copy.wait_for_session(copy_after_session)
                 continue
             record = self.tables[table.id]
             self._places_changed |= record.name != table.name
@@ -123,7 +123,7 @@ class TableRegistry:
             self.abandon_resync(record)
             if record.busy or record.resync is not None:
                 record.suspended = True
-                record.cancel.set()
+                record.copy.cancel()
                 continue
             _log.info("table %s is no longer replicated: its destination stays", record.name)
             self._forget(record.id)
@@ -221,7 +221,7 @@ class TableRegistry:
                 _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
                 record.suspended = suspended
             if suspended and record.busy is Job.COPY:
-                record.cancel.set()
+                record.copy.cancel()
             if suspended and record.resync is not None:
                 record.resync.cancel.set()
 
@@ -334,8 +334,7 @@ class TableRegistry:
         self.unverified.add(unknown | {r.id for r in ahead}, verified_to)
         for record in tables:
             if record.busy is Job.COPY:
-                record.copy_outdated = True
-                record.cancel.set()
+                record.copy.outdate()
             if record.resync is not None and record.resync.is_ahead(verified_to):
                 record.resync.restart()
         for record in ahead:
@@ -379,7 +378,7 @@ class TableRegistry:
     def restart_copy(self, record: TableRecord) -> None:
         """Put the table back to Init, with the current settings. A shadow copy is abandoned."""
         self.abandon_resync(record)
-        record.copy = record.copied = None
+        record.copy.discard()
         self._apply_excluded_columns(record)
         self._places_changed = True
         if not isinstance(record.phase, Init):
@@ -457,8 +456,9 @@ class TableRegistry:
         table_config, wanted = self._config_ref.current.table(record.name), self.wanted_settings(record)
         controls = self.controls(record)
         if record.busy is Job.COPY:
-            if table_config.resync_nonce not in (0, controls.resync_nonce) or record.copied_as not in (None, wanted):
-                record.cancel.set()
+            other = record.copy.settings not in (None, wanted)
+            if other or table_config.resync_nonce not in (0, controls.resync_nonce):
+                record.copy.cancel()
             return
         request = pending_request(controls, table_config, wanted)
         if (record.busy or _is_abandoning(record)) and request is not TableRequest.NOTHING:
@@ -491,7 +491,7 @@ class TableRegistry:
         excluded = self._config_ref.current.table(record.name).excluded_columns
         if self._config_ref.columns.get(record.name) != excluded:
             self._config_ref.columns[record.name] = excluded
-            record.copy_after_session = self._reopen()
+            record.copy.wait_for_session(self._reopen())
 
     def _resync(self, record: TableRecord) -> None:
         if record.misplaced:
@@ -509,7 +509,7 @@ class TableRegistry:
             return
         if needs_resync(record.phase):
             # The stream skips the table until its next session. The copy must not be older than that session.
-            record.copy_after_session = self._reopen()
+            record.copy.wait_for_session(self._reopen())
         record.attempts = 0
         self.restart_copy(record)
 
