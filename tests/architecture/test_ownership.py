@@ -11,17 +11,22 @@ import pytest
 
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
+from levada.runtime.tables.resync_state import ResyncState
 
 RUNTIME = Path(__file__).parents[2] / "engine/levada/runtime"
 
 
 @dataclass(frozen=True)
 class Owned:
-    """A class of state, the names by which the code refers to its objects, and the modules that may change it."""
+    """A class of state, the names by which the code refers to its objects, and the modules that may change it.
+
+    Only these modules call the methods ``reserved``. Any module may call the others.
+    """
 
     state: type
     names: frozenset[str]
     owners: frozenset[str]
+    reserved: frozenset[str] = frozenset()
 
     @property
     def fields(self) -> frozenset[str]:
@@ -32,6 +37,12 @@ class Owned:
 OWNED = [
     Owned(ApplyState, frozenset({"apply"}), frozenset({"tables/apply_state.py", "stages/apply.py"})),
     Owned(CopyState, frozenset({"copy"}), frozenset({"tables/copy_state.py", "stages/copy.py"})),
+    Owned(
+        ResyncState,
+        frozenset({"resync"}),
+        frozenset({"tables/resync_state.py", "stages/resync.py"}),
+        frozenset({"enter", "begin_again", "finish"}),
+    ),
 ]
 MUTATORS = frozenset({"set", "clear", "append", "add", "pop", "remove", "update", "extend", "discard"})
 
@@ -39,12 +50,13 @@ MUTATORS = frozenset({"set", "clear", "append", "add", "pop", "remove", "update"
 def written(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
     """Yield the object's name, the attribute and the line of each write to an attribute.
 
-    A write is an assignment, a deletion, or a call of a mutating method such as ``event.set()``.
+    A write is an assignment, a deletion, or a call of a method of the attribute such as ``event.set()``. A call of a
+    method of the object itself is yielded too.
     """
     for node in ast.walk(tree):
         target = node
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
-            target = node.func.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            target = node.func.value if node.func.attr in MUTATORS else node.func
         elif not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)):
             continue
         if not isinstance(target, ast.Attribute):
@@ -60,7 +72,7 @@ def intruders(owned: Owned, sources: dict[str, str]) -> list[str]:
         for module, text in sources.items()
         if module not in owned.owners
         for name, attribute, line in written(ast.parse(text))
-        if name in owned.names and attribute in owned.fields
+        if name in owned.names and attribute in owned.fields | owned.reserved
     ]
 
 
@@ -75,13 +87,23 @@ def test_each_state_is_written_by_its_owner_alone(owned: Owned) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "record.apply.rows_applied += 1",
-        "apply.pending_since = None",
-        "del record.apply.pending_since",
-        "a, self.record.apply.last_apply_s = 1, 2",
+        "record.resync.attempts += 1",
+        "resync.outdated = True",
+        "del record.resync.error",
+        "a, self.record.resync.step = 1, 2",
+        "record.resync.cancelled.set()",
+        "record.resync.finish()",
     ],
 )
 def test_a_write_from_outside_is_found(statement: str) -> None:
     """The check finds each form of a write."""
-    assert intruders(OWNED[0], {"supervisor.py": statement})
-    assert not intruders(OWNED[0], {"stages/apply.py": statement})
+    owned = next(o for o in OWNED if o.state is ResyncState)
+    assert intruders(owned, {"supervisor.py": statement})
+    assert not intruders(owned, {"stages/resync.py": statement})
+
+
+@pytest.mark.parametrize("statement", ["record.resync.request()", "n = resync.attempts", "stage.resync(record)"])
+def test_reads_and_requests_are_allowed(statement: str) -> None:
+    """Every module may read a state and call its methods for requests."""
+    owned = next(o for o in OWNED if o.state is ResyncState)
+    assert not intruders(owned, {"supervisor.py": statement})

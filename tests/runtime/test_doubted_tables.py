@@ -21,7 +21,8 @@ from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.registry import TableRegistry
-from levada.runtime.tables.resync import Resync, Step
+from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
+from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
@@ -127,14 +128,15 @@ def test_a_copy_under_way_is_made_again(tmp_path: Path, store: MemoryStore) -> N
 @pytest.mark.parametrize(
     ("resync", "outdated"),
     [
-        (Resync(step=Step.COPYING), True),
-        (Resync(step=Step.CATCHING_UP, lsn=Lsn(200)), True),
-        (Resync(step=Step.CATCHING_UP, lsn=Lsn(100)), False),
-        (Resync(), False),
+        (ResyncState(Step.COPYING), True),
+        (ResyncState(Step.CATCHING_UP, shadow=ShadowCopy(lsn=Lsn(200))), True),
+        (ResyncState(Step.CATCHING_UP, shadow=ShadowCopy(lsn=Lsn(100))), False),
+        (ResyncState(Step.WAITING), False),
+        (ResyncState(), False),
     ],
 )
 def test_a_shadow_copy_under_a_running_engine(
-    tmp_path: Path, store: MemoryStore, resync: Resync, outdated: bool
+    tmp_path: Path, store: MemoryStore, resync: ResyncState, outdated: bool
 ) -> None:
     """The server is restarted under the engine: a shadow copy that is ahead is begun again, and the table goes on."""
     store.update_table_replication_states({TABLE: Ready()})
@@ -151,7 +153,7 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
     registry.set_position(record, Lsn(50))
-    record.resync = Resync(step=Step.CATCHING_UP, lsn=Lsn(200))
+    record.resync = ResyncState(Step.CATCHING_UP, shadow=ShadowCopy(lsn=Lsn(200)))
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(

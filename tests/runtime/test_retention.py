@@ -15,7 +15,8 @@ from levada.apply.backlog import Backlog
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.stages.retention import Retention, outdated_versions
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.resync import Resync
+from levada.runtime.tables.resync_state import ResyncState
+from levada.runtime.tables.resync_steps import Step
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
@@ -51,9 +52,9 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def record(table: int, phase: TableReplicationPhase, resync: Resync | None = None) -> TableRecord:
+def record(table: int, phase: TableReplicationPhase, step: Step = Step.NO_COPY) -> TableRecord:
     """Return a table in a phase."""
-    return TableRecord(TableId(table), QualifiedTable("public", f"t{table}"), phase, resync=resync)
+    return TableRecord(TableId(table), QualifiedTable("public", f"t{table}"), phase, resync=ResyncState(step))
 
 
 def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> dict[int, list[int]]:
@@ -66,7 +67,7 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
         record(2, FinishedCopy(Lsn(50))),
         record(3, Ready()),
         record(4, DataSync()),
-        record(5, Ready(), Resync()),
+        record(5, Ready(), Step.WAITING),
         record(6, Ready()),
     ]
     for each in records:

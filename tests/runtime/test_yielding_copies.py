@@ -12,7 +12,8 @@ from levada.errors import Transient, Yielded
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
-from levada.runtime.tables.resync import Resync, ResyncEnded, ResyncJob, Step
+from levada.runtime.tables.resync import ResyncEnded, ResyncJob
+from levada.runtime.tables.resync_steps import Step
 from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, Init, Ready
@@ -60,15 +61,15 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     nothing = cast(Any, None)
     config_ref: ConfigRef = registry._config_ref
     stage = ResyncStage(StageParts(config_ref, registry, store, nothing, queue.SimpleQueue()), nothing, nothing)
+    record.resync.request()
     for _ in range(ROUNDS):
-        record.resync = record.resync or Resync()
-        record.resync.step, record.resync.running = Step.COPYING, True
+        record.resync.enter(Step.COPYING)
+        record.resync.running = True
         stage.ended(record, ResyncEnded(TABLE, ResyncJob.COPY, YIELDED))
         assert not record.resync.abandoned
         assert record.resync.error is not None
         assert (record.resync.error.code, record.resync.error.reason) == (YIELDED.code, YIELDED.message)
         assert record.resync.error.next_retry is not None
-    assert record.resync is not None
     assert record.resync.attempts == 0
-    assert record.resync_error is None
+    assert record.resync.given_up is None
     stage.close()

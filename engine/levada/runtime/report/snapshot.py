@@ -90,11 +90,11 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
 def resync_progress(record: TableRecord, registry: TableRegistry) -> ResyncProgress | None:
     """Return the progress of the table's shadow copy, or None if there is none and none was given up."""
     resync = record.resync
-    if resync is None or resync.abandoned:
-        given_up = record.resync_error
+    if not resync.has_copy or resync.abandoned:
+        given_up = resync.given_up
         return None if given_up is None else ResyncProgress(ResyncStep.GIVEN_UP, error=given_up)
     pending = registry.backlog.pending(record.id, shadow=True)
-    return ResyncProgress(resync.step.value, resync.copy, pending.rows, resync.error)
+    return ResyncProgress(resync.step.value, resync.shadow.progress, pending.rows, resync.error)
 
 
 def capture_progress(capture: CaptureThread, rate: float) -> CaptureProgress:

@@ -22,15 +22,9 @@ from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
-from levada.runtime.tables.resync import (
-    Resync,
-    ResyncEnded,
-    ResyncJob,
-    ResyncStarted,
-    Step,
-    is_outdated,
-    resyncs_to_start,
-)
+from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
+from levada.runtime.tables.resync_state import ShadowCopy
+from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.schema import ReplicatedTableSchema
@@ -58,21 +52,21 @@ class ResyncStage(Stage):
         Called before the tables' own batches are started, so that the two can take turns.
         """
         for record in self._registry.tables.values():
-            if record.resync is not None:
-                self._continue(record, record.resync, now)
+            self._continue(record, now)
         for record in resyncs_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, now):
             self._copy(record)
 
-    def _continue(self, record: TableRecord, resync: Resync, now: float) -> None:
+    def _continue(self, record: TableRecord, now: float) -> None:
+        resync = record.resync
         if resync.running:
-            if resync.step is Step.COPYING and is_outdated(resync, self._newest(record.id)):
+            if resync.step is Step.COPYING and is_outdated(resync.shadow, self._newest(record.id)):
                 resync.restart()
         elif resync.abandoned:
             self._submit(self._copies, record, ResyncJob.DROP, lambda: self._drop(record.id))
         elif resync.outdated:
-            self._start_again(record, resync)
+            self._start_again(record)
         elif resync.step is Step.CATCHING_UP and not record.busy and not record.suspended and now >= resync.not_before:
-            self._catch_up(record, resync, now)
+            self._catch_up(record, now)
 
     def _newest(self, table: TableId) -> ReplicatedTableSchema | None:
         return self._store.get_table_schema(table, SnapshotId(self._registry.staged_lsn))
@@ -80,7 +74,6 @@ class ResyncStage(Stage):
     def _submit(
         self, pool: ThreadPoolExecutor, record: TableRecord, job: ResyncJob, work: Callable[[], object]
     ) -> None:
-        assert record.resync is not None
         record.resync.running = True
         table = record.id
 
@@ -100,17 +93,16 @@ class ResyncStage(Stage):
 
     def _copy(self, record: TableRecord) -> None:
         resync, table, name = record.resync, record.id, record.name
-        assert resync is not None
-        resync.cancel.clear()
-        resync.step = Step.COPYING
+        resync.enter(Step.COPYING)
+        resync.cancelled.clear()
         # Keep segments from here on, as for a first copy.
         self._registry.backlog.track(table, self._registry.staged_lsn, shadow=True)
-        cancel = resync.cancel
+        cancelled = resync.cancelled
 
         def work() -> Copied | None:  # in a pool
             try:
                 return self._copier.run_shadow(
-                    table, name, cancel, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
+                    table, name, cancelled, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
                 )
             except BaseException:
                 self._drop(table)
@@ -124,24 +116,30 @@ class ResyncStage(Stage):
         except LevadaError as error:
             _log.warning("the shadow copy of table %d cannot be dropped, the next resync drops it: %s", table, error)
 
-    def _copied(self, record: TableRecord, resync: Resync, copied: Copied | None) -> None:
-        if resync.rows is not None:
-            resync.copied, resync.rows = resync.rows.progress(), None
+    def _copied(self, record: TableRecord, copied: Copied | None) -> None:
+        resync = record.resync
         if copied is None:
             _log.info(
                 "table %s: the destination does not have the table, so it is copied without a shadow copy", record.name
             )
             self._registry.restart_copy(record)
             return
-        resync.step, resync.attempts, resync.error = Step.CATCHING_UP, 0, None
-        resync.lsn, resync.copied_schema, resync.schema = copied.lsn, copied.schema, copied.schema
-        resync.storage = copied.storage
+        resync.enter(Step.CATCHING_UP)
+        resync.attempts, resync.error = 0, None
+        resync.shadow = ShadowCopy(
+            copied=resync.shadow.progress,
+            lsn=copied.lsn,
+            copied_schema=copied.schema,
+            schema=copied.schema,
+            storage=copied.storage,
+        )
         self._registry.backlog.applied(record.id, copied.lsn, shadow=True)
         _log.info("table %s: the shadow copy is complete and catches up from %s", record.name, copied.lsn)
 
     # ---- catching up ----------------------------------------------------------------------------------------------
 
-    def _catch_up(self, record: TableRecord, resync: Resync, now: float) -> None:
+    def _catch_up(self, record: TableRecord, now: float) -> None:
+        resync = record.resync
         backlog, staged, table = self._registry.backlog, self._registry.staged_lsn, record.id
         reached = backlog.position(table, staged, shadow=True)
         if reached > staged:
@@ -160,30 +158,32 @@ class ResyncStage(Stage):
             resync.yielded = True
             return
         resync.yielded = False
-        schema, manifests = resync.schema, backlog.next_batch(table, config.batch_rows, shadow=True)
+        schema, manifests = resync.shadow.schema, backlog.next_batch(table, config.batch_rows, shadow=True)
         assert schema is not None
         record.begin(Job.APPLY_TO_SHADOW)
         self._submit(
             self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests)
         )
 
-    def _swapped(self, record: TableRecord, resync: Resync, position: Lsn) -> None:
-        registry, store = self._registry, self._store
-        assert resync.copied_schema is not None
-        assert resync.lsn is not None
+    def _swapped(self, record: TableRecord, position: Lsn) -> None:
+        registry, store, shadow = self._registry, self._store, record.resync.shadow
+        assert shadow.copied_schema is not None
+        assert shadow.lsn is not None
         adopt_membership(store, record.id)
-        assert resync.storage is not None
-        registry.storage.record_copy(record.id, resync.lsn, resync.storage)
+        assert shadow.storage is not None
+        registry.storage.record_copy(record.id, shadow.lsn, shadow.storage)
         # Below the snapshot's LSN, because a transaction may begin another schema version exactly at that LSN.
-        store.store_table_schema(replace(resync.copied_schema, snapshot_id=SnapshotId(resync.lsn - 1)))
+        store.store_table_schema(replace(shadow.copied_schema, snapshot_id=SnapshotId(shadow.lsn - 1)))
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
-        record.attempts, record.resync_error = 0, None
-        record.copy.replaced_by(resync.copied, datetime.now(UTC))
-        registry.update_mode(record, resync.copied_schema)
-        if not resync.abandoned:
+        record.attempts = 0
+        record.copy.replaced_by(shadow.copied, datetime.now(UTC))
+        registry.update_mode(record, shadow.copied_schema)
+        if not record.resync.abandoned:
             registry.backlog.promote_shadow(record.id)
+        record.resync.finish()
+        record.resync.given_up = None
         registry.end_resync(record)
         if registry.backlog.pending(record.id).segments:
             record.apply.changes_wait(time.monotonic())
@@ -194,45 +194,45 @@ class ResyncStage(Stage):
 
     def started(self, record: TableRecord, report: ResyncStarted) -> None:
         """Record that a copy has its snapshot."""
-        if record.resync is not None:
-            record.resync.rows, record.resync.lsn = report.rows, report.lsn
-            record.resync.copied_schema = report.rows.schema
+        if record.resync.has_copy:
+            record.resync.shadow = ShadowCopy(rows=report.rows, lsn=report.lsn, copied_schema=report.rows.schema)
 
     def ended(self, record: TableRecord, report: ResyncEnded) -> None:
         """Record the outcome of a job, and choose the next step of the resync."""
         resync, outcome = record.resync, report.outcome
-        assert resync is not None
         resync.running = False
         if report.job in (ResyncJob.APPLY, ResyncJob.SWAP):
             record.end()
         match report.job, outcome:
             case ResyncJob.SWAP, Watermark():
-                self._swapped(record, resync, outcome.lsn)
+                self._swapped(record, outcome.lsn)
             case ResyncJob.DROP, _:
-                record.resync = None
+                resync.finish()
             case _ if resync.abandoned or resync.outdated:
                 # The next `start` removes it or starts it again.
                 pass
             case _, BaseException():
-                self._failed(record, resync, report.job, outcome)
+                self._failed(record, report.job, outcome)
             case ResyncJob.COPY, Copied() | None:
-                self._copied(record, resync, outcome)
+                self._copied(record, outcome)
             case ResyncJob.APPLY, AppliedToShadow():
-                resync.schema, resync.attempts, resync.error = outcome.schema, 0, None
+                resync.shadow = replace(resync.shadow, schema=outcome.schema)
+                resync.attempts, resync.error = 0, None
                 self._registry.backlog.applied(record.id, outcome.until, shadow=True)
             case _:
-                self._start_again(record, resync)
+                self._start_again(record)
 
-    def _start_again(self, record: TableRecord, resync: Resync) -> None:
+    def _start_again(self, record: TableRecord) -> None:
         _log.info("table %s: the resync starts again", record.name)
         self._registry.backlog.forget(record.id, shadow=True)
-        resync.reset()
+        record.resync.begin_again()
 
-    def _failed(self, record: TableRecord, resync: Resync, job: ResyncJob, error: BaseException) -> None:
+    def _failed(self, record: TableRecord, job: ResyncJob, error: BaseException) -> None:
+        resync = record.resync
         if self._stopping:
             return
-        if job is ResyncJob.COPY and resync.cancel.is_set():
-            self._start_again(record, resync)
+        if job is ResyncJob.COPY and resync.cancelled.is_set():
+            self._start_again(record)
             return
         if isinstance(error, Permanent):
             self._registry.fatal = error
@@ -250,12 +250,12 @@ class ResyncStage(Stage):
             exc_info=known is None and error,
         )
         if parked.next_retry is None:
-            record.resync_error = resync.error
+            resync.given_up = resync.error
             self._registry.abandon_resync(record)
             return
         resync.not_before = time.monotonic() + self._config_ref.current.retries.delay(attempt)
         if job is ResyncJob.COPY:
-            self._start_again(record, resync)
+            self._start_again(record)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -263,8 +263,7 @@ class ResyncStage(Stage):
         """Ask all copies to end soon. The next start begins them again."""
         self._stopping = True
         for record in self._registry.tables.values():
-            if record.resync is not None:
-                record.resync.cancel.set()
+            record.resync.cancel_copy()
 
     def close(self) -> None:
         """Wait for the running jobs. Their reports are in the inbox afterwards."""

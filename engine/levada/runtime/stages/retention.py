@@ -95,7 +95,7 @@ class Retention:
         reached = {
             record.id: min(backlog.applied_lsn(record.id), resumes)
             for record in self._registry.tables.values()
-            if record.phase.name in STREAMING and record.resync is None
+            if record.phase.name in STREAMING and not record.resync.has_copy
         }
         retentions = outdated_versions(self._store.get_table_schemas(), reached)
         if not retentions:

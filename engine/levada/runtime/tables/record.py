@@ -8,7 +8,7 @@ from datetime import datetime
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
-from levada.runtime.tables.resync import Resync
+from levada.runtime.tables.resync_state import ResyncState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -31,6 +31,7 @@ class TableRecord:
     suspended: bool = False
     apply: ApplyState = field(default_factory=ApplyState)
     copy: CopyState = field(default_factory=CopyState)
+    resync: ResyncState = field(default_factory=ResyncState)
     mode: str = ""
     note: str = ""
     refuses_updates: bool = False
@@ -39,10 +40,6 @@ class TableRecord:
     """The table's name at the destination, empty if it has none there."""
     misplaced: bool = False
     """True if the table is parked because it has no usable place of its own at the destination."""
-    resync: Resync | None = None
-    """The shadow copy that will replace the table."""
-    resync_error: ErrorProgress | None = None
-    """The error after which the last shadow copy was given up."""
     lost_copies: int = 0
     """The number of resyncs in a row because the table had missed changes."""
     lost_copied_at: float = float("-inf")

@@ -28,7 +28,7 @@ from levada.runtime.tables.requests import (
     pending_request,
     settings_changed,
 )
-from levada.runtime.tables.resync import Resync, can_replace, stays_readable
+from levada.runtime.tables.resync import can_replace, stays_readable
 from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import lost_copy_is_due, needs_resync, next_phase, retry_is_due
 from levada.runtime.tables.storage_journal import StorageJournal
@@ -121,7 +121,7 @@ class TableRegistry:
         gone = [self.tables[t] for t in self.tables.keys() - left.keys() - {t.id for t in source.published}]
         for record in gone:
             self.abandon_resync(record)
-            if record.busy or record.resync is not None:
+            if record.busy or record.resync.has_copy:
                 record.suspended = True
                 record.copy.cancel()
                 continue
@@ -222,8 +222,8 @@ class TableRegistry:
                 record.suspended = suspended
             if suspended and record.busy is Job.COPY:
                 record.copy.cancel()
-            if suspended and record.resync is not None:
-                record.resync.cancel.set()
+            if suspended:
+                record.resync.cancel_copy()
 
     # ---- places at the destination --------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class TableRegistry:
         for record in tables:
             if record.busy is Job.COPY:
                 record.copy.outdate()
-            if record.resync is not None and record.resync.is_ahead(verified_to):
+            if record.resync.is_ahead(verified_to):
                 record.resync.restart()
         for record in ahead:
             if record.busy:
@@ -423,7 +423,7 @@ class TableRegistry:
         self.backlog.track(record.id, self.staged_lsn, holds=False)
 
     def _copy_after_loss(self, record: TableRecord, now: float) -> None:
-        if record.resync is not None:
+        if record.resync.has_copy:
             # The shadow copy that was abandoned with the table is still being removed.
             return
         if now - record.lost_copied_at > self._config_ref.current.retries.max_delay_s:
@@ -440,7 +440,7 @@ class TableRegistry:
             record = self.tables.get(table)
             if record is None:
                 _log.warning("request %s for a table that is not replicated: %d", action.value, table)
-            elif record.busy or _is_abandoning(record):
+            elif record.busy or record.resync.abandoned:
                 self._store.request_table_action(table, action)
             elif action is TableAction.RESYNC:
                 self._resync(record)
@@ -461,7 +461,7 @@ class TableRegistry:
                 record.copy.cancel()
             return
         request = pending_request(controls, table_config, wanted)
-        if (record.busy or _is_abandoning(record)) and request is not TableRequest.NOTHING:
+        if (record.busy or record.resync.abandoned) and request is not TableRequest.NOTHING:
             return
         if isinstance(record.phase, Init):
             # Its copy begins with the settings of that time.
@@ -520,16 +520,12 @@ class TableRegistry:
 
     def _start_shadow_copy(self, record: TableRecord) -> None:
         self._store.upsert_replication_progress(resync_worker(record.id), self.staged_lsn)
-        record.resync_error = None
-        if record.resync is None:
-            record.resync = Resync()
-        else:
-            record.resync.restart()
+        record.resync.request()
 
     def _resume_resync(self, record: TableRecord) -> None:
         """Restart a resync that an earlier process did not finish."""
         if can_replace(self._destination) and stays_readable(record):
-            record.resync = Resync()
+            record.resync.request()
             return
         self._store.delete_replication_progress(resync_worker(record.id))
         if isinstance(record.phase, Errored) and not needs_resync(record.phase):
@@ -537,16 +533,14 @@ class TableRegistry:
 
     def abandon_resync(self, record: TableRecord) -> None:
         """Abandon the table's shadow copy, if it has one. An abandoned one is removed by the next job."""
-        if record.resync is None or record.resync.abandoned:
+        if not record.resync.has_copy or record.resync.abandoned:
             return
-        record.resync.abandoned = True
-        record.resync.cancel.set()
+        record.resync.abandon()
         self.backlog.forget(record.id, shadow=True)
         self._store.delete_replication_progress(resync_worker(record.id))
 
     def end_resync(self, record: TableRecord) -> None:
-        """Forget the table's shadow copy, which has replaced the table."""
-        record.resync = None
+        """Forget the request for a shadow copy, which has replaced the table."""
         self._store.delete_replication_progress(resync_worker(record.id))
 
     # ---- retries --------------------------------------------------------------------------------------------------
@@ -565,7 +559,3 @@ class TableRegistry:
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
         self._track_segments(record)
-
-
-def _is_abandoning(record: TableRecord) -> bool:
-    return record.resync is not None and record.resync.abandoned

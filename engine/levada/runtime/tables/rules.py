@@ -64,8 +64,9 @@ def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) 
     """
     known = list(tables)
     free = at_once - copies_running(known)
-    waiting = [r for r in known if isinstance(r.phase, Init) and not r.busy and not r.suspended and r.resync is None]
-    return [r for r in waiting if sessions >= r.copy.after_session][: max(0, free)]
+    idle = [r for r in known if not r.busy and not r.suspended and not r.resync.has_copy]
+    waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session]
+    return waiting[: max(0, free)]
 
 
 def wants_apply(record: TableRecord, pending: Pending) -> bool:
