@@ -16,13 +16,13 @@ from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
-from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import Step
+from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase

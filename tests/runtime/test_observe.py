@@ -17,9 +17,9 @@ from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.report.snapshot import table_progress
-from levada.runtime.source.preparation import SourceTables
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.tables.registry import TableRegistry
+from levada.runtime.tables.source_tables import SourceTables
 from levada.status import CopyProgress
 from levada.stores import MemoryStore
 from levada.stores.phases import Init, Ready, TableReplicationPhase

@@ -35,7 +35,7 @@ from levada.runtime.report.snapshot import (
 from levada.runtime.resources.spark import check_jvm, spark_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import Claim, claim
-from levada.runtime.source.preparation import SourceTables, discover, prepare_source
+from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import raise_epoch
@@ -56,6 +56,7 @@ from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.retries import as_levada_error
+from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog

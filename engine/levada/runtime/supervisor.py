@@ -46,7 +46,7 @@ from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.storage_journal import TableAltered
 
 if TYPE_CHECKING:
-    from levada.runtime.source.preparation import SourceTables
+    from levada.runtime.tables.source_tables import SourceTables
     from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import PublishedTable, list_tables, published_tables
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.failures import RESYNC_ALL
-from levada.postgres.membership import PublicationState, read_publication_state
+from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
 from levada.postgres.publications import (
     CoverageReport,
@@ -42,6 +42,7 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
 from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
@@ -51,22 +52,6 @@ from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 _log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTables:
-    """The tables of the source: ``published`` are selected and in the publication.
-
-    ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
-    have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
-    others that cannot be added.
-    """
-
-    published: tuple[PublishedTable, ...]
-    publication: PublicationState
-    unidentified: tuple[QualifiedTable, ...] = ()
-    incomplete: NeedsOperator | None = None
-    refusing: tuple[QualifiedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Discovered, Report
 
 if TYPE_CHECKING:
-    from levada.runtime.source.preparation import SourceTables
+    from levada.runtime.tables.source_tables import SourceTables
 
 _log = logging.getLogger(__name__)
 

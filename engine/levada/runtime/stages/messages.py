@@ -20,7 +20,7 @@ from levada.values import Lsn, TableId, Watermark
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
-    from levada.runtime.source.preparation import SourceTables
+    from levada.runtime.tables.source_tables import SourceTables
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from levada.apply.backlog import Backlog
 from levada.destinations import Destination, TableMode
@@ -31,6 +31,7 @@ from levada.runtime.tables.requests import (
 from levada.runtime.tables.resync import can_replace, stays_readable
 from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import lost_copy_is_due, needs_resync, next_phase, retry_is_due
+from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.storage_journal import StorageJournal
 from levada.runtime.tables.unverified_tables import UnverifiedTables, another_history
 from levada.schema import ReplicatedTableSchema
@@ -40,9 +41,6 @@ from levada.stores.interface import PipelineStore, TableAction, TableControls
 from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, SyncWait, TableReplicationPhase
 from levada.stores.storage import resync_worker, table_worker
 from levada.values import Lsn, QualifiedTable, TableId, resync_command
-
-if TYPE_CHECKING:
-    from levada.runtime.source.preparation import SourceTables
 
 _log = logging.getLogger(__name__)
 

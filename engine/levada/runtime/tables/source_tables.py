@@ -1,0 +1,26 @@
+"""The tables of the source, as a start or a discovery reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import PublishedTable
+from levada.postgres.membership import PublicationState
+from levada.values import QualifiedTable
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTables:
+    """The tables of the source: ``published`` are selected and in the publication.
+
+    ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
+    have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
+    others that cannot be added.
+    """
+
+    published: tuple[PublishedTable, ...]
+    publication: PublicationState
+    unidentified: tuple[QualifiedTable, ...] = ()
+    incomplete: NeedsOperator | None = None
+    refusing: tuple[QualifiedTable, ...] = ()
