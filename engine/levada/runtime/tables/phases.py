@@ -13,7 +13,8 @@ Ready        Errored, Init                            Ready
 Errored      the phase before it, Init                Errored, until a retry
 ============ ======================================== =================================================
 
-Init after anything else is a resync.
+Init after anything else is a resync. A retry returns to the stored phase before Errored, as a restart would resume it.
+A table that is parked again, with another error, goes from Errored to Errored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
     Catchup.name: frozenset({SyncDone.name, Errored.name, Init.name}),
     SyncDone.name: frozenset({Ready.name, Errored.name, Init.name}),
     Ready.name: frozenset({Errored.name, Init.name}),
-    Errored.name: frozenset({Init.name, DataSync.name, FinishedCopy.name, SyncDone.name, Ready.name, Errored.name}),
+    Errored.name: frozenset({Init.name, FinishedCopy.name, SyncDone.name, Ready.name, Errored.name}),
 }
 """The phases that may follow each phase, by name."""
 

@@ -552,7 +552,10 @@ class TableRegistry:
             self._retry(record)
 
     def _retry(self, record: TableRecord) -> None:
+        if not isinstance(record.phase, Errored):
+            raise ValueError(f"{record.phase.name} is not parked")
         phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        check_transition(record.phase, phase)
         _log.info("table %s: retrying from %s", record.name, phase.name)
         record.phase = phase
         self._store.update_table_replication_states({record.id: phase})
