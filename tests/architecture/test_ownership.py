@@ -11,7 +11,10 @@ import pytest
 
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
+from levada.runtime.tables.place_state import PlaceState
+from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync_state import ResyncState
+from levada.runtime.tables.retry_state import RetryState
 
 RUNTIME = Path(__file__).parents[2] / "engine/levada/runtime"
 
@@ -43,7 +46,16 @@ OWNED = [
         frozenset({"tables/resync_state.py", "stages/resync.py"}),
         frozenset({"enter", "begin_again", "finish"}),
     ),
+    Owned(RetryState, frozenset({"retries"}), frozenset({"tables/retry_state.py"})),
+    Owned(PlaceState, frozenset({"place"}), frozenset({"tables/place_check.py"})),
 ]
+RECORD_OWNERS = {
+    "id": "tables/table_membership.py",
+    "name": "tables/table_membership.py",
+    "suspended": "tables/table_membership.py",
+    "phase": "tables/phase_changes.py",
+}
+"""The only module that assigns each field of a record. The other fields are assigned by the record's own methods."""
 MUTATORS = frozenset({"set", "clear", "append", "add", "pop", "remove", "update", "extend", "discard"})
 
 
@@ -76,12 +88,29 @@ def intruders(owned: Owned, sources: dict[str, str]) -> list[str]:
     ]
 
 
+def sources() -> dict[str, str]:
+    """Return the text of each module of the runtime, by its path."""
+    return {p.relative_to(RUNTIME).as_posix(): p.read_text() for p in RUNTIME.rglob("*.py")}
+
+
 @pytest.mark.parametrize("owned", OWNED, ids=lambda o: o.state.__name__)
 def test_each_state_is_written_by_its_owner_alone(owned: Owned) -> None:
     """Fields are assigned only in the owner's modules. Other parts call the methods of the state."""
-    sources = {p.relative_to(RUNTIME).as_posix(): p.read_text() for p in RUNTIME.rglob("*.py")}
-    assert owned.owners <= sources.keys()
-    assert intruders(owned, sources) == []
+    texts = sources()
+    assert owned.owners <= texts.keys()
+    assert intruders(owned, texts) == []
+
+
+def test_identity_and_phase_are_written_by_the_registry_alone() -> None:
+    """Each field of a record has one module that assigns it, and no module replaces a state as a whole."""
+    texts, names = sources(), {f.name for f in fields(TableRecord)}
+    assert set(RECORD_OWNERS.values()) <= texts.keys()
+    assert [
+        f"{module}:{line} writes {name}.{attribute}"
+        for module, text in texts.items()
+        for name, attribute, line in written(ast.parse(text))
+        if name in {"record", "r"} and attribute in names and RECORD_OWNERS.get(attribute) != module
+    ] == []
 
 
 @pytest.mark.parametrize(

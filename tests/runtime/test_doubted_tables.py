@@ -40,17 +40,22 @@ def store() -> MemoryStore:
     return made
 
 
-def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
-    """Return the tables as an engine that starts has them."""
+def config_ref(tmp_path: Path) -> ConfigRef:
+    """Return the configuration of a pipeline of all tables."""
     config = PipelineConfig(
         "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
         PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
     )  # fmt: skip
-    registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1)
+    return ConfigRef(config)
+
+
+def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
+    """Return the tables as an engine that starts has them."""
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1)
     found = SourceTables(
         (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
     )
-    registry.adopt(found, (), resync=False)
+    registry.membership.adopt(found, (), resync=False)
     return registry, registry.tables[TABLE]
 
 
@@ -63,7 +68,7 @@ def test_a_copy_that_the_stream_has_not_reached_is_made_again(
     UnverifiedTables(store).add([TABLE], Lsn(100))
     registry, record = start(tmp_path, store)
     registry.step(record)
-    registry.set_position(record, Lsn(200))
+    registry.positions.set_position(record, Lsn(200))
     assert isinstance(record.phase, becomes)
     assert isinstance(store.get_table_replication_state(TABLE), becomes)
 
@@ -75,7 +80,7 @@ def test_a_doubt_stays_until_the_destination_was_read(tmp_path: Path, store: Mem
     start(tmp_path, store)
     UnverifiedTables(store).add([TABLE], Lsn(300))
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(200))
+    registry.positions.set_position(record, Lsn(200))
     assert isinstance(record.phase, Errored)
     assert record.phase.code == "source_changed"
 
@@ -85,10 +90,10 @@ def test_a_doubt_that_is_settled_does_not_come_back(tmp_path: Path, store: Memor
     store.update_table_replication_states({TABLE: Ready()})
     UnverifiedTables(store).add([TABLE], Lsn(100))
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(100))
-    registry.unverified.save()
+    registry.positions.set_position(record, Lsn(100))
+    registry.positions.save_unverified()
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(200))
+    registry.positions.set_position(record, Lsn(200))
     assert isinstance(record.phase, Ready)
 
 
@@ -99,8 +104,8 @@ def test_a_finished_copy_under_a_running_engine(
     """The server is restarted under the engine: a copy that is ahead of the verified history is made again."""
     store.update_table_replication_states({TABLE: FinishedCopy(Lsn(snapshot))})
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(snapshot))
-    registry.source_restarted(Lsn(100))
+    registry.positions.set_position(record, Lsn(snapshot))
+    registry.positions.source_restarted(Lsn(100))
     assert isinstance(record.phase, becomes)
 
 
@@ -108,9 +113,9 @@ def test_a_look_under_way_is_compared(tmp_path: Path, store: MemoryStore) -> Non
     """The server is restarted while the destination is read: what is read then is compared."""
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
-    registry.source_restarted(Lsn(100))
+    registry.positions.source_restarted(Lsn(100))
     assert store.get_fingerprint("doubts")
-    registry.set_position(record, Lsn(200))
+    registry.positions.set_position(record, Lsn(200))
     assert isinstance(record.phase, Errored)
 
 
@@ -119,8 +124,8 @@ def test_a_copy_under_way_is_made_again(tmp_path: Path, store: MemoryStore) -> N
     store.update_table_replication_states({TABLE: Init()})
     registry, record = start(tmp_path, store)
     record.begin(Job.COPY)
-    registry.enter(record, DataSync())
-    registry.source_restarted(Lsn(100))
+    registry.phases.enter(record, DataSync())
+    registry.positions.source_restarted(Lsn(100))
     assert record.copy.outdated
     assert record.copy.cancelled.is_set()
 
@@ -141,9 +146,9 @@ def test_a_shadow_copy_under_a_running_engine(
     """The server is restarted under the engine: a shadow copy that is ahead is begun again, and the table goes on."""
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(50))
+    registry.positions.set_position(record, Lsn(50))
     record.resync = resync
-    registry.source_restarted(Lsn(100))
+    registry.positions.source_restarted(Lsn(100))
     assert isinstance(record.phase, Ready)
     assert record.resync.outdated is outdated
 
@@ -152,17 +157,17 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     """The copy's snapshot may be of a history that the source loses, until the stream has reached it."""
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
-    registry.set_position(record, Lsn(50))
+    registry.positions.set_position(record, Lsn(50))
     record.resync = ResyncState(Step.CATCHING_UP, shadow=ShadowCopy(lsn=Lsn(200)))
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(
-        StageParts(registry._config_ref, registry, store, Recording(), queue.SimpleQueue()), nothing, applier
+        StageParts(config_ref(tmp_path), registry, store, Recording(), queue.SimpleQueue()), nothing, applier
     )
-    registry.staged_lsn = Lsn(100)
+    registry.staged_to(Lsn(100))
     stage.start(0.0)
     assert not record.resync.running
-    registry.staged_lsn = Lsn(200)
+    registry.staged_to(Lsn(200))
     stage.start(0.0)
     assert record.resync.running
     assert record.busy is Job.SWAP

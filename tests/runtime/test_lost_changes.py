@@ -85,7 +85,7 @@ def test_copies_after_losses_back_off() -> None:
     assert not lost_copy_is_due(record, config, 0.0)
     record.phase = Errored("slot_lost", "changes are gone", "", RetryPolicy.NO_RETRY)
     assert lost_copy_is_due(record, config, 0.0)
-    record.lost_copies, record.lost_copied_at = 1, 100.0
+    record.retries.resynced_after_loss(config.retries, 100.0)
     assert not lost_copy_is_due(record, config, 109.0)
     assert lost_copy_is_due(record, config, 110.0)
     held = replace(config, slot=SlotConfig("levada_shop"))

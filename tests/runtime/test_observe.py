@@ -39,7 +39,7 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> TableRegistry:
     store.update_table_replication_states({ID: phase})
     registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1)
     published = (PublishedTable(ID, NAME, "r", (), None, None),)
-    registry.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
+    registry.membership.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
     return registry
 
 

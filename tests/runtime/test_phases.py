@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.test_doubted_tables import TABLE, start
 
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
+from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import (
@@ -17,7 +18,6 @@ from levada.stores.phases import (
     FinishedCopy,
     Init,
     Ready,
-    RetryPolicy,
     SyncDone,
     SyncWait,
     TableReplicationPhase,
@@ -58,6 +58,18 @@ def test_a_retry_returns_to_the_phase_before_the_error(tmp_path: Path, former: T
     store.update_table_replication_states({TABLE: PARKED})
     registry, record = start(tmp_path, store)
     store.request_table_action(TABLE, TableAction.RETRY)
-    registry.apply_actions()
+    registry.requests.apply_actions()
     assert record.phase == at_restart(former)
     assert store.get_table_replication_state(TABLE) == record.phase
+
+
+def test_only_a_parked_table_is_rolled_back(tmp_path: Path) -> None:
+    """A retry of any other table is refused before the store changes its history."""
+    store = MemoryStore("shop")
+    store.next_epoch()
+    for phase in (FinishedCopy(LSN), Ready()):
+        store.update_table_replication_states({TABLE: phase})
+    registry, record = start(tmp_path, store)
+    with pytest.raises(ValueError, match="Ready is not parked"):
+        registry.phases.roll_back(record)
+    assert store.get_table_replication_state(TABLE) == Ready()

@@ -6,10 +6,9 @@ import queue
 from pathlib import Path
 from typing import Any, cast
 
-from tests.runtime.test_doubted_tables import TABLE, start
+from tests.runtime.test_doubted_tables import TABLE, config_ref, start
 
 from levada.errors import Transient, Yielded
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob
@@ -35,22 +34,22 @@ def test_a_first_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> N
     store = new_store()
     store.update_table_replication_states({TABLE: Init()})
     registry, record = start(tmp_path, store)
-    registry.enter(record, DataSync())
-    registry.park(record, FAILED)
+    registry.phases.enter(record, DataSync())
+    registry.phases.park(record, FAILED)
     for _ in range(ROUNDS):
-        registry.enter(record, Init())
-        registry.enter(record, DataSync())
-        registry.park(record, YIELDED)
+        registry.phases.enter(record, Init())
+        registry.phases.enter(record, DataSync())
+        registry.phases.park(record, YIELDED)
         assert isinstance(record.phase, Errored)
         assert record.phase.retry_policy is RetryPolicy.TIMED_RETRY
         assert record.error is not None
         assert (record.error.code, record.error.reason) == (YIELDED.code, YIELDED.message)
         assert record.error.next_retry is not None
-    assert record.attempts == 1
-    registry.enter(record, Init())
-    registry.enter(record, DataSync())
-    registry.park(record, FAILED)
-    assert record.attempts == 2
+    assert record.retries.attempts == 1
+    registry.phases.enter(record, Init())
+    registry.phases.enter(record, DataSync())
+    registry.phases.park(record, FAILED)
+    assert record.retries.attempts == 2
 
 
 def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> None:
@@ -59,8 +58,9 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
     nothing = cast(Any, None)
-    config_ref: ConfigRef = registry._config_ref
-    stage = ResyncStage(StageParts(config_ref, registry, store, nothing, queue.SimpleQueue()), nothing, nothing)
+    stage = ResyncStage(
+        StageParts(config_ref(tmp_path), registry, store, nothing, queue.SimpleQueue()), nothing, nothing
+    )
     record.resync.request()
     for _ in range(ROUNDS):
         record.resync.enter(Step.COPYING)

@@ -98,7 +98,7 @@ class Supervisor:
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store, the destination and the staging area. Call it before the thread runs."""
-        self.registry.adopt(source, manifests, resync=resync)
+        self.registry.membership.adopt(source, manifests, resync=resync)
         self._discovery.later(time.monotonic())
 
     def run(self) -> None:
@@ -109,10 +109,10 @@ class Supervisor:
                 self._start_due(time.monotonic())
                 self._publish(self)
         except LevadaError as error:
-            self.registry.fatal = error
+            self.registry.fail(error)
         except Exception as error:
             _log.exception("the supervisor failed")
-            self.registry.fatal = as_levada_error(error)
+            self.registry.fail(as_levada_error(error))
         finally:
             self._copies.cancel()
             self._resyncs.cancel()
@@ -132,7 +132,7 @@ class Supervisor:
             self._handle_reports(0)
             self._retention.remove(math.inf)
         except LevadaError as error:
-            self.registry.fatal = self.registry.fatal or error
+            self.registry.fail(self.registry.fatal or error)
         self._publish(self)
 
     def _handle_reports(self, timeout_s: float) -> None:
@@ -144,13 +144,13 @@ class Supervisor:
                 self._handle(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        self.registry.staged_lsn = max(self.registry.staged_lsn, staged)
+        self.registry.staged_to(staged)
 
     def _handle(self, report: Report) -> None:
         tables = self.registry.tables
         match report:
             case SegmentStaged(manifest):
-                self.registry.segment_staged(manifest)
+                self.registry.positions.segment_staged(manifest)
                 if manifest.truncates:
                     # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
                     self._storage_poller.soon()
@@ -173,7 +173,7 @@ class Supervisor:
                 self._resyncs.ended(tables[table], report)
             case TableFailed(table, error, recorded):
                 if table in tables:
-                    self.registry.park_until_resync(tables[table], error)
+                    self.registry.phases.park_until_resync(tables[table], error)
                 recorded.set()
                 # Discovery adds the table back to a managed publication that lost it.
                 self._discovery.soon()
@@ -190,25 +190,25 @@ class Supervisor:
             case Reconfigured(config):
                 self._reconfigure(config)
             case SourceRestarted(verified_to, recorded):
-                self.registry.source_restarted(verified_to)
+                self.registry.positions.source_restarted(verified_to)
                 recorded.set()
             case Fatal(error):
-                self.registry.fatal = error
+                self.registry.fail(error)
 
     def _start_due(self, now: float) -> None:
         if now >= self._next_actions:
             self._next_actions = now + _ACTIONS_EVERY_S
             self._check()
-            self.registry.apply_actions()
-            self.registry.apply_requests()
+            self.registry.requests.apply_actions()
+            self.registry.requests.apply_manifest()
         self._discovery.start(now)
         self._storage_poller.start(now)
         self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
         for record in self.registry.tables.values():
             if not record.busy and not record.suspended:
                 self.registry.step(record)
-        self.registry.check_places()
-        self.registry.unverified.save()
+        self.registry.places.check()
+        self.registry.positions.save_unverified()
         self._applies.start_watermark_reads()
         self._copies.start(self._capture.position.sessions)
         self._resyncs.start(now)
@@ -224,7 +224,7 @@ class Supervisor:
             # The server sends a RELATION message once per session. Capture ignores a table not selected at that time.
             self._copy_after_session = self._capture.reopen()
             self._discovery.soon()
-        self.registry.reconfigured()
+        self.registry.membership.reconfigured()
         self._next_actions = 0.0
         _log.info("the changed configuration is applied")
 
@@ -232,5 +232,5 @@ class Supervisor:
         if not self._discovery.ended(report):
             return
         assert report.tables is not None
-        if not self.registry.discovered(report.tables, self._copy_after_session):
+        if not self.registry.membership.discovered(report.tables, self._copy_after_session):
             self._discovery.soon()

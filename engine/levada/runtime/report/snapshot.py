@@ -52,7 +52,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
     ``silent_s`` is for how many seconds the replication stream has been closed. The reported lag is at least that,
     because the table may miss changes of that time.
     """
-    pending, controls = registry.backlog.pending(record.id), registry.controls(record)
+    pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # The size of an earlier copy does not describe one that has not begun.
@@ -63,8 +63,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         schema=record.name.schema,
         name=record.name.name,
         phase=record.phase.name,
-        mode=record.mode,
-        note=_REFUSES_UPDATES if record.refuses_updates else record.note,
+        mode=record.place.mode,
+        note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
         copy=copied if copied is not None or copying else _finished_before(),
         applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not copying else None,
         lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
@@ -82,8 +82,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         resync=resync_progress(record, registry),
         copy_order=running.token if isinstance(running, OrderedCopy) else "",
         job="" if record.busy is None else record.busy,
-        job_since=record.busy_since,
-        destination_table=record.destination_table,
+        job_since=None if record.job is None else record.job.since,
+        destination_table=record.place.name,
     )
 
 

@@ -61,9 +61,9 @@ class ApplyStage(Stage):
             # The table will be copied, which was decided while the watermark was read.
             return
         if not isinstance(outcome, BaseException):
-            self._registry.set_position(record, None if outcome is None else outcome.lsn)
+            self._registry.positions.set_position(record, None if outcome is None else outcome.lsn)
         elif not isinstance(record.phase, Errored):
-            self._registry.park(record, outcome)
+            self._registry.phases.park(record, outcome)
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class ApplyStage(Stage):
                 # The wait for durability raises it at a stop. A destination's own one is an ordinary error.
                 continue
             if isinstance(outcome, BaseException):
-                self._registry.park(record, outcome)
+                self._registry.phases.park(record, outcome)
             else:
                 self._applied(record, outcome)
 
@@ -120,7 +120,7 @@ class ApplyStage(Stage):
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
         self._registry.backlog.applied(record.id, outcome.until)
-        record.attempts = 0
+        record.retries.begin_again()
         record.apply.rows_applied += outcome.rows
         record.apply.unrepresentable += outcome.unrepresentable
         record.apply.last_apply_s = outcome.seconds
@@ -154,7 +154,7 @@ class ApplyStage(Stage):
         """
         record.end()
         if isinstance(error, DestinationChanged | Permanent):
-            self._registry.park(record, error)
+            self._registry.phases.park(record, error)
         elif error is not None:
             _log.warning("maintenance of %s failed: %s", record.name, error)
 

@@ -40,9 +40,9 @@ class CopyStage(Stage):
         for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
             record.copy.cancelled.clear()
             record.copy.outdated = False
-            record.copy.settings = self._registry.wanted_settings(record)
+            record.copy.settings = self._registry.handled.wanted_settings(record)
             record.begin(Job.COPY)
-            self._registry.enter(record, DataSync())
+            self._registry.phases.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
             # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
             self._registry.backlog.track(record.id, self._registry.staged_lsn)
@@ -76,22 +76,22 @@ class CopyStage(Stage):
             return
         if isinstance(outcome, BaseException):
             if not copy.cancelled.is_set():
-                self._registry.park(record, outcome)
+                self._registry.phases.park(record, outcome)
             elif not self._stopping:
-                self._registry.restart_copy(record)
+                self._registry.phases.restart_copy(record)
             return
         if copy.outdated:
-            self._registry.restart_copy(record)
+            self._registry.phases.restart_copy(record)
             return
-        record.attempts = 0
-        self._registry.update_mode(record, outcome.schema)
-        self._registry.places_changed()
+        record.retries.begin_again()
+        self._registry.places.update_mode(record, outcome.schema)
+        self._registry.places.places_changed()
         copy.committed_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)
         self._registry.storage.record_copy(record.id, outcome.lsn, outcome.storage)
-        self._registry.enter(record, FinishedCopy(outcome.lsn))
+        self._registry.phases.enter(record, FinishedCopy(outcome.lsn))
         self._registry.backlog.applied(record.id, outcome.lsn)
         self._registry.storage.evaluate_held(record)
 

@@ -122,7 +122,7 @@ class ResyncStage(Stage):
             _log.info(
                 "table %s: the destination does not have the table, so it is copied without a shadow copy", record.name
             )
-            self._registry.restart_copy(record)
+            self._registry.phases.restart_copy(record)
             return
         resync.enter(Step.CATCHING_UP)
         resync.attempts, resync.error = 0, None
@@ -143,7 +143,7 @@ class ResyncStage(Stage):
         backlog, staged, table = self._registry.backlog, self._registry.staged_lsn, record.id
         reached = backlog.position(table, staged, shadow=True)
         if reached > staged:
-            # What is in the table's place must not be ahead of the stream, see `TableRegistry.source_restarted`.
+            # What is in the table's place must not be ahead of the stream, see `Positions.source_restarted`.
             return
         # A parked table whose watermark is unknown has at most the staged changes.
         if reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
@@ -177,18 +177,18 @@ class ResyncStage(Stage):
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
-        record.attempts = 0
+        record.retries.begin_again()
         record.copy.replaced_by(shadow.copied, datetime.now(UTC))
-        registry.update_mode(record, shadow.copied_schema)
+        registry.places.update_mode(record, shadow.copied_schema)
         if not record.resync.abandoned:
             registry.backlog.promote_shadow(record.id)
         record.resync.finish()
         record.resync.given_up = None
-        registry.end_resync(record)
+        registry.shadows.forget(record.id)
         if registry.backlog.pending(record.id).segments:
             record.apply.changes_wait(time.monotonic())
         if isinstance(record.phase, Errored) and not needs_resync(record.phase):
-            registry.enter(record, FinishedCopy(position))
+            registry.phases.enter(record, FinishedCopy(position))
 
     # ---- reports of jobs ------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class ResyncStage(Stage):
             self._start_again(record)
             return
         if isinstance(error, Permanent):
-            self._registry.fatal = error
+            self._registry.fail(error)
             return
         resync.attempts += is_failure(error)
         attempt = max(1, resync.attempts)
@@ -251,7 +251,7 @@ class ResyncStage(Stage):
         )
         if parked.next_retry is None:
             resync.given_up = resync.error
-            self._registry.abandon_resync(record)
+            self._registry.shadows.abandon(record)
             return
         resync.not_before = time.monotonic() + self._config_ref.current.retries.delay(attempt)
         if job is ResyncJob.COPY:

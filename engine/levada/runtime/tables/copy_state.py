@@ -48,7 +48,7 @@ class CopyState:
         """Request that the next copy waits until the replication session with this number has begun."""
         self.after_session = number
 
-    def discard(self) -> None:
+    def forget(self) -> None:
         """Forget the last copy, because the table is copied again."""
         self.running = self.finished = None
 

@@ -138,6 +138,13 @@ def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, 
         return find_gaps(store, read_publication_state(connection, config.publication.name, list(tables)))
 
 
+def published_again(phase: TableReplicationPhase, publication: PublicationState) -> bool:
+    """Return True if a table is parked because it was not published, and the publication now has all its changes."""
+    if not isinstance(phase, Errored) or needs_resync(phase) or phase.code not in UNPUBLISHED:
+        return False
+    return publication.identity is not None and ROW_OPERATIONS.issubset(publication.identity.operations)
+
+
 def _depends(phase: TableReplicationPhase, kept: str | None) -> bool:
     if isinstance(phase, Errored):
         return kept is not None and not needs_resync(phase)

@@ -1,61 +1,65 @@
-"""The state of one table in a running pipeline."""
+"""One table of a running pipeline: its identity, its phase, and the states of its stages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
+from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
+from levada.runtime.tables.retry_state import RetryState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that has a table. It runs since ``since``, None while it waits for a thread."""
+
+    kind: Job
+    since: datetime | None = None
+
+
 @dataclass(slots=True)
 class TableRecord:
-    """One table. Only the supervisor's thread changes it. Times are of the monotonic clock, in seconds.
+    """One table. Only the supervisor's thread changes it.
 
-    ``busy`` is the job that has the table, or None. A destination is never called for one table from two threads.
-    A batch or maintenance runs since ``busy_since``, None while it waits for a thread.
+    The registry assigns identity and phase. Each state has one owner, see docs/architecture.md. A destination is never
+    called for one table from two threads, because a stage assigns the table to a job before the call.
     """
 
     id: TableId
     name: QualifiedTable
     phase: TableReplicationPhase
-    busy: Job | None = None
-    busy_since: datetime | None = None
-    attempts: int = 0
     suspended: bool = False
+    job: RunningJob | None = None
+    retries: RetryState = field(default_factory=RetryState)
+    place: PlaceState = field(default_factory=PlaceState)
     apply: ApplyState = field(default_factory=ApplyState)
     copy: CopyState = field(default_factory=CopyState)
     resync: ResyncState = field(default_factory=ResyncState)
-    mode: str = ""
-    note: str = ""
-    refuses_updates: bool = False
-    """True if PostgreSQL refuses the table's UPDATEs and DELETEs because it is published without a replica identity."""
-    destination_table: str = ""
-    """The table's name at the destination, empty if it has none there."""
-    misplaced: bool = False
-    """True if the table is parked because it has no usable place of its own at the destination."""
-    lost_copies: int = 0
-    """The number of resyncs in a row because the table had missed changes."""
-    lost_copied_at: float = float("-inf")
-    """The time of the last such resync."""
 
     def begin(self, job: Job) -> None:
         """Assign the table to a job, which may wait for a free thread."""
-        self.busy, self.busy_since = job, None
+        self.job = RunningJob(job)
 
     def started(self, at: datetime) -> None:
         """Record that a thread has started the table's job."""
-        self.busy_since = at
+        if self.job is not None:
+            self.job = replace(self.job, since=at)
 
     def end(self) -> None:
         """Free the table after its job has ended."""
-        self.busy, self.busy_since = None, None
+        self.job = None
+
+    @property
+    def busy(self) -> Job | None:
+        """The kind of job that has the table, None if it is free."""
+        return None if self.job is None else self.job.kind
 
     @property
     def last_commit_at(self) -> datetime | None:

@@ -49,12 +49,15 @@ def needs_resync(phase: TableReplicationPhase) -> bool:
 def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
     """Return True if a table that missed changes is resynced now by ``spec.source.slot.onLost: Resync``.
 
+    A shadow copy that was abandoned with the table is removed first.
+
     The first resync is due immediately. Each further one waits for the retry delay, because the cause may persist and
     each copy of a large table is expensive. ``now`` is of the monotonic clock, in seconds.
     """
-    if not (config.slot.resync_when_lost and needs_resync(record.phase)):
+    if not (config.slot.resync_when_lost and needs_resync(record.phase)) or record.resync.has_copy:
         return False
-    return not record.lost_copies or now - record.lost_copied_at >= config.retries.delay(record.lost_copies)
+    state = record.retries
+    return not state.lost_copies or now - state.lost_copied_at >= config.retries.delay(state.lost_copies)
 
 
 def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:

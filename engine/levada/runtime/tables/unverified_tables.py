@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Final
 
 from levada.errors import SlotLost
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import Catchup, FinishedCopy, SyncWait, TableReplicationPhase
 from levada.values import Lsn, QualifiedTable, TableId, resync_command
 
 _SUBJECT: Final = "doubts"
@@ -54,6 +56,22 @@ class UnverifiedTables:
         else:
             self._store.delete_fingerprint(_SUBJECT)
         self._changed = False
+
+
+class Verdict(StrEnum):
+    """The outcome of comparing a table's position with the verified WAL history."""
+
+    VERIFIED = "verified"
+    COPY_AGAIN = "copy again"
+    """The stream had not reached the copy's snapshot when the server was restarted, so nothing was applied to it."""
+    PARK = "park"
+
+
+def judge_position(phase: TableReplicationPhase, position: Lsn, verified_to: Lsn) -> Verdict:
+    """Compare a table's watermark with the LSN up to which the source's history was verified."""
+    if position <= verified_to:
+        return Verdict.VERIFIED
+    return Verdict.COPY_AGAIN if isinstance(phase, FinishedCopy | SyncWait | Catchup) else Verdict.PARK
 
 
 def another_history(table: QualifiedTable, position: Lsn, verified_to: Lsn) -> SlotLost:

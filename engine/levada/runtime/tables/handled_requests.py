@@ -1,0 +1,54 @@
+"""The requests for each table that were acted on, in the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
+from levada.stores.interface import PipelineStore, TableControls
+from levada.stores.phases import Init
+
+
+class HandledRequests:
+    """Compares what the manifest requests for a table with the store's record of what was done."""
+
+    def __init__(self, config_ref: ConfigRef, store: PipelineStore) -> None:
+        self._config_ref = config_ref
+        self._store = store
+
+    def controls(self, record: TableRecord) -> TableControls:
+        """Return the nonces that were acted on for the table, and the settings of its last copy."""
+        return self._store.get_table_controls(record.id) or TableControls()
+
+    def last_settings(self, record: TableRecord) -> CopySettings | None:
+        """Return the settings of the table's last copy, None before the first."""
+        return last_copy_settings(self.controls(record))
+
+    def wanted_settings(self, record: TableRecord) -> CopySettings:
+        """Return the settings for a copy of the table that begins now."""
+        return CopySettings.of(self._config_ref.current, record.name, self.last_settings(record))
+
+    def settings_changed(self, record: TableRecord) -> bool:
+        """Return True if the table's last copy has other settings than a copy that begins now."""
+        return settings_changed(self.controls(record), self.wanted_settings(record))
+
+    def add(self, record: TableRecord) -> None:
+        """Record a table that is seen for the first time.
+
+        Nonces that are already set count as handled. The current settings are recorded for an older copy.
+        """
+        if self._store.get_table_controls(record.id) is not None:
+            return
+        table_config = self._config_ref.current.table(record.name)
+        copied = "" if isinstance(record.phase, Init) else self.wanted_settings(record).to_text()
+        controls = TableControls(table_config.retry_nonce, table_config.resync_nonce, copied)
+        self._store.store_table_controls(record.id, controls)
+
+    def mark_handled(self, record: TableRecord) -> None:
+        """Record that the manifest's nonces were acted on."""
+        table_config, controls = self._config_ref.current.table(record.name), self.controls(record)
+        noted = replace(controls, retry_nonce=table_config.retry_nonce, resync_nonce=table_config.resync_nonce)
+        if noted != controls:
+            self._store.store_table_controls(record.id, noted)

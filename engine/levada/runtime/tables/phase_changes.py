@@ -1,0 +1,128 @@
+"""The changes of a table's phase. Each is in the store before it takes effect.
+
+No other module assigns the phase of a table.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.errors import LevadaError, Permanent
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.excluded_columns import ExcludedColumns
+from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.phases import at_restart, check_transition
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.publication_gaps import forget_membership
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.retries import named, park
+from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.shadow_copies import ShadowCopies
+from levada.runtime.tables.unverified_tables import UnverifiedTables
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, Init, TableReplicationPhase
+
+_log = logging.getLogger(__name__)
+
+_CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
+
+
+class PhaseChanges:
+    """Puts tables into phases, parks them, and begins their copies again. For the supervisor's thread."""
+
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        store: PipelineStore,
+        tables: PipelineTables,
+        *,
+        handled: HandledRequests,
+        columns: ExcludedColumns,
+        shadows: ShadowCopies,
+        unverified: UnverifiedTables,
+    ) -> None:
+        self._config_ref = config_ref
+        self._store = store
+        self._tables = tables
+        self._handled = handled
+        self._columns = columns
+        self._shadows = shadows
+        self._unverified = unverified
+
+    def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
+        """Put the table into the next phase. Raise ValueError if the transition is not allowed."""
+        check_transition(record.phase, phase)
+        self._store.update_table_replication_states({record.id: phase})
+        _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
+        record.phase = phase
+
+    def roll_back(self, record: TableRecord) -> None:
+        """Return a parked table to the phase before the error, from which it is retried.
+
+        Raise ValueError for a table that is not parked.
+        """
+        if not isinstance(record.phase, Errored):
+            raise ValueError(f"{record.phase.name} is not parked")
+        phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        check_transition(record.phase, phase)
+        self._store.update_table_replication_states({record.id: phase})
+        _log.info("table %s: retrying from %s", record.name, phase.name)
+        record.phase = phase
+
+    def restart_copy(self, record: TableRecord) -> None:
+        """Put the table back to Init, with the current settings. A shadow copy is abandoned."""
+        self._shadows.abandon(record)
+        record.copy.forget()
+        self._columns.apply_configured(record)
+        self._tables.places_changed = True
+        if not isinstance(record.phase, Init):
+            self.enter(record, Init())
+        self._handled.mark_handled(record)
+        self.release_segments(record)
+
+    def release_segments(self, record: TableRecord) -> None:
+        """Keep no segments for a table that begins with a copy, or that only a resync repairs."""
+        if isinstance(record.phase, Init):
+            # A failure of the next copy must not be judged by the membership of an earlier copy.
+            forget_membership(self._store, record.id)
+        self._unverified.resolve(record.id)
+        self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
+
+    def park(self, record: TableRecord, error: BaseException) -> None:
+        """Park the table after an error. A Permanent error ends the pipeline.
+
+        A table whose staged changes are lost is parked until a resync. One that already is stays parked as it is.
+        """
+        if isinstance(error, Permanent):
+            self._tables.fail(error)
+            return
+        if needs_resync(record.phase):
+            # The job ended after the table had missed changes. A retry would skip them.
+            return
+        if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
+            self.park_until_resync(record, error)
+            return
+        parked = self._parked(record, error, record.retries.failed(error))
+        known = error if isinstance(error, LevadaError) else None
+        _log.error(
+            "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
+        )
+        self.enter(record, parked)
+
+    def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
+        """Park a table that missed changes. Only a resync repairs it, which ``onLost: Resync`` starts by itself."""
+        if needs_resync(record.phase):
+            return
+        self._shadows.abandon(record)
+        parked = self._parked(record, error, 1, missed_changes=True)
+        _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
+        self.enter(record, parked)
+        self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
+
+    def _parked(
+        self, record: TableRecord, error: BaseException, attempt: int, *, missed_changes: bool = False
+    ) -> Errored:
+        limits = self._config_ref.current.retries
+        return named(park(error, attempt, limits, datetime.now(UTC), needs_resync=missed_changes), record.name)

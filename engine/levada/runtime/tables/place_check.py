@@ -1,0 +1,92 @@
+"""The check that each table has a place of its own at the destination."""
+
+from __future__ import annotations
+
+from levada.destinations import Destination, TableMode
+from levada.errors import NeedsOperator
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.phase_changes import PhaseChanges
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.places import MISPLACED, find_misplaced, target_name
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.table_retries import TableRetries
+from levada.schema import ReplicatedTableSchema
+from levada.stores.phases import Errored, Init
+from levada.values import TableId
+
+
+class PlaceCheck:
+    """Parks tables without a place of their own, and retries them when the place is free."""
+
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        destination: Destination,
+        tables: PipelineTables,
+        handled: HandledRequests,
+        phases: PhaseChanges,
+        retries: TableRetries,
+    ) -> None:
+        self._config_ref = config_ref
+        self._destination = destination
+        self._tables = tables
+        self._handled = handled
+        self._phases = phases
+        self._retries = retries
+
+    def check(self) -> None:
+        """Park each table whose copy waits for a place that another table has. Retry it when the place is free.
+
+        Do nothing if no place has changed since the last check.
+        """
+        if not self._tables.places_changed:
+            return
+        self._tables.places_changed = False
+        wrong = self._misplaced()
+        for record in self._tables.records.values():
+            copied = self._handled.last_settings(record) or self._handled.wanted_settings(record)
+            record.place.name = target_name(self._destination.target, record.name, copied)
+            error = wrong.get(record.id)
+            if error is None and record.place.misplaced:
+                record.place.misplaced = False
+                if isinstance(record.phase, Errored) and record.phase.code in MISPLACED:
+                    self._retries.retry(record)
+            elif error is not None and isinstance(record.phase, Init) and not record.busy:
+                self._park(record, error)
+
+    def refuse(self, record: TableRecord) -> bool:
+        """Park a table that must not be copied for want of a place, and return True. Return False for any other."""
+        if record.place.misplaced:
+            return True
+        error = self._misplaced().get(record.id)
+        if error is not None:
+            # The table at the destination stays.
+            self._park(record, error)
+        return error is not None
+
+    def add(self, record: TableRecord, schema: ReplicatedTableSchema | None) -> None:
+        """Set the place of a table that the pipeline begins with. ``schema`` is its newest schema version."""
+        record.place.misplaced = isinstance(record.phase, Errored) and record.phase.code in MISPLACED
+        self._tables.places_changed = True
+        if schema is not None:
+            self.update_mode(record, schema)
+
+    def places_changed(self) -> None:
+        """Compare the places of all tables again before the next copy begins."""
+        self._tables.places_changed = True
+
+    def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+        """Update the table's mode, with a note if a table without a key is kept as a changelog."""
+        mode = self._destination.effective_mode(schema)
+        record.place.mode = mode.value
+        keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
+        record.place.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
+
+    def _park(self, record: TableRecord, error: NeedsOperator) -> None:
+        record.place.misplaced = True
+        self._phases.park(record, error)
+
+    def _misplaced(self) -> dict[TableId, NeedsOperator]:
+        known = {r.id: (r.name, self._handled.last_settings(r)) for r in self._tables.records.values()}
+        return find_misplaced(self._config_ref.current, self._destination.target, known)

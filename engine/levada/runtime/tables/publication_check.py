@@ -1,0 +1,62 @@
+"""The check of each table's membership in the publication and of its replica identity."""
+
+from __future__ import annotations
+
+import logging
+
+from levada.runtime.tables.phase_changes import PhaseChanges
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.publication_gaps import find_gaps, published_again
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.source_tables import SourceTables
+from levada.stores.interface import PipelineStore
+from levada.values import QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
+
+
+class PublicationCheck:
+    """Parks tables that may have missed changes, and logs tables without a replica identity, each of them once."""
+
+    def __init__(self, store: PipelineStore, tables: PipelineTables, phases: PhaseChanges) -> None:
+        self._store = store
+        self._tables = tables
+        self._phases = phases
+        self._unidentified: frozenset[QualifiedTable] = frozenset()
+        self._refusing: frozenset[TableId] = frozenset()
+
+    def check(self, source: SourceTables) -> None:
+        """Compare the publication with the membership that each copy has seen."""
+        for table, gap in find_gaps(self._store, source.publication).items():
+            if table in self._tables.records:
+                self._phases.park_until_resync(self._tables.records[table], gap)
+        self._log_unidentified(frozenset(source.unidentified))
+        self._log_refusing(frozenset(r.id for r in self._tables.records.values() if r.name in source.refusing))
+
+    def copy_if_published_again(self, record: TableRecord, source: SourceTables) -> None:
+        """Resync a table that was parked because it was not published, if it is published now."""
+        if not record.busy and published_again(record.phase, source.publication):
+            _log.info("table %s is published again", record.name)
+            self._phases.restart_copy(record)
+
+    def refuses_updates(self, table: TableId) -> bool:
+        """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
+        return table in self._refusing
+
+    def _log_unidentified(self, found: frozenset[QualifiedTable]) -> None:
+        for name in sorted(found - self._unidentified):
+            _log.warning(
+                "table %s is left out, because it has no replica identity: exclude it in spec.tables, or run"
+                " ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]", name, name,
+            )  # fmt: skip
+        self._unidentified = found
+
+    def _log_refusing(self, found: frozenset[TableId]) -> None:
+        for table in found - self._refusing:
+            name = self._tables.records[table].name
+            _log.warning(
+                "PostgreSQL refuses the UPDATEs and DELETEs of table %s, because it is published without a replica"
+                " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, or give it a primary key [identity_missing]",
+                name, name,
+            )  # fmt: skip
+        self._refusing = found

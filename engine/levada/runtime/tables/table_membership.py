@@ -1,0 +1,168 @@
+"""The set of replicated tables: which tables are in it, their names, and which are suspended."""
+
+from __future__ import annotations
+
+import logging
+
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.job import Job
+from levada.runtime.tables.excluded_columns import ExcludedColumns
+from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.phases import at_restart
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.place_check import PlaceCheck
+from levada.runtime.tables.positions import Positions
+from levada.runtime.tables.publication_check import PublicationCheck
+from levada.runtime.tables.publication_gaps import forget_membership
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.shadow_copies import ShadowCopies
+from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.tables.table_requests import TableRequests
+from levada.segments.manifest import Manifest
+from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored, Init, TableReplicationPhase
+from levada.values import QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
+
+
+class TableMembership:
+    """Adds tables to the set of replicated tables and removes them. For the supervisor's thread."""
+
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        store: PipelineStore,
+        tables: PipelineTables,
+        *,
+        handled: HandledRequests,
+        columns: ExcludedColumns,
+        shadows: ShadowCopies,
+        positions: Positions,
+        places: PlaceCheck,
+        requests: TableRequests,
+        publication: PublicationCheck,
+    ) -> None:
+        self._config_ref = config_ref
+        self._store = store
+        self._tables = tables
+        self._handled = handled
+        self._columns = columns
+        self._shadows = shadows
+        self._positions = positions
+        self._places = places
+        self._requests = requests
+        self._publication = publication
+
+    def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
+        """Load the tables from the store and the source, and the staged segments from ``manifests``.
+
+        With ``resync`` every table begins with a copy, except those parked because they missed changes.
+        """
+        for manifest in manifests:
+            self._positions.segment_staged(manifest)
+        phases = self._store.get_table_replication_states()
+        left = self._left(source)
+        for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
+            _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
+            self._forget(gone)
+        for id_, name in left.items():
+            self._add(id_, name, at_restart(phases[id_]), phases[id_])
+        for table in source.published:
+            stored = phases.get(table.id)
+            begins = resync and not (stored is not None and needs_resync(stored))
+            self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
+        self._publication.check(source)
+
+    def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
+        """Add new tables and forget removed ones. Return False if a removed table still has a job.
+
+        New tables are copied after session ``copy_after_session`` has begun, whose stream includes them.
+        """
+        records, left = self._tables.records, self._left(source)
+        for id_ in left.keys() & records.keys():
+            records[id_].name = left[id_]
+        for table in source.published:
+            if table.id in records:
+                self._update(records[table.id], table.name)
+                self._publication.copy_if_published_again(records[table.id], source)
+            else:
+                _log.info("table %s is new", table.name)
+                self._add(table.id, table.name, Init(), None)
+                records[table.id].copy.wait_for_session(copy_after_session)
+        self._publication.check(source)
+        gone = [records[t] for t in records.keys() - left.keys() - {t.id for t in source.published}]
+        removed = [self._remove(record) for record in gone]
+        return all(removed)
+
+    def reconfigured(self) -> None:
+        """Apply changes of ``suspended``. Changes that request a copy or a retry are left to `TableRequests`."""
+        self._places.places_changed()
+        for record in self._tables.records.values():
+            suspended = self._config_ref.current.table(record.name).suspended
+            if suspended != record.suspended:
+                _log.info("table %s is %s", record.name, "suspended" if suspended else "resumed")
+                record.suspended = suspended
+            if suspended and record.busy is Job.COPY:
+                record.copy.cancel()
+            if suspended:
+                record.resync.cancel_copy()
+
+    def refuses_updates(self, table: TableId) -> bool:
+        """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
+        return self._publication.refuses_updates(table)
+
+    def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
+        """Return the known tables that exist and are selected, but are missing from the publication."""
+        state, selects = source.publication, self._config_ref.current.selects
+        known = self._tables.records.keys() | self._store.get_table_replication_states().keys()
+        return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
+
+    def _add(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        phase: TableReplicationPhase,
+        stored: TableReplicationPhase | None,
+    ) -> None:
+        suspended = self._config_ref.current.table(name).suspended
+        attempts = phase.attempts if isinstance(phase, Errored) else 0
+        record = TableRecord(table, name, phase, suspended, retries=RetryState(attempts))
+        self._tables.records[table] = record
+        if phase != stored:
+            self._store.update_table_replication_states({table: phase})
+        versions = [s for s in self._store.get_table_schemas() if s.id == table]
+        self._places.add(record, versions[-1] if versions else None)
+        self._handled.add(record)
+        self._columns.add(record, self._handled.last_settings(record))
+        self._positions.track(record)
+        self._requests.resume_resync(record)
+
+    def _update(self, record: TableRecord, name: QualifiedTable) -> None:
+        """Apply the table's name at the source, and the settings that the manifest has for that name."""
+        if record.name != name:
+            self._places.places_changed()
+        record.name = name
+        record.suspended = self._config_ref.current.table(name).suspended
+
+    def _remove(self, record: TableRecord) -> bool:
+        """Remove a table that is no longer replicated. Return False if it still has a job, which is cancelled."""
+        self._shadows.abandon(record)
+        if record.busy or record.resync.has_copy:
+            record.suspended = True
+            record.copy.cancel()
+            return False
+        _log.info("table %s is no longer replicated: its destination stays", record.name)
+        self._forget(record.id)
+        self._columns.forget(record)
+        del self._tables.records[record.id]
+        self._places.places_changed()
+        return True
+
+    def _forget(self, table: TableId) -> None:
+        self._store.delete_table_pipeline_state(table)
+        forget_membership(self._store, table)
+        self._positions.forget(table)
+        self._shadows.forget(table)

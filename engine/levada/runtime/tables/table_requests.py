@@ -1,0 +1,116 @@
+"""The retries and resyncs that users request, by the manifest or the command line."""
+
+from __future__ import annotations
+
+import logging
+
+from levada.destinations import Destination
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.excluded_columns import ExcludedColumns
+from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.phase_changes import PhaseChanges
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.place_check import PlaceCheck
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.request_rules import RequestStep, request_step
+from levada.runtime.tables.resync import can_replace, stays_readable
+from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.shadow_copies import ShadowCopies
+from levada.runtime.tables.table_retries import TableRetries
+from levada.stores.interface import PipelineStore, TableAction
+from levada.stores.phases import Errored
+
+_log = logging.getLogger(__name__)
+
+
+class TableRequests:
+    """Applies users' requests to tables, and begins resyncs. For the supervisor's thread."""
+
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        store: PipelineStore,
+        destination: Destination,
+        tables: PipelineTables,
+        *,
+        handled: HandledRequests,
+        columns: ExcludedColumns,
+        shadows: ShadowCopies,
+        phases: PhaseChanges,
+        retries: TableRetries,
+        places: PlaceCheck,
+    ) -> None:
+        self._config_ref = config_ref
+        self._store = store
+        self._can_replace = can_replace(destination)
+        self._tables = tables
+        self._handled = handled
+        self._columns = columns
+        self._shadows = shadows
+        self._phases = phases
+        self._retries = retries
+        self._places = places
+
+    def apply_actions(self) -> None:
+        """Apply the retries and resyncs that the CLI has put into the store."""
+        for table, action in self._store.take_table_actions().items():
+            record = self._tables.records.get(table)
+            if record is None:
+                _log.warning("request %s for a table that is not replicated: %d", action.value, table)
+            elif record.busy or record.resync.abandoned:
+                self._store.request_table_action(table, action)
+            elif action is TableAction.RESYNC:
+                self.resync(record)
+            else:
+                self._retries.retry_on_demand(record)
+
+    def apply_manifest(self) -> None:
+        """Apply the retries and resyncs that the manifest requests, once for each value of a nonce."""
+        for record in self._tables.records.values():
+            self._apply_manifest(record)
+
+    def _apply_manifest(self, record: TableRecord) -> None:
+        table_config = self._config_ref.current.table(record.name)
+        wanted = self._handled.wanted_settings(record)
+        match request_step(record, self._handled.controls(record), table_config, wanted):
+            case RequestStep.WAIT:
+                return
+            case RequestStep.CANCEL_COPY:
+                record.copy.cancel()
+                return
+            case RequestStep.RESYNC:
+                self.resync(record)
+            case RequestStep.RETRY:
+                self._retries.retry_on_demand(record)
+            case RequestStep.APPLY_SETTINGS:
+                self._columns.apply_configured(record)
+            case RequestStep.NOTHING:
+                pass
+        self._handled.mark_handled(record)
+
+    def resync(self, record: TableRecord) -> None:
+        """Copy the table again, by a shadow copy if it can stay readable meanwhile."""
+        if self._places.refuse(record):
+            return
+        _log.info("table %s is copied again", record.name)
+        # A dedicated copy replaces the table as soon as it is complete. It does not catch up as a shadow copy does.
+        here = not self._config_ref.current.table(record.name).dedicated_copy
+        if here and self._can_replace and stays_readable(record) and not self._handled.settings_changed(record):
+            self._shadows.request(record)
+            return
+        if needs_resync(record.phase):
+            # The stream skips the table until its next session. The copy must not be older than that session.
+            self._columns.wait_for_session(record)
+        record.retries.begin_again()
+        self._phases.restart_copy(record)
+
+    def resume_resync(self, record: TableRecord) -> None:
+        """Restart a resync that an earlier process did not finish, if there is one."""
+        if not self._shadows.is_requested(record.id):
+            return
+        if self._can_replace and stays_readable(record):
+            record.resync.request()
+            return
+        self._shadows.forget(record.id)
+        if isinstance(record.phase, Errored) and not needs_resync(record.phase):
+            self._phases.restart_copy(record)

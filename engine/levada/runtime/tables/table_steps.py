@@ -1,0 +1,43 @@
+"""The next step of a table that no job has: a retry, a resync or the next phase."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.phase_changes import PhaseChanges
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.rules import lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.tables.table_requests import TableRequests
+from levada.runtime.tables.table_retries import TableRetries
+
+
+class TableSteps:
+    """Takes the steps that are due by the rules, without a request of a user. For the supervisor's thread."""
+
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        tables: PipelineTables,
+        phases: PhaseChanges,
+        retries: TableRetries,
+        requests: TableRequests,
+    ) -> None:
+        self._config_ref = config_ref
+        self._tables = tables
+        self._phases = phases
+        self._retries = retries
+        self._requests = requests
+
+    def take(self, record: TableRecord) -> None:
+        """Retry, resync or advance the table if the condition for that is met."""
+        now, config, tables = time.monotonic(), self._config_ref.current, self._tables
+        if retry_is_due(record.phase, datetime.now(UTC)):
+            self._retries.retry(record)
+        elif lost_copy_is_due(record, config, now):
+            record.retries.resynced_after_loss(config.retries, now)
+            self._requests.resync(record)
+        elif (phase := next_phase(record.phase, tables.position(record), tables.staged_lsn)) is not None:
+            self._phases.enter(record, phase)
