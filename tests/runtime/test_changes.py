@@ -26,7 +26,7 @@ from levada.runtime.config import (
     SlotConfig,
     StagingConfig,
 )
-from levada.runtime.pipeline import Pipeline, reached
+from levada.runtime.pipeline import Pipeline
 from levada.runtime.report.liveness import Liveness
 from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
@@ -398,7 +398,7 @@ def test_a_destination_that_does_not_answer_holds_up_no_stream(rig: Rig, db: Dat
     try:
         told = rig.wait(lambda p: p.capture.rows == 1 and table(p, "orders").pending_rows == 1)
         assert {t.applied_lsn for t in told.tables} == {None}
-        assert not reached(told, Lsn(1))
+        assert not told.has_reached(Lsn(1))
     finally:
         go_on.set()
     rig.wait_caught_up()
