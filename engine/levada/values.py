@@ -9,9 +9,13 @@ import re
 import shlex
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
 
 _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_MAX_OID: Final = (1 << 32) - 1
 
 
 class Lsn(int):
@@ -40,6 +44,16 @@ class Lsn(int):
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Return the schema for models of pydantic: PostgreSQL's text."""
+        from pydantic_core import core_schema  # a process without models does not import it
+
+        text = core_schema.str_schema(pattern=rf"^{_LSN.pattern}$")
+        return core_schema.no_info_after_validator_function(
+            cls.parse, text, serialization=core_schema.plain_serializer_function_ser_schema(str, return_schema=text)
+        )
 
 
 class SnapshotId(Lsn):
@@ -80,6 +94,16 @@ class TableId(int):
 
     def __repr__(self) -> str:
         return f"TableId({int(self)})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Return the schema for models of pydantic: a number."""
+        from pydantic_core import core_schema  # a process without models does not import it
+
+        number = core_schema.int_schema(ge=0, le=_MAX_OID)
+        return core_schema.no_info_after_validator_function(
+            cls, number, serialization=core_schema.plain_serializer_function_ser_schema(int, return_schema=number)
+        )
 
 
 _PLAIN_NAME: Final = re.compile(r"[^\s\".]+")

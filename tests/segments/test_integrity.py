@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -135,6 +136,29 @@ def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NeedsOperator) as refused:
         log.list()
     assert refused.value.code == "manifest_unreadable"
+
+
+MISSING = object()
+WRONG = [
+    ("pipeline", 5), ("epoch", "three"), ("end_lsn", "over there"), ("newest", MISSING), ("newest", {"1": 5}),
+    ("files", None), ("schemas", [5]), ("last", "over there"), ("truncates", MISSING),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_an_intact_manifest_of_another_form_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    """No field is guessed: one that is missing, or has another type, stops the start with the name of the field."""
+    log = write(tmp_path)
+    (manifest,) = log.list()
+    path = tmp_path / "shop" / f"{manifest.name}.json"
+    content = json.loads(unseal(path.read_bytes(), MANIFEST_VERSION)) | {key: value}
+    if value is MISSING:
+        del content[key]
+    path.write_bytes(seal(json.dumps(content).encode(), MANIFEST_VERSION))
+    with pytest.raises(NeedsOperator, match=f"not a manifest of this release: {key}") as refused:
+        log.list()
+    assert refused.value.code == "manifest_unreadable"
+    assert "over there" not in refused.value.message
 
 
 def test_a_sealed_document_is_intact_or_refused() -> None:

@@ -7,17 +7,19 @@ position that a table has applied, the table lacks a segment.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 3
+MANIFEST_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class SegmentFile:
     bytes: int
     first_lsn: Lsn
     last_lsn: Lsn
-    checksums: tuple[int, ...] = ()
+    checksums: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Manifest:
     transactions: int
     first_commit_ts_us: int | None
     last: Witness | None
-    newest: Mapping[TableId, Lsn] = field(default_factory=dict)
+    newest: Mapping[TableId, Lsn]
 
     @property
     def name(self) -> str:
@@ -97,92 +99,22 @@ class Manifest:
 
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""
-        data: dict[str, Any] = {
-            "pipeline": self.pipeline,
-            "epoch": self.epoch,
-            "startLsn": str(self.start_lsn),
-            "endLsn": str(self.end_lsn),
-            "transactions": self.transactions,
-            "newest": {str(int(table)): str(end) for table, end in self.newest.items()},
-            "firstCommitTsUs": self.first_commit_ts_us,
-            "last": None if self.last is None else self.last.to_json(),
-            "files": [
-                {
-                    "path": f.path,
-                    "table": int(f.table),
-                    "snapshotId": str(f.snapshot_id),
-                    "rows": f.rows,
-                    "bytes": f.bytes,
-                    "firstLsn": str(f.first_lsn),
-                    "lastLsn": str(f.last_lsn),
-                    "checksums": list(f.checksums),
-                }
-                for f in self.files
-            ],
-            "schemas": [s.to_json() for s in self.schemas],
-            "relations": [
-                {"commitLsn": str(r.commit_lsn), "ordinal": r.ordinal, "schema": r.schema.to_json()}
-                for r in self.relations
-            ],
-            "truncates": [
-                {
-                    "commitLsn": str(t.commit_lsn),
-                    "ordinal": t.ordinal,
-                    "tables": [int(x) for x in t.tables],
-                    "cascade": t.cascade,
-                    "restartIdentity": t.restart_identity,
-                    "commitTsUs": t.commit_ts_us,
-                    "xid": t.xid,
-                }
-                for t in self.truncates
-            ],
-        }
-        return seal(json.dumps(data, separators=(",", ":")).encode(), MANIFEST_VERSION)
+        return seal(_codec().dump_json(self), MANIFEST_VERSION)
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
         """Parse the result of `dumps`.
 
-        Raise DamageError for a damaged document, and VersionError for an intact one of another version.
+        Raise DamageError for a damaged document, VersionError for an intact one of another version, and ValueError for
+        an intact one of another form.
         """
-        raw = json.loads(unseal(data, MANIFEST_VERSION))
-        return cls(
-            pipeline=raw["pipeline"],
-            epoch=raw["epoch"],
-            start_lsn=Lsn.parse(raw["startLsn"]),
-            end_lsn=Lsn.parse(raw["endLsn"]),
-            transactions=raw["transactions"],
-            newest={TableId(int(table)): Lsn.parse(end) for table, end in raw["newest"].items()},
-            first_commit_ts_us=raw["firstCommitTsUs"],
-            last=Witness.from_json(raw["last"]),
-            files=tuple(
-                SegmentFile(
-                    path=f["path"],
-                    table=TableId(f["table"]),
-                    snapshot_id=SnapshotId.parse(f["snapshotId"]),
-                    rows=f["rows"],
-                    bytes=f["bytes"],
-                    first_lsn=Lsn.parse(f["firstLsn"]),
-                    last_lsn=Lsn.parse(f["lastLsn"]),
-                    checksums=tuple(f["checksums"]),
-                )
-                for f in raw["files"]
-            ),
-            schemas=tuple(ReplicatedTableSchema.from_json(s) for s in raw["schemas"]),
-            relations=tuple(
-                RelationChange(Lsn.parse(r["commitLsn"]), r["ordinal"], ReplicatedTableSchema.from_json(r["schema"]))
-                for r in raw["relations"]
-            ),
-            truncates=tuple(
-                Truncate(
-                    commit_lsn=Lsn.parse(t["commitLsn"]),
-                    ordinal=t["ordinal"],
-                    tables=tuple(TableId(x) for x in t["tables"]),
-                    cascade=t["cascade"],
-                    restart_identity=t["restartIdentity"],
-                    commit_ts_us=t["commitTsUs"],
-                    xid=t["xid"],
-                )
-                for t in raw["truncates"]
-            ),
-        )
+        try:
+            return _codec().validate_json(unseal(data, MANIFEST_VERSION))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@cache
+def _codec() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)

@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    PlainValidator,
     TypeAdapter,
     WithJsonSchema,
     model_validator,
@@ -24,13 +23,11 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
-from levada.values import Lsn, TableId, TableMode
+from levada.values import TableMode
 
 T = TypeVar("T")
 
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
-_LSN_SCHEMA: Final = {"type": "string", "pattern": "^[0-9A-F]{1,8}/[0-9A-F]{1,8}$"}
-_OID_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +73,12 @@ def utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
-def _parse_lsn(value: object) -> Lsn:
-    if isinstance(value, Lsn):
-        return value
-    try:
-        return Lsn.parse(str(value))
-    except ValueError:
-        # The value is left out of the message, because an arbitrary server may have sent it.
-        raise ValueError("an LSN is a text such as 0/16B3748") from None
-
-
-def _parse_oid(value: object) -> TableId:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("an OID is a whole number")
-    return TableId(value)
-
-
 def _rounded(digits: int) -> PlainSerializer:
     return PlainSerializer(partial(round, ndigits=digits), return_type=float)
 
 
 Time = Annotated[AwareDatetime, PlainSerializer(utc_text, return_type=str), WithJsonSchema(_TIME_SCHEMA)]
 """A time, written in UTC with milliseconds."""
-Position = Annotated[
-    Lsn, PlainValidator(_parse_lsn), PlainSerializer(str, return_type=str), WithJsonSchema(_LSN_SCHEMA)
-]
-"""An LSN, written as PostgreSQL's text."""
-Oid = Annotated[TableId, PlainValidator(_parse_oid), PlainSerializer(int, return_type=int), WithJsonSchema(_OID_SCHEMA)]
 Tenths = Annotated[float, _rounded(1)]
 Thousandths = Annotated[float, _rounded(3)]
 

@@ -13,11 +13,9 @@ from pydantic import Field
 
 from levada.status.document import (
     Mode,
-    Oid,
     Part,
     Phase,
     Policy,
-    Position,
     State,
     Step,
     Tenths,
@@ -25,7 +23,7 @@ from levada.status.document import (
     Time,
 )
 from levada.status.names import PipelineState, TablePhase
-from levada.values import Lsn, QualifiedTable
+from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1
 """The version of the document's form. New fields do not change it."""
@@ -85,7 +83,7 @@ class TableProgress(Part):
     source are unknown.
     """
 
-    id: Oid
+    id: TableId
     """The OID of the table at the source."""
     schema: str
     name: str
@@ -98,7 +96,7 @@ class TableProgress(Part):
     """The reason why the mode differs from the configured one, or why the source refuses changes of the table."""
     copy: CopyProgress | None = None
     """The last copy. Null before it begins."""
-    applied_lsn: Position | None = None
+    applied_lsn: Lsn | None = None
     """The LSN up to which changes are at the destination."""
     lag_seconds: Thousandths | None = None
     """The age of the oldest change that is not at the destination, or 0. Null while the table is copied."""
@@ -158,9 +156,9 @@ class CaptureProgress(Part):
     """Capture. Positions are null before the stream is open."""
 
     connected: bool = False
-    received_lsn: Position | None = None
-    staged_lsn: Position | None = None
-    acknowledged_lsn: Position | None = None
+    received_lsn: Lsn | None = None
+    staged_lsn: Lsn | None = None
+    acknowledged_lsn: Lsn | None = None
     rows: int = 0
     """Row changes since the process started."""
     transactions: int = 0
@@ -227,7 +225,7 @@ class Progress(Part):
     tables: tuple[TableProgress, ...] = ()
     error: ErrorProgress | None = None
     """The error that ended the pipeline."""
-    verified_lsn: Annotated[Position | None, Field(exclude=True)] = None
+    verified_lsn: Annotated[Lsn | None, Field(exclude=True)] = None
     """The LSN up to which the tables were compared with the source's catalog. It is not in the JSON."""
 
     def __post_init__(self) -> None:
