@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     AwareDatetime,
@@ -24,8 +24,6 @@ from pydantic.alias_generators import to_camel
 
 from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
 from levada.values import TableMode
-
-T = TypeVar("T")
 
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
@@ -46,13 +44,16 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        document: dict[str, Any] = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        kind: Any = type(self)
+        document: dict[str, Any] = adapter(kind).dump_python(self, mode="json", by_alias=True)
         return document
 
     @classmethod
     def from_json(cls, document: object) -> Self:
         """Parse plain values of JSON. Raise pydantic's ValidationError if they have another form."""
-        return adapter(cls).validate_python(document)
+        kind: Any = cls
+        part: Self = adapter(kind).validate_python(document)
+        return part
 
     @model_validator(mode="before")
     @classmethod
@@ -63,7 +64,7 @@ class Part:
 
 
 @cache
-def adapter(kind: type[T]) -> TypeAdapter[T]:
+def adapter(kind: type[Part]) -> TypeAdapter[Any]:
     """Return pydantic's codec of a part. It is built when it is first used."""
     return TypeAdapter(kind)
 
