@@ -304,7 +304,7 @@ def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     assert first.exit_code == 0
     assert f"slot levada_{db.name}: dropped" in first.stdout
     assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(0,)]
-    assert db.query("SELECT count(*) FROM levada.table_phases") == [(0,)]
+    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(0,)]
     assert db.query("SELECT pubname FROM pg_publication") == [("mine",)]
     again = on(manifest, "cleanup", "--yes")
     assert again.exit_code == 0
@@ -323,7 +323,7 @@ def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Data
             assert result.exit_code == code
             assert f"kill {os.getpid()}" in result.stderr
     assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot) == [(1,)]
-    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
     assert (tmp_path / "engine.lock").stat().st_mode & 0o777 == 0o600
     assert on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").exit_code == Exit.OK
 
@@ -357,7 +357,7 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
     assert (refused.exit_code, "[slot_active]" in refused.stderr) == (Exit.FAILED, True)
     assert "destination:" not in refused.stdout
     assert db.query("SELECT epoch FROM levada.pipelines") == epoch
-    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
     assert db.query("SELECT count(*) FROM pg_publication") == [(1,)]
 
 

@@ -117,7 +117,7 @@ def test_a_pipeline_of_the_same_name_in_another_namespace_is_refused(
         assert "Pipeline a/shop (UID uid-a), and this is Pipeline b/shop (UID uid-b)" in said.replace("\n", " ")
     assert "kubectl -n b annotate --overwrite pipelines.levada.dev shop levada.dev/take-over-from=uid-a" in done.stderr
     assert slots(db) == ["levada_a__shop"]
-    assert db.query("SELECT count(*) FROM levada.table_phases") == [(1,)]
+    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
     assert db.query("SELECT name, epoch, owner_uid, owner_name, slot FROM levada.pipelines") == before
     with db.connect() as connection:
         assert read_publication_owner(connection, "levada_a__shop") == PipelineOwner("uid-a", "a/shop")

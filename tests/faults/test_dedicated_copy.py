@@ -54,7 +54,7 @@ def copy_job(engine: Engine, number: int) -> subprocess.Popen[bytes]:
 def wait_until_taken(engine: Engine) -> None:
     """Wait until a process has the order."""
     deadline = time.monotonic() + TIMEOUT_S
-    while not engine.db.query("SELECT FROM levada.copy_orders WHERE worker <> ''"):
+    while not engine.db.query("SELECT FROM levada.documents WHERE kind = 'order' AND content->>'worker' <> ''"):
         assert time.monotonic() < deadline, engine.log[-4000:]
         time.sleep(0.1)
 
@@ -85,7 +85,7 @@ def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> Non
         third = copy_job(engine, 3)
         assert third.wait(TIMEOUT_S) == 0, engine.log[-4000:]
     engine.wait_caught_up()
-    assert engine.db.query("SELECT FROM levada.copy_orders") == []
+    assert engine.db.query("SELECT FROM levada.documents WHERE kind = 'order'") == []
     engine.assert_equal(*TABLES)
     assert engine.levada("copy", *engine.options(), "--table", "public.orders").stdout.endswith(
         "no dedicated copy is ordered\n"

@@ -30,6 +30,7 @@ from levada.runtime.pipeline import Pipeline
 from levada.runtime.report.liveness import Liveness
 from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
+from levada.stores.codecs import SCHEMA
 from levada.values import Lsn, QualifiedTable, TableMode
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def test_the_stream_is_told_of_while_the_store_waits(rig: Rig, db: Database) -> 
     rig.start()
     before = rig.wait_caught_up()
     with db.connect() as holder, holder.transaction():
-        holder.execute("LOCK TABLE levada.table_actions IN ACCESS EXCLUSIVE MODE")
+        holder.execute("LOCK TABLE levada.documents IN ACCESS EXCLUSIVE MODE")
         while not db.query("SELECT FROM pg_locks WHERE NOT granted"):
             time.sleep(0.05)
         db.execute("INSERT INTO orders VALUES (100)")
@@ -436,7 +437,7 @@ def test_a_running_pipeline_removes_versions_and_resumes_without_them(rig: Rig, 
         db.execute(f"ALTER TABLE orders ADD COLUMN c{n} int", f"INSERT INTO orders (id) VALUES ({100 + n})")
         rig.wait_caught_up()
     rig.stop()
-    (kept,) = [s for s in rig.storage.load_schemas() if s.name.name == "orders"]
+    (kept,) = [s for s in map(SCHEMA.decode, rig.storage.scan(SCHEMA).values()) if s.name.name == "orders"]
     assert [c.name for c in kept.columns][-1] == "c2"
     rig.start()
     db.execute("ALTER TABLE orders DROP COLUMN c0", "INSERT INTO orders (id) VALUES (103)")

@@ -101,7 +101,7 @@ def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
     config = pipeline_config(given, work_dir=tmp_path)
     assert config.selects(ORDERS)
     assert not config.selects(QualifiedTable("public", "tmp_1"))
-    assert not config.selects(QualifiedTable("levada", "table_phases"))
+    assert not config.selects(QualifiedTable("levada", "documents"))
     assert config.table(ORDERS) == TableConfig(
         mode=TableMode.CHANGELOG, destination_table="orders_log", excluded_columns=frozenset({"note"})
     )

@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import RetryLimits
 from levada.runtime.report.liveness import hung
 from levada.status import Progress
+from levada.stores.codecs import ACTION
 from levada.stores.interface import TableAction
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def test_asking_again_begins_again(rig: ResyncRig, db: Database) -> None:
     assert rig.running is not None
     [orders] = [t.id for t in rig.running.progress().tables if t.table.name == "orders"]
     rig.running._store.request_table_action(orders, TableAction.RESYNC)
-    rig.wait(lambda p: rig.running is not None and not rig.storage._kept.actions)
+    rig.wait(lambda p: rig.running is not None and not rig.storage.scan(ACTION))
     rig.lake.meanwhile = lambda step: None
     gate.opened.set()
     rig.wait_swapped()

@@ -1,4 +1,4 @@
-"""The places that the behaviours of a store are tested over; a new kind of store is one more entry here."""
+"""The places that the behaviours of a store are tested over. A new kind of store is one more entry here."""
 
 from __future__ import annotations
 
@@ -8,35 +8,46 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.conftest import Database
 
-from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
+from levada.stores import CachedStore, MemoryStorage, PipelineStore, Storage
+from levada.stores.postgres import PostgresStorage
 
 OpenStore = Callable[[str], PipelineStore]
 """Opens another store of a pipeline over the same storage, as a restarted or a second driver does."""
 
 
-def _memory(request: pytest.FixtureRequest) -> OpenStore:
+OpenStorage = Callable[[str], Storage]
+"""Opens the storage of a pipeline, again over the same content."""
+
+
+def _memory(request: pytest.FixtureRequest) -> OpenStorage:
     storages: defaultdict[str, MemoryStorage] = defaultdict(MemoryStorage)
-    return lambda pipeline: MemoryStore(pipeline, storages[pipeline])
+    return lambda pipeline: storages[pipeline]
 
 
-def _postgres(request: pytest.FixtureRequest) -> OpenStore:
+def _postgres(request: pytest.FixtureRequest) -> OpenStorage:
     db: Database = request.getfixturevalue("db")
-    return lambda pipeline: PostgresStore(db.connection, pipeline)
+    return lambda pipeline: PostgresStorage(db.connection, pipeline, "levada")
 
 
 @pytest.fixture(params=[_memory, _postgres], ids=["memory", "postgres"])
-def open_store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
-    """Open stores over one storage; closed after the test."""
-    opened: list[PipelineStore] = []
-    place: OpenStore = request.param(request)
+def open_storage(request: pytest.FixtureRequest) -> Iterator[OpenStorage]:
+    """Open storages of one place. They are closed after the test."""
+    opened: list[Storage] = []
+    place: OpenStorage = request.param(request)
 
-    def opening(pipeline: str) -> PipelineStore:
+    def opening(pipeline: str) -> Storage:
         opened.append(place(pipeline))
         return opened[-1]
 
     yield opening
-    for store in opened:
-        store.close()
+    for storage in opened:
+        storage.close()
+
+
+@pytest.fixture
+def open_store(open_storage: OpenStorage) -> OpenStore:
+    """Open stores over one place."""
+    return lambda pipeline: CachedStore(pipeline, open_storage(pipeline))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from levada.stores import (
     TableControls,
     table_worker,
 )
+from levada.stores.cached import HISTORY
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -33,7 +34,6 @@ from levada.stores.phases import (
     SyncWait,
     TableReplicationPhase,
 )
-from levada.stores.storage import HISTORY
 from levada.values import Lsn, PipelineOwner, QualifiedTable, SnapshotId, TableId
 
 ORDERS, ITEMS = TableId(16402), TableId(4_000_000_000)

@@ -16,7 +16,7 @@ from levada.status import StoreProgress
 from levada.stores import PostgresStore
 from levada.stores import postgres as postgres_store
 from levada.stores.phases import Init, Ready
-from levada.values import Lsn, TableId
+from levada.values import TableId
 
 ORDERS = TableId(16402)
 
@@ -32,7 +32,7 @@ def test_a_locked_table_of_the_store_is_named(
     store.update_table_replication_states({ORDERS: Init()})
     assert store.last_error is None
     with db.connect() as other, other.transaction():
-        other.execute("LOCK TABLE levada.table_phases")
+        other.execute("LOCK TABLE levada.documents")
         with caplog.at_level(logging.WARNING), pytest.raises(Transient) as raised:
             store.update_table_replication_states({ORDERS: Ready()})
         assert raised.value.code == "store_locked"
@@ -41,9 +41,8 @@ def test_a_locked_table_of_the_store_is_named(
         with db.connect() as admin:
             assert other.info.backend_pid in {row[0] for row in admin.execute(query)}
         assert isinstance(store.last_error, Transient)
-        assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4), "another table is not locked"
-        assert store.last_error is None
     store.update_table_replication_states({ORDERS: Ready()})
+    assert store.last_error is None
     store.close()
 
 
@@ -54,7 +53,7 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
     store.next_epoch()
     with ThreadPoolExecutor(1) as pool:
         with db.connect() as other, other.transaction():
-            other.execute("LOCK TABLE levada.table_phases")
+            other.execute("LOCK TABLE levada.documents")
             write = pool.submit(store.update_table_replication_states, {ORDERS: Ready()})
             while store.last_error is None:
                 assert not write.done()

@@ -15,8 +15,8 @@ from tests.stores.test_behaviours import loaded, schema
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.stores import PipelineStore, table_worker
+from levada.stores.cached import HISTORY
 from levada.stores.phases import Catchup, DataSync, FinishedCopy, Init, Ready, SyncWait, TableReplicationPhase
-from levada.stores.storage import HISTORY
 from levada.values import Lsn, SnapshotId, TableId
 
 TABLES = st.sampled_from([TableId(1), TableId(2), TableId(3)])

@@ -9,11 +9,13 @@ from dataclasses import replace
 import psycopg
 import pytest
 from tests.conftest import Database
+from tests.stores.test_behaviours import ERRORED
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.stores import PostgresStore
+from levada.stores import PostgresStore, TableAction, migrations
 from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
+from levada.stores.readiness import FoundStore, check_postgres_store
 from levada.values import Lsn, TableId
 
 ORDERS = TableId(16402)
@@ -46,7 +48,24 @@ def test_lost_connection_is_made_anew(db: Database, store: PostgresStore) -> Non
     assert store.rollback_table_replication_state(ORDERS) == Init()
     terminate(db)
     assert store.upsert_replication_progress("capture", Lsn(4)) == Lsn(4)
-    assert db.query("SELECT epoch FROM levada.table_phases WHERE is_current") == [(1,)]
+    assert db.query("SELECT epoch FROM levada.pipelines") == [(1,)]
+
+
+def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PostgresStore) -> list[object]:
+    """Let the connection break after the commit of the store's next transaction. Return that transaction's answer."""
+    storage = store._storage
+    lost: list[object] = []
+    attempt = storage._attempt  # type: ignore[attr-defined]  # the PostgreSQL storage has it
+
+    def losing(work: object) -> object:
+        answer = attempt(work)
+        if not lost:
+            lost.append(answer)
+            raise Transient("source_unreachable", "the connection broke after the commit")
+        return answer
+
+    monkeypatch.setattr(storage, "_attempt", losing)
+    return lost
 
 
 def test_rollback_whose_answer_was_lost_steps_back_once(
@@ -55,21 +74,20 @@ def test_rollback_whose_answer_was_lost_steps_back_once(
     """A transaction that was committed although its connection broke is recognised when it is tried again."""
     for phase in (Init(), DataSync(), Ready()):
         store.update_table_replication_states({ORDERS: phase})
-    storage = store._storage
-    lost: list[object] = []
-    attempt = storage._attempt  # type: ignore[attr-defined]  # the PostgreSQL storage has it
-
-    def losing_the_first_answer(work: object) -> object:
-        answer = attempt(work)
-        if not lost:
-            lost.append(answer)
-            raise Transient("source_unreachable", "the connection broke after the commit")
-        return answer
-
-    monkeypatch.setattr(storage, "_attempt", losing_the_first_answer)
+    lost = losing_the_first_answer(monkeypatch, store)
     assert store.rollback_table_replication_state(ORDERS) == DataSync()
-    assert lost == [DataSync()]
+    assert len(lost) == 1
     assert store.rollback_table_replication_state(ORDERS) == Init()
+
+
+def test_request_whose_taking_lost_its_answer_is_taken(
+    db: Database, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is neither lost nor taken twice when the connection breaks after its removal."""
+    store.request_table_action(ORDERS, TableAction.RETRY)
+    losing_the_first_answer(monkeypatch, store)
+    assert store.take_table_actions() == {ORDERS: TableAction.RETRY}
+    assert store.take_table_actions() == {}
 
 
 def test_unreachable_server_is_transient(db: Database) -> None:
@@ -83,24 +101,23 @@ def test_write_waits_for_a_takeover_under_way(db: Database, store: PostgresStore
     """A write that meets an uncommitted takeover is refused once that is committed: none slips in between."""
     with db.connect() as other, ThreadPoolExecutor(1) as pool:
         with other.transaction():
-            other.execute("UPDATE levada.pipelines SET epoch = epoch + 1")
+            other.execute("UPDATE levada.epochs SET epoch = epoch + 1")
             write = pool.submit(store.update_table_replication_states, {ORDERS: Ready()})
             while not db.query("SELECT FROM pg_locks WHERE NOT granted"):
                 assert not write.done()
         with pytest.raises(StaleEpoch):
             write.result()
-    assert db.query("SELECT count(*) FROM levada.table_phases") == [(0,)]
+    assert db.query("SELECT count(*) FROM levada.documents") == [(0,)]
 
 
-def test_rows_are_a_chain_with_one_current(db: Database, store: PostgresStore) -> None:
-    """Every phase written is a row that names the one before it; one row of a table is current."""
+def test_documents_can_be_read_with_sql(db: Database, store: PostgresStore) -> None:
+    """Each fact is one row. An error's text does not hide the phases of other tables."""
+    strange = replace(ERRORED, code="x")
     for phase in (Init(), DataSync(), Ready()):
-        store.update_table_replication_states({ORDERS: phase})
-    rows = db.query(
-        "SELECT p.phase->>'phase', b.phase->>'phase', p.is_current"
-        " FROM levada.table_phases p LEFT JOIN levada.table_phases b ON b.id = p.previous_id ORDER BY p.id"
-    )
-    assert rows == [("Init", None, False), ("DataSync", "Init", False), ("Ready", "DataSync", True)]
+        store.update_table_replication_states({ORDERS: phase, TableId(7): strange})
+    rows = db.query("SELECT content->'history'->-1->>'phase' FROM levada.documents WHERE table_id = %s", int(ORDERS))
+    assert rows == [("Ready",)]
+    assert check_postgres_store(db.connection, "shop", "levada") == FoundStore(current=True, has_copies=True)
 
 
 def test_migrations_run_once_however_many_start(db: Database) -> None:
@@ -115,25 +132,18 @@ def test_migrations_run_once_however_many_start(db: Database) -> None:
     assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'") == []
 
 
-def test_earlier_schema_keeps_its_state(db: Database) -> None:
-    """Each earlier version of the schema is brought to this one, and its phases stay. Dropped tables are gone."""
-    for version in range(1, len(MIGRATIONS)):
-        name = f"version_{version}"
-        db.execute(
-            f"CREATE SCHEMA {name}",
-            f"CREATE TABLE {name}.store_migrations (version int PRIMARY KEY)",
-            f"INSERT INTO {name}.store_migrations SELECT generate_series(1, {version})",
-            f"SET search_path = {name}",
-            *MIGRATIONS[:version],
-            "INSERT INTO pipelines (name) VALUES ('shop')",
-            "INSERT INTO table_phases (pipeline, table_id, phase, epoch)"
-            """ VALUES ('shop', 7, '{"phase": "Init"}', 0)""",
-        )
-        store = PostgresStore(db.connection, "shop", schema=name)
-        store.load_table_replication_states()
-        assert store.get_table_replication_states() == {TableId(7): Init()}
-        store.close()
-        assert db.query(f"SELECT to_regclass('{name}.destination_tables')") == [(None,)]
+def test_earlier_schema_keeps_its_state(db: Database, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A migration of a later release runs once, on the state that there is."""
+    store.update_table_replication_states({ORDERS: Init()})
+    step = "alter table documents add column note text not null default 'none'"
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, step))
+    for _ in range(2):
+        later = PostgresStore(db.connection, "shop")
+        later.load_table_replication_states()
+        assert later.get_table_replication_states() == {ORDERS: Init()}
+        later.close()
+    assert db.query("SELECT note FROM levada.documents") == [("none",)]
+    assert db.query("SELECT max(version) FROM levada.store_migrations") == [(len(MIGRATIONS) + 1,)]
 
 
 def test_newer_schema_is_refused(db: Database, store: PostgresStore) -> None:
@@ -155,7 +165,7 @@ def test_migrating_again_writes_nothing(db: Database, store: PostgresStore) -> N
 
 
 def test_missing_privilege_names_the_statement(db: Database) -> None:
-    """A role that may not make the schema is told so, with the SQL that mends it."""
+    """The error for a role that may not create the schema has the SQL that resolves it."""
     db.execute("CREATE ROLE plain LOGIN")
     try:
         with pytest.raises(NeedsOperator) as caught:

@@ -21,6 +21,7 @@ from levada.runtime.config import RetryLimits
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
 from levada.runtime.tables.retries import park
 from levada.status import RetryPolicy
+from levada.stores.codecs import phase_from_json, phase_to_json
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -31,8 +32,6 @@ from levada.stores.phases import (
     SyncDone,
     SyncWait,
     TableReplicationPhase,
-    phase_from_json,
-    phase_to_json,
 )
 from levada.values import Lsn
 

@@ -19,12 +19,17 @@ from levada.stores.interface import (
 )
 from levada.stores.memory import MemoryStorage, MemoryStore
 from levada.stores.postgres import PostgresStore
-from levada.stores.storage import Storage, table_worker
+from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, selected
+from levada.stores.workers import table_worker
 
 __all__ = [
     "CachedStore",
+    "Change",
     "ConfigMapStore",
     "CopyOrder",
+    "Document",
+    "DocumentKind",
+    "Key",
     "MemoryStorage",
     "MemoryStore",
     "OwnerRecord",
@@ -36,5 +41,8 @@ __all__ = [
     "TableAction",
     "TableControls",
     "TableLifecycleStore",
+    "Versions",
+    "changes",
+    "selected",
     "table_worker",
 ]

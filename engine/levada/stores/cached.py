@@ -4,19 +4,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from levada.errors import LevadaError, NeedsOperator
+from levada.owners import not_the_owner
 from levada.schema import ReplicatedTableSchema
+from levada.stores.codecs import (
+    ACTION,
+    CONTROLS,
+    FINGERPRINT,
+    KINDS,
+    ORDER,
+    OWNER,
+    PHASES,
+    PROGRESS,
+    SCHEMA,
+    History,
+    action_key,
+    key_worker,
+    schema_key,
+    worker_key,
+)
 from levada.stores.interface import CopyOrder, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
-from levada.stores.storage import Storage, table_worker
+from levada.stores.storage import Document, DocumentKind, Key, Storage
+from levada.stores.workers import table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
+
+HISTORY: Final = 16
+"""The number of stored phases of a table, including the current one. Older ones are deleted."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_T = TypeVar("_T")
 _Versions = Mapping[SnapshotId, ReplicatedTableSchema]
 
 
@@ -45,22 +67,6 @@ class CachedStore(PipelineStore):
     def last_error(self) -> LevadaError | None:
         return self._storage.last_error
 
-    def next_epoch(self) -> int:
-        with self._turn:
-            self._epoch = self._storage.next_epoch(self._owner)
-            return self._epoch
-
-    def get_owner_record(self) -> OwnerRecord | None:
-        with self._turn:
-            return self._storage.load_owner()
-
-    def change_owner_record(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        with self._turn:
-            changed = self._storage.change_owner(expected, now)
-            if changed:
-                self._owner = None if now is None else now.owner
-            return changed
-
     def require_epoch(self) -> None:
         with self._turn:
             self._storage.require_epoch(self._epoch)
@@ -73,15 +79,72 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._storage.close()
 
+    # Documents
+
+    def _scan(self, kind: DocumentKind[_T]) -> dict[Key[_T], _T]:
+        return {key: kind.decode(document) for key, document in self._storage.scan(kind).items()}
+
+    def _get(self, key: Key[_T]) -> _T | None:
+        return _decoded(key.kind, self._storage.get(key))
+
+    def _put(self, key: Key[_T], value: _T) -> None:
+        self._storage.put(self._epoch, {key: key.kind.encode(value)})
+
+    def _delete(self, *keys: Key[Any]) -> dict[Key[Any], Document]:
+        return self._storage.delete(self._epoch, keys)
+
+    def _change(
+        self, key: Key[_T], work: Callable[[_T | None], _T | None], epoch: int | None
+    ) -> tuple[_T | None, _T | None]:
+        """Replace the value of a key by the result of ``work``, in one step. Return both values."""
+
+        def change(_: Key[Any], document: Document | None) -> Document | None:
+            before = _decoded(key.kind, document)
+            after = work(before)
+            # A kept value keeps its document, which a former release may have encoded differently.
+            return document if after == before else None if after is None else key.kind.encode(after)
+
+        before, after = self._storage.update(epoch, [key], change)[key]
+        return _decoded(key.kind, before), _decoded(key.kind, after)
+
+    def _exchange(self, key: Key[_T], expected: _T | None, now: _T | None, epoch: int | None) -> bool:
+        """Replace the value ``expected`` by ``now``. Return True if it is ``now`` afterwards."""
+        return self._change(key, lambda found: now if found == expected else found, epoch)[1] == now
+
+    # The owner
+
+    def next_epoch(self) -> int:
+        with self._turn:
+            self._epoch = self._storage.next_epoch(Key(OWNER), self._require_owner)
+            return self._epoch
+
+    def get_owner_record(self) -> OwnerRecord | None:
+        with self._turn:
+            return self._get(Key(OWNER))
+
+    def change_owner_record(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
+        with self._turn:
+            changed = self._exchange(Key(OWNER), expected, now, None)
+            if changed:
+                self._owner = None if now is None else now.owner
+            return changed
+
+    def _require_owner(self, document: Document | None) -> None:
+        record = _decoded(OWNER, document)
+        theirs = None if record is None else record.owner
+        if self._owner is not None and theirs is not None and theirs.uid != self._owner.uid:
+            raise not_the_owner("the state in the store", theirs, self._owner)
+
     # Requests
 
     def request_table_action(self, table: TableId, action: TableAction) -> None:
         with self._turn:
-            self._storage.put_action(table, action)
+            self._storage.put(None, {action_key(table): ACTION.encode(action)})
 
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
-            return self._storage.take_actions(self._epoch)
+            taken = self._delete(Key(ACTION))
+            return {TableId(key.name): ACTION.decode(document) for key, document in taken.items()}
 
     # Phases
 
@@ -93,27 +156,32 @@ class CachedStore(PipelineStore):
 
     def load_table_replication_states(self) -> int:
         with self._turn:
-            self._phases = self._storage.load_phases()
+            self._phases = {_table(key): history[-1] for key, history in self._scan(PHASES).items()}
             return len(self._phases)
 
     def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
         with self._turn:
-            persisted = {table: phase for table, phase in updates.items() if phase.persisted}
+            persisted = {Key(PHASES, table): phase for table, phase in updates.items() if phase.persisted}
+
+            def push(key: Key[Any], document: Document | None) -> Document:
+                return PHASES.encode(_pushed(_decoded(PHASES, document) or (), persisted[key]))
+
             if persisted:
-                self._storage.push_phases(self._epoch, persisted)
+                self._storage.update(self._epoch, persisted.keys(), push)
             self._phases = {**self._phases, **updates}
 
     def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
         with self._turn:
-            phase = self._storage.pop_phase(self._epoch, table)
-            if phase is None:
+            done = self._change(Key(PHASES, table), _popped, self._epoch)
+            before, after = done
+            if before is None or after is None or before == after:
                 raise NeedsOperator(
                     "no_previous_phase",
                     f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one",
                     hint="copy the table again instead: change spec.resyncNonce of its TableSync",
                 )
-            self._phases = {**self._phases, table: phase}
-            return phase
+            self._phases = {**self._phases, table: after[-1]}
+            return after[-1]
 
     # Schema versions
 
@@ -129,23 +197,25 @@ class CachedStore(PipelineStore):
     def load_table_schemas(self) -> int:
         with self._turn:
             loaded: dict[TableId, dict[SnapshotId, ReplicatedTableSchema]] = {}
-            for schema in self._storage.load_schemas():
+            for schema in self._scan(SCHEMA).values():
                 loaded.setdefault(schema.id, {})[schema.snapshot_id] = schema
             self._schemas = loaded
             return sum(map(len, loaded.values()))
 
     def store_table_schema(self, schema: ReplicatedTableSchema) -> None:
         with self._turn:
-            self._storage.put_schema(self._epoch, schema)
+            self._put(schema_key(schema.id, schema.snapshot_id), schema)
             versions = {**self._schemas.get(schema.id, {}), schema.snapshot_id: schema}
             self._schemas = {**self._schemas, schema.id: versions}
 
     def prune_table_schemas(self, retentions: Mapping[TableId, SnapshotId]) -> int:
         with self._turn:
-            removed = self._storage.prune_schemas(self._epoch, retentions)
-            pruned = {table: retained(self._schemas.get(table, {}), retentions[table]) for table in retentions}
-            self._schemas = {**self._schemas, **{table: kept for table, kept in pruned.items() if kept}}
-            return removed
+            tables = self._schemas.keys() & retentions.keys()
+            kept = {table: retained(self._schemas[table], retentions[table]) for table in tables}
+            old = [schema_key(table, v) for table in tables for v in self._schemas[table].keys() - kept[table].keys()]
+            removed = self._delete(*old)
+            self._schemas = {**self._schemas, **kept}
+            return len(removed)
 
     # Progress
 
@@ -158,18 +228,20 @@ class CachedStore(PipelineStore):
 
     def upsert_replication_progress(self, worker: str, lsn: Lsn) -> Lsn:
         with self._turn:
-            now = self._storage.raise_progress(self._epoch, worker, lsn)
+            key = worker_key(PROGRESS, worker)
+            now = self._change(key, lambda found: lsn if found is None else max(found, lsn), self._epoch)[1]
+            assert now is not None
             self._progress = {**self._loaded_progress(), worker: now}
             return now
 
     def delete_replication_progress(self, worker: str) -> None:
         with self._turn:
-            self._storage.delete_progress(self._epoch, worker)
-            self._progress = {w: lsn for w, lsn in self._loaded_progress().items() if w != worker}
+            self._delete(worker_key(PROGRESS, worker))
+            self._progress = without(self._loaded_progress(), worker)
 
     def _loaded_progress(self) -> Mapping[str, Lsn]:
         if self._progress is None:
-            self._progress = self._storage.load_progress()
+            self._progress = {key_worker(key): lsn for key, lsn in self._scan(PROGRESS).items()}
         return self._progress
 
     # Controls
@@ -179,12 +251,12 @@ class CachedStore(PipelineStore):
 
     def store_table_controls(self, table: TableId, controls: TableControls) -> None:
         with self._turn:
-            self._storage.put_controls(self._epoch, table, controls)
+            self._put(Key(CONTROLS, table), controls)
             self._controls = {**self._controls, table: controls}
 
     def load_table_controls(self) -> int:
         with self._turn:
-            self._controls = self._storage.load_controls()
+            self._controls = {_table(key): controls for key, controls in self._scan(CONTROLS).items()}
             return len(self._controls)
 
     # Fingerprints
@@ -194,43 +266,43 @@ class CachedStore(PipelineStore):
 
     def store_fingerprint(self, subject: str, fingerprint: str) -> None:
         with self._turn:
-            self._storage.put_fingerprint(self._epoch, subject, fingerprint)
+            self._put(worker_key(FINGERPRINT, subject), fingerprint)
             self._fingerprints = {**self._fingerprints, subject: fingerprint}
 
     def delete_fingerprint(self, subject: str) -> None:
         with self._turn:
-            self._storage.delete_fingerprint(self._epoch, subject)
+            self._delete(worker_key(FINGERPRINT, subject))
             self._fingerprints = without(self._fingerprints, subject)
 
     def load_fingerprints(self) -> int:
         with self._turn:
-            self._fingerprints = self._storage.load_fingerprints()
+            self._fingerprints = {key_worker(key): text for key, text in self._scan(FINGERPRINT).items()}
             return len(self._fingerprints)
 
     # Orders
 
     def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
         with self._turn:
-            self._storage.put_order(self._epoch, table, order)
+            self._change(Key(ORDER, table), lambda _: order, self._epoch)
 
     def get_copy_order(self, table: TableId) -> CopyOrder | None:
         with self._turn:
-            return self._storage.load_order(table)
+            return self._get(Key(ORDER, table))
 
     def change_copy_order(self, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
         with self._turn:
-            return self._storage.change_order(self._epoch, table, expected, now)
+            return self._exchange(Key(ORDER, table), expected, now, self._epoch)
 
     # Lifecycle
 
     def clear_table_copy_state(self, table: TableId) -> None:
         with self._turn:
-            self._storage.delete_table(self._epoch, table, keep_phases=True)
+            self._delete(*(Key(kind, table) for kind in KINDS if kind.cleared_by_copy))
             self._forget(table)
 
     def delete_table_pipeline_state(self, table: TableId) -> None:
         with self._turn:
-            self._storage.delete_table(self._epoch, table, keep_phases=False)
+            self._delete(action_key(table), *(Key(kind, table) for kind in KINDS))
             self._forget(table)
             self._phases = without(self._phases, table)
             self._controls = without(self._controls, table)
@@ -242,9 +314,26 @@ class CachedStore(PipelineStore):
 
     def delete_pipeline_state(self) -> None:
         with self._turn:
-            self._storage.delete_all(self._epoch)
+            self._storage.clear(self._epoch, Key(OWNER))
             self._phases, self._schemas, self._progress = {}, {}, {}
             self._controls, self._fingerprints = {}, {}
+
+
+def _decoded(kind: DocumentKind[_T], document: Document | None) -> _T | None:
+    return None if document is None else kind.decode(document)
+
+
+def _table(key: Key[Any]) -> TableId:
+    assert key.table is not None
+    return key.table
+
+
+def _pushed(history: History, phase: TableReplicationPhase) -> History:
+    return history if history[-1:] == (phase,) else (*history, phase)[-HISTORY:]
+
+
+def _popped(history: History | None) -> History | None:
+    return history if history is None or len(history) < 2 else history[:-1]
 
 
 def retained(versions: _Versions, retention: SnapshotId) -> _Versions:

@@ -1,8 +1,8 @@
 """State in ConfigMaps in the Pipeline's namespace, for sources that cannot be written to, and for few tables.
 
-The *head* ConfigMap holds the epoch, the requests, and the progress of workers that do not belong to a table. Eight
-*part* ConfigMaps hold the tables. A table's OID determines its part. A write is a compare-and-set on the
-resourceVersion of one ConfigMap, and sends only changed keys.
+The *head* ConfigMap holds the epoch and the documents of the whole pipeline. Eight *part* ConfigMaps hold those of the
+tables. A table's OID determines its part. Each document is one key, ``<kind>.<table>.<name>``. A write is a
+compare-and-set on the resourceVersion of one ConfigMap, and sends only changed keys.
 
 **Fencing.** Every ConfigMap has an epoch. `next_epoch` raises the head's epoch, then every part's, and returns when all
 are raised. A write with an older epoch to a part may come before the part's epoch is raised. The new driver has not
@@ -22,22 +22,31 @@ import itertools
 import json
 import logging
 import random
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.schema import ReplicatedTableSchema
 from levada.spec.names import state_names
-from levada.stores.cached import CachedStore, retained
-from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
-from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
-from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
-from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
+from levada.stores.cached import CachedStore
+from levada.stores.storage import (
+    Change,
+    Document,
+    DocumentKind,
+    Entry,
+    Key,
+    Storage,
+    Versions,
+    changes,
+    document_text,
+    selected,
+)
+from levada.values import TableId
 
 if TYPE_CHECKING:
     from levada.stores.config_map_client import ConfigMaps, Version
@@ -47,15 +56,10 @@ _log = logging.getLogger(__name__)
 MAX_BYTES: Final = 1_000_000
 """The largest size of a ConfigMap's content in bytes. The API server rejects more than 1 MiB."""
 ROOM_BYTES: Final = 100_000
-"""The part of it in bytes that only phases may use, so that a table without room can still be parked."""
+"""The part of it in bytes that only kinds with `DocumentKind.reserve` may use."""
 
 _EPOCH: Final = "epoch"
-_OWNER: Final = "owner"
 _WRITE: Final = "write"
-_PROGRESS: Final = "progress"
-_ACTIONS: Final = "actions"
-_FINGERPRINTS: Final = "fingerprints"
-_TABLE: Final = "table-"
 
 _CONFLICTS: Final = 100
 _LONGEST_PAUSE_S: Final = 0.1
@@ -67,7 +71,6 @@ _PATIENCE_S: Final = 120.0
 
 _T = TypeVar("_T")
 _Data = dict[str, str]
-_Table = dict[str, Any]
 
 
 class ConfigMapStorage(Storage):
@@ -106,12 +109,6 @@ class ConfigMapStorage(Storage):
 
     def _read(self, name: str) -> Version:
         return self._ask(lambda: self._maps.read(name))
-
-    def _read_tables(self) -> Iterator[tuple[TableId, _Table]]:
-        for name in self._parts:
-            for key, text in self._read(name).data.items():
-                if key.startswith(_TABLE):
-                    yield TableId(key.removeprefix(_TABLE)), json.loads(text)
 
     def _change(self, name: str, epoch: int | None, work: Callable[[_Data], _T], *, room: int = 0) -> _T:
         """Apply ``work`` to a ConfigMap's content and write the result, as one step.
@@ -167,205 +164,49 @@ class ConfigMapStorage(Storage):
                 hint="replicate fewer tables (spec.tables), or create a new Pipeline with spec.store.postgres",
             )
 
-    def _part(self, table: TableId) -> str:
-        return self._parts[int(table) % len(self._parts)]
+    def _place(self, key: Key[Any]) -> str:
+        return self._head if key.table is None else self._parts[int(key.table) % len(self._parts)]
 
-    def _change_tables(
-        self, epoch: int, tables: Iterable[TableId], work: Callable[[TableId, _Table], _T], *, room: int = 0
-    ) -> list[_T]:
-        """Apply ``work`` to each table's state. All tables of one ConfigMap are written in one step."""
-        answers: list[_T] = []
-        for name, group in itertools.groupby(sorted(tables, key=self._part), self._part):
-            answers += self._change(name, epoch, partial(_each, list(group), work), room=room)
-        return answers
+    # Documents
 
-    # Epochs
-
-    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
-        def taken(data: _Data) -> int:
-            require_owner(_owner(data), owner)
+    def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
+        def take(data: _Data) -> int:
+            check(_document(data, key))
             data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
             return int(data[_EPOCH])
 
-        epoch = self._change(self._head, None, taken)
+        epoch = self._change(self._head, None, take)
         for name in self._parts:
             self._change(name, None, lambda data: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
         return epoch
 
-    def require_epoch(self, epoch: int) -> None:
-        self._change(self._head, epoch, lambda data: None)
+    def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
+        names = [*self._parts, self._head] if kind.pipeline_wide else self._parts
+        return {
+            Key(kind, table, name): json.loads(text)
+            for place in names
+            for (of, table, name), text in _entries(self._read(place).data).items()
+            if of == kind.name
+        }
 
-    # The owner
+    def get(self, key: Key[Any]) -> Document | None:
+        return _document(self._read(self._place(key)).data, key)
 
-    def load_owner(self) -> OwnerRecord | None:
-        return _owner(self._read(self._head).data)
+    def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
+        done: dict[Key[Any], Versions] = {}
+        if not keys:
+            self._change(self._head, epoch, lambda data: None)
+        # The head comes first.
+        for place, group in itertools.groupby(sorted(keys, key=self._place), self._place):
+            here = list(group)
+            room = 0 if all(key.kind.reserve for key in here) else ROOM_BYTES
+            self._change(place, epoch, partial(_update, here, change, done), room=room)
+        return done
 
-    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        def change(data: _Data) -> bool:
-            if _owner(data) not in (expected, now):
-                return False
-            data.pop(_OWNER, None)
-            if now is not None:
-                owner = None if now.owner is None else [now.owner.uid, now.owner.name]
-                data[_OWNER] = json.dumps([owner, now.slot, now.publication, now.former])
-            return True
-
-        return self._change(self._head, None, change)
-
-    # Requests
-
-    def put_action(self, table: TableId, action: TableAction) -> None:
-        asked = {str(int(table)): action.value}
-        self._change(self._head, None, lambda data: _edit(data, _ACTIONS, lambda actions: actions.update(asked)))
-
-    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
-        # Kept across attempts: the first write may have succeeded although its response was lost.
-        taken: dict[str, str] = {}
-
-        def take(actions: dict[str, Any]) -> None:
-            taken.update(actions)
-            actions.clear()
-
-        self._seen.pop(self._head, None)  # The last read may not have a request of another process.
-        self._change(self._head, epoch, lambda data: _edit(data, _ACTIONS, take))
-        return {TableId(table): TableAction(action) for table, action in taken.items()}
-
-    # Phases
-
-    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
-        return {t: phase_from_json(state["phases"][-1]) for t, state in self._read_tables() if state.get("phases")}
-
-    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
-        def push(table: TableId, state: _Table) -> None:
-            history, phase = state.setdefault("phases", []), phase_to_json(phases[table])
-            if history[-1:] != [phase]:
-                history.append(phase)
-                del history[:-HISTORY]
-
-        self._change_tables(epoch, phases, push)
-
-    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
-        def pop(_: TableId, state: _Table) -> TableReplicationPhase | None:
-            history = state.get("phases", [])
-            if len(history) < 2:
-                return None
-            history.pop()
-            return phase_from_json(history[-1])
-
-        return self._change_tables(epoch, [table], pop)[0]
-
-    # Schema versions
-
-    def load_schemas(self) -> list[ReplicatedTableSchema]:
-        return [
-            ReplicatedTableSchema.from_json(s) for _, t in self._read_tables() for s in t.get("schemas", {}).values()
-        ]
-
-    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
-        def put(_: TableId, state: _Table) -> None:
-            state.setdefault("schemas", {})[str(schema.snapshot_id)] = schema.to_json()
-
-        self._change_tables(epoch, [schema.id], put, room=ROOM_BYTES)
-
-    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
-        def prune(table: TableId, state: _Table) -> int:
-            versions = {SnapshotId.parse(version): version for version in state.get("schemas", {})}
-            gone = versions.keys() - retained(versions, retentions[table]).keys()
-            for version in gone:
-                del state["schemas"][versions[version]]
-            return len(gone)
-
-        return sum(self._change_tables(epoch, retentions, prune))
-
-    # Progress
-
-    def load_progress(self) -> dict[str, Lsn]:
-        progress = {table_worker(t): Lsn.parse(s[_PROGRESS]) for t, s in self._read_tables() if _PROGRESS in s}
-        others = json.loads(self._read(self._head).data.get(_PROGRESS, "{}"))
-        return progress | {worker: Lsn.parse(lsn) for worker, lsn in others.items()}
-
-    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
-        def raised(kept: dict[str, Any], key: str) -> Lsn:
-            now = max(lsn, Lsn.parse(kept[key])) if key in kept else lsn
-            kept[key] = str(now)
-            return now
-
-        if (table := _table_of(worker)) is not None:
-            return self._change_tables(epoch, [table], lambda _, state: raised(state, _PROGRESS))[0]
-        return self._change(self._head, epoch, lambda data: _edit(data, _PROGRESS, lambda kept: raised(kept, worker)))
-
-    def delete_progress(self, epoch: int, worker: str) -> None:
-        if (table := _table_of(worker)) is not None:
-            self._change_tables(epoch, [table], lambda _, state: state.pop(_PROGRESS, None))
-        else:
-            self._change(self._head, epoch, lambda data: _edit(data, _PROGRESS, lambda kept: kept.pop(worker, None)))
-
-    # Controls
-
-    def load_controls(self) -> dict[TableId, TableControls]:
-        return {t: TableControls(*state["controls"]) for t, state in self._read_tables() if "controls" in state}
-
-    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
-        stored = [controls.retry_nonce, controls.resync_nonce, controls.made_as]
-        self._change_tables(epoch, [table], lambda _, state: state.update(controls=stored), room=ROOM_BYTES)
-
-    # Fingerprints
-
-    def load_fingerprints(self) -> dict[str, str]:
-        kept: dict[str, str] = json.loads(self._read(self._head).data.get(_FINGERPRINTS, "{}"))
-        return kept | {table_worker(t): s[_FINGERPRINTS] for t, s in self._read_tables() if _FINGERPRINTS in s}
-
-    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
-        if (table := _table_of(subject)) is not None:
-            work = partial(_put, _FINGERPRINTS, fingerprint)
-            self._change_tables(epoch, [table], lambda _, state: work(state), room=ROOM_BYTES)
-        else:
-            self._change(self._head, epoch, lambda d: _edit(d, _FINGERPRINTS, partial(_put, subject, fingerprint)))
-
-    def delete_fingerprint(self, epoch: int, subject: str) -> None:
-        if (table := _table_of(subject)) is not None:
-            self._change_tables(epoch, [table], lambda _, state: state.pop(_FINGERPRINTS, None))
-        else:
-            self._change(self._head, epoch, lambda d: _edit(d, _FINGERPRINTS, lambda kept: kept.pop(subject, None)))
-
-    # Orders
-
-    def load_order(self, table: TableId) -> CopyOrder | None:
-        return _order(json.loads(self._read(self._part(table)).data.get(f"{_TABLE}{int(table)}", "{}")))
-
-    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
-        def put(_: TableId, state: _Table) -> None:
-            state.pop("order", None)
-            if order is not None:
-                state["order"] = _order_json(order)
-
-        self._change_tables(epoch, [table], put, room=ROOM_BYTES)
-
-    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
-        def change(_: TableId, state: _Table) -> bool:
-            if _order(state) not in (expected, now):
-                return False
-            state["order"] = _order_json(now)
-            return True
-
-        return self._change_tables(epoch, [table], change)[0]
-
-    # Lifecycle
-
-    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        def delete(_: TableId, state: _Table) -> None:
-            for what in {*state} - ({"phases", "controls", "order"} if keep_phases else set()):
-                del state[what]
-
-        if not keep_phases:
-            forget = str(int(table))
-            self._change(self._head, epoch, lambda data: _edit(data, _ACTIONS, lambda a: a.pop(forget, None)))
-        self._change_tables(epoch, [table], delete)
-
-    def delete_all(self, epoch: int) -> None:
+    def clear(self, epoch: int, kept: Key[Any]) -> None:
         def delete(data: _Data) -> None:
-            for key in data.keys() - {_EPOCH, _WRITE, _OWNER}:
-                del data[key]
+            for text in data.keys() - {_EPOCH, _WRITE, _key_text(kept)}:
+                del data[text]
 
         for name in (self._head, *self._parts):
             self._change(name, epoch, delete)
@@ -396,43 +237,48 @@ class ConfigMapStore(CachedStore):
         super().__init__(pipeline, ConfigMapStorage(ConfigMaps(namespace), pipeline))
 
 
-def _each(tables: list[TableId], work: Callable[[TableId, _Table], _T], data: _Data) -> list[_T]:
-    return [_edit(data, f"{_TABLE}{int(table)}", partial(work, table)) for table in tables]
+def _update(keys: Collection[Key[Any]], change: Change, done: dict[Key[Any], Versions], data: _Data) -> None:
+    """Apply a change to the documents of a ConfigMap, and add them to ``done``."""
+    found = {key: json.loads(text) for key, text in selected(keys, _entries(data)).items()}
+    new = changes(keys, found, change)
+    # An earlier attempt may have deleted documents that this one does not find any more.
+    done.update(new)
+    for key, (before, after) in new.items():
+        if after is None:
+            data.pop(_key_text(key), None)
+        elif after != before:
+            data[_key_text(key)] = document_text(after)
 
 
-def _edit(data: _Data, key: str, work: Callable[[dict[str, Any]], _T]) -> _T:
-    """Apply ``work`` to the JSON object under a key. An empty object is removed."""
-    content: dict[str, Any] = json.loads(data.get(key, "{}"))
-    answer = work(content)
-    if content:
-        data[key] = json.dumps(content, separators=(",", ":"))
-    else:
-        data.pop(key, None)
-    return answer
+def _document(data: Mapping[str, str], key: Key[Any]) -> Document | None:
+    text = data.get(_key_text(key))
+    document: Document | None = None if text is None else json.loads(text)
+    return document
 
 
-def _put(key: str, value: str, content: dict[str, Any]) -> None:
-    content[key] = value
+def _entries(data: Mapping[str, str]) -> dict[Entry, str]:
+    """Return the texts of the documents in a ConfigMap. Keys of others may be among them."""
+    entries: dict[Entry, str] = {}
+    for key, text in data.items():
+        kind, _, rest = key.partition(".")
+        table, _, name = rest.partition(".")
+        if not table or table.isdecimal():
+            entries[kind, TableId(table) if table else None, _unescape(name)] = text
+    return entries
 
 
-def _owner(data: Mapping[str, str]) -> OwnerRecord | None:
-    if _OWNER not in data:
-        return None
-    owner, slot, publication, former = json.loads(data[_OWNER])
-    return OwnerRecord(None if owner is None else PipelineOwner(*owner), slot, publication, tuple(former))
+def _key_text(key: Key[Any]) -> str:
+    table = "" if key.table is None else str(int(key.table))
+    return f"{key.kind.name}.{table}.{_escape(key.name)}".rstrip(".")
 
 
-def _order(state: _Table) -> CopyOrder | None:
-    return CopyOrder(*state["order"]) if "order" in state else None
+def _escape(name: str) -> str:
+    """Return a name in the characters that a ConfigMap's key may have."""
+    return re.sub(rb"[^A-Za-z0-9-]", lambda found: b"_%02x" % found[0][0], name.encode()).decode()
 
 
-def _order_json(order: CopyOrder) -> list[Any]:
-    return [order.token, order.epoch, order.worker, order.answer]
-
-
-def _table_of(worker: str) -> TableId | None:
-    digits = worker.removeprefix(table_worker(TableId(0)).removesuffix("0"))
-    return TableId(digits) if digits != worker and digits.isdigit() else None
+def _unescape(name: str) -> str:
+    return re.sub(rb"_([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), name.encode()).decode(errors="replace")
 
 
 def _size(data: Mapping[str, str]) -> int:

@@ -18,108 +18,37 @@ from levada.stores.schema_owner import require_own_schema
 
 MIGRATIONS: Final[tuple[LiteralString, ...]] = (
     """
-    create table pipelines (
-        name text primary key,
+    create table epochs (
+        pipeline text primary key,
         epoch bigint not null default 0,
         created_at timestamptz not null default now()
     );
 
-    -- A chain per table: the current row, the previous current row, and so on.
-    create table table_phases (
-        id bigint generated always as identity primary key,
-        pipeline text not null references pipelines,
+    create table documents (
+        pipeline text not null references epochs,
+        kind text not null,
+        -- 0 for a document of the whole pipeline.
         table_id oid not null,
+        name text not null,
         -- json, not jsonb: an error's reason may contain characters that jsonb rejects.
-        phase json not null,
-        previous_id bigint references table_phases on delete set null,
-        is_current boolean not null default true,
-        epoch bigint not null,
-        created_at timestamptz not null default now()
-    );
-    create unique index table_phases_current on table_phases (pipeline, table_id) where is_current;
-    create index table_phases_chain on table_phases (pipeline, table_id, id);
-    create index table_phases_previous on table_phases (previous_id);
-
-    create table table_schemas (
-        pipeline text not null references pipelines,
-        table_id oid not null,
-        snapshot_id pg_lsn not null,
-        definition jsonb not null,
-        created_at timestamptz not null default now(),
-        primary key (pipeline, table_id, snapshot_id)
-    );
-
-    create table destination_tables (
-        pipeline text not null references pipelines,
-        table_id oid not null,
-        destination_table text not null,
-        snapshot_id pg_lsn not null,
-        primary key (pipeline, table_id)
-    );
-
-    create table progress (
-        pipeline text not null references pipelines,
-        worker text not null,
-        lsn pg_lsn not null,
+        content json not null,
         updated_at timestamptz not null default now(),
-        primary key (pipeline, worker)
+        primary key (pipeline, kind, table_id, name)
     );
 
-    create table table_actions (
-        pipeline text not null references pipelines,
-        table_id oid not null,
-        action text not null,
-        requested_at timestamptz not null default now(),
-        primary key (pipeline, table_id)
-    );
-    """,
-    """
-    create table table_controls (
-        pipeline text not null references pipelines,
-        table_id oid not null,
-        retry_nonce bigint not null,
-        resync_nonce bigint not null,
-        made_as text not null,
-        primary key (pipeline, table_id)
-    );
-    """,
-    """
-    create table copy_orders (
-        pipeline text not null references pipelines,
-        table_id oid not null,
-        token text not null,
-        epoch bigint not null,
-        worker text not null,
-        answer text not null,
-        primary key (pipeline, table_id)
-    );
-    """,
-    """
-    create table fingerprints (
-        pipeline text not null references pipelines,
-        subject text not null,
-        fingerprint text not null,
-        primary key (pipeline, subject)
-    );
-    """,
-    """
     -- The Pipeline that owns the state, NULL once it is released, with the slot and the publication of that state, and
     -- the full names of former owners.
-    alter table pipelines
-        add column owner_uid text,
-        add column owner_name text,
-        add column slot text,
-        add column publication text,
-        add column former_names text[] not null default '{}';
-    """,
-    """
-    -- Never read: a destination names its tables itself.
-    drop table destination_tables;
+    create view pipelines as
+    select e.pipeline as name, e.epoch, e.created_at,
+        o.content->>'uid' as owner_uid, o.content->>'name' as owner_name,
+        o.content->>'slot' as slot, o.content->>'publication' as publication,
+        array(select json_array_elements_text(o.content->'former')) as former_names
+    from epochs e left join documents o on o.pipeline = e.pipeline and o.kind = 'owner';
     """,
 )
 
-TABLES: Final = ("store_migrations", *re.findall(r"create table (\w+)", "".join(MIGRATIONS)))
-"""The names of all tables that the migrations create or drop."""
+TABLES: Final = ("store_migrations", *re.findall(r"create (?:table|view) (\w+)", "".join(MIGRATIONS)))
+"""The names of all tables and views that the migrations create or drop."""
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 

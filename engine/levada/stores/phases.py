@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import ClassVar
 
 from levada.status import RetryPolicy, TablePhase
 from levada.values import Lsn
@@ -85,42 +85,3 @@ class Errored:
 
 
 TableReplicationPhase = Init | DataSync | FinishedCopy | SyncWait | Catchup | SyncDone | Ready | Errored
-
-
-def phase_to_json(phase: TableReplicationPhase) -> dict[str, Any]:
-    """Return the phase as plain values for JSON."""
-    match phase:
-        case FinishedCopy(lsn) | SyncWait(lsn) | Catchup(lsn) | SyncDone(lsn):
-            return {"phase": phase.name, "lsn": str(lsn)}
-        case Errored():
-            return {
-                "phase": phase.name,
-                "code": phase.code,
-                "reason": phase.reason,
-                "solution": phase.solution,
-                "retryPolicy": phase.retry_policy.value,
-                "attempts": phase.attempts,
-                "nextRetry": None if phase.next_retry is None else phase.next_retry.astimezone(UTC).isoformat(),
-            }
-    return {"phase": phase.name}
-
-
-def phase_from_json(data: dict[str, Any]) -> TableReplicationPhase:
-    """Parse the result of `phase_to_json`. Raise ValueError for an unknown phase."""
-    name = data["phase"]
-    for plain in (Init, DataSync, Ready):
-        if plain.name == name:
-            return plain()
-    for at in (FinishedCopy, SyncWait, Catchup, SyncDone):
-        if at.name == name:
-            return at(Lsn.parse(data["lsn"]))
-    if name == Errored.name:
-        return Errored(
-            code=data["code"],
-            reason=data["reason"],
-            solution=data["solution"],
-            retry_policy=RetryPolicy(data["retryPolicy"]),
-            attempts=data["attempts"],
-            next_retry=None if data["nextRetry"] is None else datetime.fromisoformat(data["nextRetry"]),
-        )
-    raise ValueError(f"not a phase: {name!r}")

@@ -3,27 +3,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, LiteralString, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
-from psycopg.types.json import Jsonb
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.schema import ReplicatedTableSchema
 from levada.stores.cached import CachedStore
-from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
 from levada.stores.migrations import migrate
-from levada.stores.phases import TableReplicationPhase, phase_from_json, phase_to_json
-from levada.stores.storage import HISTORY, Storage, require_owner, table_worker
-from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
+from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
+from levada.values import TableId
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +31,26 @@ _PATIENCE_S: Final = 120.0
 _LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
 _LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
-_OWNER: Final = "SELECT owner_uid, owner_name, slot, publication, former_names FROM pipelines WHERE name = %s"
+
+_NO_TABLE: Final = 0
+_KEYS: Final = "unnest(%(kinds)s::text[], %(tables)s::oid[], %(names)s::text[])"
+_SCAN: Final = "SELECT table_id, name, content FROM documents WHERE pipeline = %s AND kind = %s"
+_OF_KEY: Final = "pipeline = %(pipeline)s AND (kind, table_id, name) IN (SELECT * FROM " + _KEYS + ")"
+_GET: Final = "SELECT content FROM documents WHERE " + _OF_KEY
+_DELETE: Final = "DELETE FROM documents WHERE " + _OF_KEY
+_CLEAR: Final = "DELETE FROM documents WHERE pipeline = %(pipeline)s AND NOT (" + _OF_KEY + ")"
+_LOCK: Final = "SELECT epoch FROM epochs WHERE pipeline = %(pipeline)s FOR NO KEY UPDATE"
+_SELECT: Final = (
+    "SELECT d.kind, d.table_id, d.name, d.content FROM documents d JOIN " + _KEYS + " AS k (kind, table_id, name)"
+    " ON d.kind = k.kind AND d.table_id = k.table_id AND k.name IN ('', d.name) WHERE d.pipeline = %(pipeline)s"
+)
+_PUT: Final = (
+    "INSERT INTO documents (pipeline, kind, table_id, name, content)"
+    " SELECT %(pipeline)s, kind, table_id, name, content::json"
+    " FROM unnest(%(kinds)s::text[], %(tables)s::oid[], %(names)s::text[], %(contents)s::text[])"
+    " AS new (kind, table_id, name, content)"
+    " ON CONFLICT (pipeline, kind, table_id, name) DO UPDATE SET content = excluded.content, updated_at = now()"
+)
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -90,7 +104,7 @@ class PostgresStorage(Storage):
             raise
 
     def _is_retryable(self, error: BaseException) -> bool:
-        # Each login reads the password anew.
+        # Each login reads the password again.
         login = self._reached and isinstance(error, LoginFailed)
         return not self._closed and (login or isinstance(error, Transient))
 
@@ -110,7 +124,7 @@ class PostgresStorage(Storage):
         connection.execute(_LIMITS, [_LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
         migrate(connection, self._schema)
         connection.execute(
-            "INSERT INTO pipelines (name) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM pipelines WHERE name = %(p)s)"
+            "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"
             " ON CONFLICT DO NOTHING",
             {"p": self._pipeline},
         )
@@ -124,308 +138,86 @@ class PostgresStorage(Storage):
         self._closed = True
         self._disconnect()
 
-    # Epochs
+    # Documents
 
-    def _write(self, epoch: int, work: Callable[[_Connection], _T]) -> _T:
-        def fenced(connection: _Connection) -> _T:
-            # The row's lock makes another driver's next_epoch wait until this write is committed.
-            current = _one(
-                connection, "SELECT epoch FROM pipelines WHERE name = %s FOR NO KEY UPDATE", [self._pipeline]
-            )
-            if current > epoch:
-                raise StaleEpoch(epoch, current)
-            return work(connection)
-
-        return self._run(fenced)
-
-    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
-        raising = "UPDATE pipelines SET epoch = epoch + 1 WHERE name = %s RETURNING epoch"
-
+    def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
         def work(c: _Connection) -> int:
-            require_owner(self._locked_owner(c), owner)
-            return int(_one(c, raising, [self._pipeline]))
+            row = c.execute(
+                "UPDATE epochs SET epoch = epoch + 1 WHERE pipeline = %s RETURNING epoch", [self._pipeline]
+            ).fetchone()
+            assert row is not None
+            check(self._document(c, key))
+            return int(row[0])
 
         return self._run(work)
 
-    def require_epoch(self, epoch: int) -> None:
-        self._write(epoch, lambda c: None)
+    def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
+        rows = self._run(lambda c: c.execute(_SCAN, [self._pipeline, kind.name]).fetchall())
+        return {Key(kind, _table(table), name): content for table, name, content in rows}
 
-    # The owner
+    def get(self, key: Key[Any]) -> Document | None:
+        return self._run(lambda c: self._document(c, key))
 
-    def load_owner(self) -> OwnerRecord | None:
-        return self._run(lambda c: _owner_record(c.execute(_OWNER, [self._pipeline]).fetchone()))
+    def _document(self, c: _Connection, key: Key[Any]) -> Document | None:
+        row = c.execute(_GET, self._columns([key])).fetchone()
+        return None if row is None else row[0]
 
-    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        def change(c: _Connection) -> bool:
-            if self._locked_owner(c) not in (expected, now):
-                return False
-            owner = None if now is None else now.owner
-            c.execute(
-                "UPDATE pipelines SET owner_uid = %s, owner_name = %s, slot = %s, publication = %s, former_names = %s"
-                " WHERE name = %s",
-                [
-                    *((None, None) if owner is None else (owner.uid, owner.name)),
-                    *((None, None, []) if now is None else (now.slot, now.publication, list(now.former))),
-                    self._pipeline,
-                ],
-            )
-            return True
+    def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
+        done: dict[Key[Any], Versions] = {}
 
-        return self._run(change)
+        def work(c: _Connection) -> None:
+            found = self._locked(c, epoch, keys)
+            # After a lost connection: these are the documents that the first attempt has committed.
+            if not done or found != {key: after for key, (_, after) in done.items() if after is not None}:
+                new = changes(keys, found, change)
+                self._write(c, new)
+                # An earlier attempt may have deleted documents that this one does not find any more.
+                done.update(new)
 
-    def _locked_owner(self, c: _Connection) -> OwnerRecord | None:
-        return _owner_record(c.execute(_OWNER + " FOR NO KEY UPDATE", [self._pipeline]).fetchone())
+        self._run(work)
+        return done
 
-    # Requests
+    def clear(self, epoch: int, kept: Key[Any]) -> None:
+        def work(c: _Connection) -> None:
+            self._locked(c, epoch, ())
+            c.execute(_CLEAR, self._columns([kept]))
 
-    def put_action(self, table: TableId, action: TableAction) -> None:
-        self._run(
-            lambda c: c.execute(
-                "INSERT INTO table_actions (pipeline, table_id, action) VALUES (%s, %s, %s)"
-                " ON CONFLICT (pipeline, table_id) DO UPDATE SET action = excluded.action, requested_at = now()",
-                [self._pipeline, int(table), action.value],
-            )
-        )
+        self._run(work)
 
-    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
-        # Kept across attempts: the first may have been committed before its connection was lost.
-        taken: dict[TableId, TableAction] = {}
+    def _locked(self, c: _Connection, epoch: int | None, keys: Collection[Key[Any]]) -> dict[Key[Any], Document]:
+        """Lock the pipeline, require the epoch and return the documents that ``keys`` select, in one round trip.
 
-        def take(c: _Connection) -> None:
-            taking = "DELETE FROM table_actions WHERE pipeline = %s RETURNING table_id, action"
-            taken.update({TableId(table): TableAction(action) for table, action in c.execute(taking, [self._pipeline])})
+        The lock makes another driver's `next_epoch` wait until this transaction ends.
+        """
+        # A client cursor, because an extended query has one statement only. Each statement has a snapshot of its own,
+        # so the second one sees what was committed while the first one waited for the lock.
+        cursor = psycopg.ClientCursor(c)
+        cursor.execute(_LOCK + ";" + _SELECT if keys else _LOCK, self._columns(keys))
+        row = cursor.fetchone()
+        assert row is not None
+        if epoch is not None and row[0] > epoch:
+            raise StaleEpoch(epoch, row[0])
+        if not keys:
+            return {}
+        cursor.nextset()
+        kinds = {key.kind.name: key.kind for key in keys}
+        return {Key(kinds[kind], _table(table), name): content for kind, table, name, content in cursor}
 
-        self._write(epoch, take)
-        return taken
+    def _write(self, c: _Connection, new: Mapping[Key[Any], Versions]) -> None:
+        deleted = [key for key, (before, after) in new.items() if after is None and before is not None]
+        put = {key: after for key, (before, after) in new.items() if after is not None and after != before}
+        if deleted:
+            c.execute(_DELETE, self._columns(deleted))
+        if put:
+            c.execute(_PUT, {**self._columns(put), "contents": list(map(document_text, put.values()))})
 
-    # Phases
-
-    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
-        rows = self._run(
-            lambda c: c.execute(
-                "SELECT table_id, phase FROM table_phases WHERE pipeline = %s AND is_current", [self._pipeline]
-            ).fetchall()
-        )
-        return {TableId(table): phase_from_json(phase) for table, phase in rows}
-
-    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
-        def push(c: _Connection) -> None:
-            tables = [int(table) for table in phases]
-            current = {
-                table: (row, phase_from_json(phase))
-                for table, row, phase in c.execute(
-                    "SELECT table_id, id, phase FROM table_phases"
-                    " WHERE pipeline = %s AND table_id = ANY (%s::oid[]) AND is_current",
-                    [self._pipeline, tables],
-                )
-            }
-            new = {t: phase for t, phase in phases.items() if t not in current or current[t][1] != phase}
-            previous = [current[t][0] if t in current else None for t in new]
-            c.execute("UPDATE table_phases SET is_current = false WHERE id = ANY (%s::bigint[])", [previous])
-            c.execute(
-                "INSERT INTO table_phases (pipeline, epoch, table_id, phase, previous_id)"
-                " SELECT %s, %s, t, p::json, i FROM unnest(%s::oid[], %s::text[], %s::bigint[]) AS new (t, p, i)",
-                [self._pipeline, epoch, [int(t) for t in new], list(map(_phase_text, new.values())), previous],
-            )
-            c.execute(
-                "DELETE FROM table_phases p USING unnest(%s::oid[]) AS t (id)"
-                " WHERE p.pipeline = %s AND p.table_id = t.id AND p.id <= ("
-                "  SELECT h.id FROM table_phases h WHERE h.pipeline = p.pipeline AND h.table_id = t.id"
-                "  ORDER BY h.id DESC OFFSET %s LIMIT 1)",
-                [[int(t) for t in new], self._pipeline, HISTORY],
-            )
-
-        self._write(epoch, push)
-
-    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
-        of_table = [self._pipeline, int(table)]
-        popped: int | None = None
-
-        def pop(c: _Connection) -> TableReplicationPhase | None:
-            nonlocal popped
-            chain = c.execute(
-                "SELECT id, previous_id FROM table_phases WHERE pipeline = %s AND table_id = %s AND is_current",
-                of_table,
-            ).fetchone()
-            # A second run finds another current row if the first run was committed before its connection was lost.
-            if chain is not None and popped in (None, chain[0]):
-                current, previous = chain
-                if previous is None:
-                    return None
-                popped = current
-                c.execute("DELETE FROM table_phases WHERE id = %s", [current])
-                c.execute("UPDATE table_phases SET is_current = true WHERE id = %s", [previous])
-            row = c.execute(
-                "SELECT phase FROM table_phases WHERE pipeline = %s AND table_id = %s AND is_current", of_table
-            ).fetchone()
-            return None if row is None else phase_from_json(row[0])
-
-        return self._write(epoch, pop)
-
-    # Schema versions
-
-    def load_schemas(self) -> list[ReplicatedTableSchema]:
-        rows = self._run(
-            lambda c: c.execute("SELECT definition FROM table_schemas WHERE pipeline = %s", [self._pipeline]).fetchall()
-        )
-        return [ReplicatedTableSchema.from_json(definition) for (definition,) in rows]
-
-    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
-        self._write(
-            epoch,
-            lambda c: c.execute(
-                "INSERT INTO table_schemas (pipeline, table_id, snapshot_id, definition) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (pipeline, table_id, snapshot_id) DO UPDATE SET definition = excluded.definition",
-                [self._pipeline, int(schema.id), str(schema.snapshot_id), Jsonb(schema.to_json())],
-            ),
-        )
-
-    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
-        done = self._write(
-            epoch,
-            lambda c: c.execute(
-                "DELETE FROM table_schemas s USING unnest(%s::oid[], %s::pg_lsn[]) AS r (table_id, retention)"
-                " WHERE s.pipeline = %s AND s.table_id = r.table_id AND s.snapshot_id < ("
-                "  SELECT max(k.snapshot_id) FROM table_schemas k"
-                "  WHERE k.pipeline = s.pipeline AND k.table_id = s.table_id AND k.snapshot_id <= r.retention)",
-                [[int(t) for t in retentions], [str(r) for r in retentions.values()], self._pipeline],
-            ),
-        )
-        return done.rowcount
-
-    # Progress
-
-    def load_progress(self) -> dict[str, Lsn]:
-        rows = self._run(
-            lambda c: c.execute("SELECT worker, lsn FROM progress WHERE pipeline = %s", [self._pipeline]).fetchall()
-        )
-        return {worker: Lsn.parse(lsn) for worker, lsn in rows}
-
-    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
-        raising = (
-            "INSERT INTO progress (pipeline, worker, lsn) VALUES (%s, %s, %s) ON CONFLICT (pipeline, worker)"
-            " DO UPDATE SET lsn = greatest(progress.lsn, excluded.lsn), updated_at = now() RETURNING lsn"
-        )
-        return Lsn.parse(self._write(epoch, lambda c: _one(c, raising, [self._pipeline, worker, str(lsn)])))
-
-    def delete_progress(self, epoch: int, worker: str) -> None:
-        deleting = "DELETE FROM progress WHERE pipeline = %s AND worker = %s"
-        self._write(epoch, lambda c: c.execute(deleting, [self._pipeline, worker]))
-
-    # Controls
-
-    def load_controls(self) -> dict[TableId, TableControls]:
-        rows = self._run(
-            lambda c: c.execute(
-                "SELECT table_id, retry_nonce, resync_nonce, made_as FROM table_controls WHERE pipeline = %s",
-                [self._pipeline],
-            ).fetchall()
-        )
-        return {TableId(table): TableControls(retry, resync, made) for table, retry, resync, made in rows}
-
-    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
-        self._write(
-            epoch,
-            lambda c: c.execute(
-                "INSERT INTO table_controls (pipeline, table_id, retry_nonce, resync_nonce, made_as)"
-                " VALUES (%s, %s, %s, %s, %s) ON CONFLICT (pipeline, table_id) DO UPDATE"
-                " SET retry_nonce = excluded.retry_nonce, resync_nonce = excluded.resync_nonce,"
-                " made_as = excluded.made_as",
-                [self._pipeline, int(table), controls.retry_nonce, controls.resync_nonce, controls.made_as],
-            ),
-        )
-
-    # Fingerprints
-
-    def load_fingerprints(self) -> dict[str, str]:
-        rows = self._run(
-            lambda c: c.execute(
-                "SELECT subject, fingerprint FROM fingerprints WHERE pipeline = %s", [self._pipeline]
-            ).fetchall()
-        )
-        return dict(rows)
-
-    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
-        self._write(
-            epoch,
-            lambda c: c.execute(
-                "INSERT INTO fingerprints (pipeline, subject, fingerprint) VALUES (%s, %s, %s)"
-                " ON CONFLICT (pipeline, subject) DO UPDATE SET fingerprint = excluded.fingerprint",
-                [self._pipeline, subject, fingerprint],
-            ),
-        )
-
-    def delete_fingerprint(self, epoch: int, subject: str) -> None:
-        deleting = "DELETE FROM fingerprints WHERE pipeline = %s AND subject = %s"
-        self._write(epoch, lambda c: c.execute(deleting, [self._pipeline, subject]))
-
-    # Orders
-
-    def load_order(self, table: TableId) -> CopyOrder | None:
-        return self._run(lambda c: self._order(c, table))
-
-    def _order(self, c: _Connection, table: TableId) -> CopyOrder | None:
-        row = c.execute(
-            "SELECT token, epoch, worker, answer FROM copy_orders WHERE pipeline = %s AND table_id = %s",
-            [self._pipeline, int(table)],
-        ).fetchone()
-        return None if row is None else CopyOrder(*row)
-
-    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
-        def put(c: _Connection) -> None:
-            of_table = [self._pipeline, int(table)]
-            c.execute("DELETE FROM copy_orders WHERE pipeline = %s AND table_id = %s", of_table)
-            if order is not None:
-                c.execute(
-                    "INSERT INTO copy_orders (pipeline, table_id, token, epoch, worker, answer)"
-                    " VALUES (%s, %s, %s, %s, %s, %s)",
-                    [*of_table, order.token, order.epoch, order.worker, order.answer],
-                )
-
-        self._write(epoch, put)
-
-    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
-        def change(c: _Connection) -> bool:
-            # The lock on the pipeline's row excludes other writers in between.
-            if self._order(c, table) not in (expected, now):
-                return False
-            c.execute(
-                "UPDATE copy_orders SET token = %s, epoch = %s, worker = %s, answer = %s"
-                " WHERE pipeline = %s AND table_id = %s",
-                [now.token, now.epoch, now.worker, now.answer, self._pipeline, int(table)],
-            )
-            return True
-
-        return self._write(epoch, change)
-
-    # Lifecycle
-
-    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        def delete(c: _Connection) -> None:
-            of_table = [self._pipeline, int(table)]
-            c.execute("DELETE FROM table_schemas WHERE pipeline = %s AND table_id = %s", of_table)
-            of_worker = [self._pipeline, table_worker(table)]
-            c.execute("DELETE FROM progress WHERE pipeline = %s AND worker = %s", of_worker)
-            c.execute("DELETE FROM fingerprints WHERE pipeline = %s AND subject = %s", of_worker)
-            if not keep_phases:
-                c.execute("DELETE FROM table_phases WHERE pipeline = %s AND table_id = %s", of_table)
-                c.execute("DELETE FROM table_actions WHERE pipeline = %s AND table_id = %s", of_table)
-                c.execute("DELETE FROM table_controls WHERE pipeline = %s AND table_id = %s", of_table)
-                c.execute("DELETE FROM copy_orders WHERE pipeline = %s AND table_id = %s", of_table)
-
-        self._write(epoch, delete)
-
-    def delete_all(self, epoch: int) -> None:
-        def delete(c: _Connection) -> None:
-            c.execute("DELETE FROM table_phases WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM table_schemas WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM progress WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM table_actions WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM table_controls WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM copy_orders WHERE pipeline = %s", [self._pipeline])
-            c.execute("DELETE FROM fingerprints WHERE pipeline = %s", [self._pipeline])
-
-        self._write(epoch, delete)
+    def _columns(self, keys: Collection[Key[Any]]) -> dict[str, Any]:
+        return {
+            "pipeline": self._pipeline,
+            "kinds": [key.kind.name for key in keys],
+            "tables": [int(key.table or _NO_TABLE) for key in keys],
+            "names": [key.name for key in keys],
+        }
 
 
 class PostgresStore(CachedStore):
@@ -435,21 +227,8 @@ class PostgresStore(CachedStore):
         super().__init__(pipeline, PostgresStorage(connection, pipeline, schema))
 
 
-def _one(connection: _Connection, statement: LiteralString, parameters: list[Any]) -> Any:
-    row = connection.execute(statement, parameters).fetchone()
-    assert row is not None
-    return row[0]
-
-
-def _owner_record(row: tuple[Any, ...] | None) -> OwnerRecord | None:
-    if row is None or row[2] is None:
-        return None
-    uid, name, slot, publication, former = row
-    return OwnerRecord(PipelineOwner(uid, name) if uid else None, slot, publication, tuple(former))
-
-
-def _phase_text(phase: TableReplicationPhase) -> str:
-    return json.dumps(phase_to_json(phase))
+def _table(oid: int) -> TableId | None:
+    return None if oid == _NO_TABLE else TableId(oid)
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.stores.codecs import PHASES
 from levada.stores.migrations import MIGRATIONS, TABLES, store_version
+from levada.stores.phases import DataSync, Init
 from levada.stores.schema_owner import require_own_schema
 
 _RIGHTS: Final = """
@@ -80,10 +82,11 @@ def postgres_store_exists(connection: PostgresConnection, schema: str) -> bool:
 
 
 def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bool:
-    query = sql.SQL(
-        "SELECT FROM {} WHERE pipeline = %s AND is_current AND phase->>'phase' NOT IN ('Init', 'DataSync') LIMIT 1"
-    ).format(sql.Identifier(schema, "table_phases"))
-    return conn.execute(query, [pipeline]).fetchone() is not None
+    query = sql.SQL("SELECT content FROM {} WHERE pipeline = %s AND kind = %s").format(
+        sql.Identifier(schema, "documents")
+    )
+    histories = (PHASES.decode(content) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
+    return any(not isinstance(history[-1], Init | DataSync) for history in histories)
 
 
 def _refused(message: str, grant: LiteralString, *names: str) -> NeedsOperator:

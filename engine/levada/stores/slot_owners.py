@@ -10,17 +10,20 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.slots import database_slots, parse_slot_name
+from levada.stores.codecs import OWNER
 from levada.values import PipelineOwner
 
 # Other roles' tables are not read: their row-level policies would run with this role's privileges.
 _STORES: Final = """
 SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relname = 'pipelines' AND c.relkind = 'r' AND NOT c.relrowsecurity
+WHERE c.relname = 'documents' AND c.relkind = 'r' AND NOT c.relrowsecurity
 AND (pg_catalog.pg_has_role(current_user, c.relowner, 'USAGE')
     OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = c.relowner AND r.rolsuper))
 AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+AND EXISTS (SELECT FROM pg_catalog.pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations'
+    AND m.relkind = 'r' AND m.relowner = c.relowner)
 AND (SELECT count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
-    AND a.attname IN ('owner_uid', 'owner_name', 'slot', 'publication')) = 4
+    AND a.attname IN ('kind', 'content')) = 2
 ORDER BY 1
 """
 
@@ -41,8 +44,8 @@ def slots_of_others(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
 
 def _claims(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, PipelineOwner]]:
     for (schema,) in conn.execute(_STORES).fetchall():
-        query = sql.SQL("SELECT slot, owner_uid, owner_name FROM {} WHERE owner_uid IS NOT NULL").format(
-            sql.Identifier(schema, "pipelines")
-        )
-        for slot, uid, name in conn.execute(query).fetchall():
-            yield slot, PipelineOwner(uid, name)
+        query = sql.SQL("SELECT content FROM {} WHERE kind = %s").format(sql.Identifier(schema, "documents"))
+        for (content,) in conn.execute(query, [OWNER.name]).fetchall():
+            record = OWNER.decode(content)
+            if record.owner is not None:
+                yield record.slot, record.owner

@@ -1,153 +1,153 @@
-"""The interface of a store's persistence: few operations, each fenced by an epoch."""
+"""The interface of a store's persistence: JSON documents, and few operations on them, each fenced by an epoch.
+
+To keep the state in another place, implement the six abstract methods of `Storage`. `CachedStore` makes a store of it.
+No storage knows what a document means. `levada.stores.codecs` does.
+"""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from levada.errors import LevadaError
-from levada.owners import not_the_owner
-from levada.schema import ReplicatedTableSchema
-from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
-from levada.stores.phases import TableReplicationPhase
-from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
+from levada.values import TableId
 
-HISTORY: Final = 16
-"""The number of stored phases of a table, including the current one. Older ones are deleted."""
+T = TypeVar("T")
+V = TypeVar("V")
 
-
-def table_worker(table: TableId) -> str:
-    """Return the name of the worker whose progress belongs to a table, and is deleted with the table."""
-    return f"table_{int(table)}"
+Document = Mapping[str, Any]
+"""A JSON object. It is never changed in place."""
 
 
-def resync_worker(table: TableId) -> str:
-    """Return the name of the worker whose progress is the LSN at which the table's shadow copy was started."""
-    return f"resync_{int(table)}"
+@dataclass(frozen=True, slots=True, eq=False)
+class DocumentKind(Generic[T]):
+    """A kind of stored fact, with its codec.
+
+    ``pipeline_wide`` is True if a document of the kind may belong to the whole pipeline. Otherwise each one belongs to
+    a table. ``cleared_by_copy`` is True if a new copy of a table begins without the table's documents of the kind.
+    ``reserve`` is True if the kind's documents may use the last free part of a storage of limited size. The reserve
+    ensures that a table without room can still be parked.
+    """
+
+    name: str
+    encode: Callable[[T], Document]
+    decode: Callable[[Document], T]
+    pipeline_wide: bool = False
+    cleared_by_copy: bool = False
+    reserve: bool = False
 
 
-def require_owner(record: OwnerRecord | None, mine: PipelineOwner | None) -> None:
-    """Raise NeedsOperator ``not_the_owner`` if the record has another owner than this process."""
-    theirs = None if record is None else record.owner
-    if mine is not None and theirs is not None and theirs.uid != mine.uid:
-        raise not_the_owner("the state in the store", theirs, mine)
+@dataclass(frozen=True, slots=True)
+class Key(Generic[T]):
+    """The key of a document of one pipeline. ``table`` is None for a document of the whole pipeline.
+
+    A kind has either one document for each table, without a name, or any number of documents with names. A key without
+    a name selects every document of its kind and table.
+    """
+
+    kind: DocumentKind[T]
+    table: TableId | None = None
+    name: str = ""
+
+
+Entry = tuple[str, TableId | None, str]
+"""A key as plain values: the kind's name, the table and the name."""
+
+
+class Versions(NamedTuple):
+    """A document before and after an update. None stands for no document."""
+
+    before: Document | None
+    after: Document | None
+
+
+Change = Callable[[Key[Any], Document | None], Document | None]
+"""Returns the new document of a key, or None to delete it. It may run several times, and its last result counts."""
 
 
 class Storage(ABC):
-    """One pipeline's part of a place that stores state.
+    """One pipeline's part of a place that stores documents.
 
-    Every write except a request takes the writer's epoch. If a higher one is stored, the write raises `StaleEpoch` and
-    changes nothing. The check and the change are atomic. A store calls one method at a time. Several stores in several
-    processes may share the place.
+    Every write takes the writer's epoch. If a higher one is stored, the write raises `StaleEpoch` and changes nothing.
+    The check and the change are atomic. A write with the epoch None is never refused. A store calls one method at a
+    time. Several stores in several processes may share the place.
     """
 
     last_error: LevadaError | None = None
     """The error of the last attempt while a call is being retried, else None."""
 
     @abstractmethod
-    def next_epoch(self, owner: PipelineOwner | None = None) -> int:
+    def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
         """Raise the stored epoch by one, atomically, and return it.
 
-        Call `require_owner` in the same step.
+        Call ``check`` with the document of ``key`` in the same step. If it raises an error, change nothing.
         """
 
     @abstractmethod
-    def require_epoch(self, epoch: int) -> None:
-        """Raise StaleEpoch if the stored epoch is higher."""
+    def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
+        """Return every document of the kind."""
 
     @abstractmethod
-    def load_owner(self) -> OwnerRecord | None:
-        """Return the owner's record, or None."""
+    def get(self, key: Key[Any]) -> Document | None:
+        """Return the key's document, or None."""
 
     @abstractmethod
-    def change_owner(self, expected: OwnerRecord | None, now: OwnerRecord | None) -> bool:
-        """Implement `PipelineStore.change_owner_record`. Return True if the change was made before."""
+    def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
+        """Replace each document that ``keys`` select by the result of ``change``, in one step.
+
+        Call ``change`` with None for a key that selects no document. A storage may write the documents of different
+        tables in several steps. Return the documents of all keys that ``change`` was called with. If a write is
+        repeated because its response was lost, return what the first attempt has changed.
+        """
 
     @abstractmethod
-    def put_action(self, table: TableId, action: TableAction) -> None:
-        """Store a request in place of an earlier one for the table. It carries no epoch."""
-
-    @abstractmethod
-    def take_actions(self, epoch: int) -> dict[TableId, TableAction]:
-        """Return the requests and remove them."""
-
-    @abstractmethod
-    def load_phases(self) -> dict[TableId, TableReplicationPhase]:
-        """Return every table's current phase."""
-
-    @abstractmethod
-    def push_phases(self, epoch: int, phases: Mapping[TableId, TableReplicationPhase]) -> None:
-        """Set the current phases, and make the former ones history. A phase that is current already adds no history."""
-
-    @abstractmethod
-    def pop_phase(self, epoch: int, table: TableId) -> TableReplicationPhase | None:
-        """Remove the current phase and return the previous one. Return None, and change nothing, if there is none."""
-
-    @abstractmethod
-    def load_schemas(self) -> list[ReplicatedTableSchema]:
-        """Return every version of every table, in any order."""
-
-    @abstractmethod
-    def put_schema(self, epoch: int, schema: ReplicatedTableSchema) -> None:
-        """Store a version, in place of one with the same table and snapshot id."""
-
-    @abstractmethod
-    def prune_schemas(self, epoch: int, retentions: Mapping[TableId, SnapshotId]) -> int:
-        """Implement `SchemaStore.prune_table_schemas`."""
-
-    @abstractmethod
-    def load_progress(self) -> dict[str, Lsn]:
-        """Return every worker's progress."""
-
-    @abstractmethod
-    def raise_progress(self, epoch: int, worker: str, lsn: Lsn) -> Lsn:
-        """Store the higher of ``lsn`` and the stored progress, and return it."""
-
-    @abstractmethod
-    def delete_progress(self, epoch: int, worker: str) -> None:
-        """Delete the worker's progress."""
-
-    @abstractmethod
-    def load_controls(self) -> dict[TableId, TableControls]:
-        """Return every table's handled requests."""
-
-    @abstractmethod
-    def put_controls(self, epoch: int, table: TableId, controls: TableControls) -> None:
-        """Store a table's handled requests."""
-
-    @abstractmethod
-    def load_fingerprints(self) -> dict[str, str]:
-        """Return every subject's fingerprint."""
-
-    @abstractmethod
-    def put_fingerprint(self, epoch: int, subject: str, fingerprint: str) -> None:
-        """Store a subject's fingerprint."""
-
-    @abstractmethod
-    def delete_fingerprint(self, epoch: int, subject: str) -> None:
-        """Delete a subject's fingerprint."""
-
-    @abstractmethod
-    def load_order(self, table: TableId) -> CopyOrder | None:
-        """Return the table's copy order, or None."""
-
-    @abstractmethod
-    def put_order(self, epoch: int, table: TableId, order: CopyOrder | None) -> None:
-        """Store a table's order in place of an earlier one. None removes the order."""
-
-    @abstractmethod
-    def change_order(self, epoch: int, table: TableId, expected: CopyOrder, now: CopyOrder) -> bool:
-        """Implement `PipelineStore.change_copy_order`. Return True if the change was made before."""
-
-    @abstractmethod
-    def delete_table(self, epoch: int, table: TableId, *, keep_phases: bool) -> None:
-        """Delete a table's state. With ``keep_phases``, keep its phases, requests, controls and order."""
-
-    @abstractmethod
-    def delete_all(self, epoch: int) -> None:
-        """Delete everything except the epoch and the owner."""
+    def clear(self, epoch: int, kept: Key[Any]) -> None:
+        """Delete every document except the one of ``kept``."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the resources. Do nothing if it is closed."""
+
+    def require_epoch(self, epoch: int) -> None:
+        """Raise StaleEpoch if the stored epoch is higher."""
+        self.put(epoch, {})
+
+    def put(self, epoch: int | None, documents: Mapping[Key[Any], Document]) -> None:
+        """Store documents, in place of those with the same keys."""
+        self.update(epoch, documents.keys(), lambda key, _: documents[key])
+
+    def delete(self, epoch: int, keys: Collection[Key[Any]]) -> dict[Key[Any], Document]:
+        """Delete the documents that ``keys`` select, and return them."""
+        done = self.update(epoch, keys, lambda key, _: None)
+        return {key: before for key, (before, _) in done.items() if before is not None}
+
+
+def entry(key: Key[Any]) -> Entry:
+    """Return a key as plain values."""
+    return key.kind.name, key.table, key.name
+
+
+def selected(keys: Collection[Key[Any]], entries: Mapping[Entry, V]) -> dict[Key[Any], V]:
+    """Return the entries that ``keys`` select."""
+    found = {key: entries[entry(key)] for key in keys if entry(key) in entries}
+    groups = {(key.kind.name, key.table): key for key in keys if not key.name and key not in found}
+    if groups:
+        for (kind, table, name), value in entries.items():
+            if (kind, table) in groups:
+                found[replace(groups[kind, table], name=name)] = value
+    return found
+
+
+def changes(keys: Collection[Key[Any]], found: Mapping[Key[Any], Document], change: Change) -> dict[Key[Any], Versions]:
+    """Return the result of ``change`` for each document that was found, and for each key that selects none of them."""
+    groups = {(key.kind, key.table) for key in found}
+    absent = [key for key in keys if key not in found and (key.name or (key.kind, key.table) not in groups)]
+    return {key: Versions(found.get(key), change(key, found.get(key))) for key in (*found, *absent)}
+
+
+def document_text(document: Document) -> str:
+    """Return a document as compact JSON in ASCII."""
+    return json.dumps(document, separators=(",", ":"))

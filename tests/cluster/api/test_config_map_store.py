@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from tests.cluster.api.conftest import Kubectl
-from tests.stores.conftest import OpenStore, store  # noqa: F401 - a fixture
+from tests.stores.conftest import OpenStorage, OpenStore, store  # noqa: F401 - a fixture
 from tests.stores.test_behaviours import *  # noqa: F403 - every behaviour is a test of this module too
 from tests.stores.test_behaviours import ITEMS, ORDERS, fill, kept, loaded, schema
 from tests.stores.test_model import *  # noqa: F403
+from tests.stores.test_storage import *  # noqa: F403
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec import state_names
-from levada.stores import PipelineStore
-from levada.stores.config_map import MAX_BYTES, ConfigMapStore
-from levada.stores.config_map_client import Version
+from levada.stores import PipelineStore, Storage
+from levada.stores.config_map import MAX_BYTES, ConfigMapStorage, ConfigMapStore
+from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
 from levada.values import Lsn, TableId
 
@@ -27,11 +28,25 @@ HEAD, *PARTS = state_names("shop")
 
 @pytest.fixture
 def open_store(kubectl: Kubectl) -> Iterator[OpenStore]:
-    """Open stores over one namespace; closed after the test."""
+    """Open stores in one namespace. They are closed after the test."""
     opened: list[PipelineStore] = []
 
     def opening(pipeline: str) -> PipelineStore:
         opened.append(ConfigMapStore(pipeline, kubectl.namespace))
+        return opened[-1]
+
+    yield opening
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def open_storage(kubectl: Kubectl) -> Iterator[OpenStorage]:
+    """Open storages in one namespace. They are closed after the test."""
+    opened: list[Storage] = []
+
+    def opening(pipeline: str) -> Storage:
+        opened.append(ConfigMapStorage(ConfigMaps(kubectl.namespace), pipeline))
         return opened[-1]
 
     yield opening
@@ -134,9 +149,9 @@ def test_a_change_is_one_small_request(store: PipelineStore, monkeypatch: pytest
         lambda n, ns, body, **kw: (asked.append(body), api(n, ns, body, **kw))[1],
     )
     store.upsert_replication_progress("capture", Lsn(99))
-    assert [set(body["data"]) for body in asked] == [{"progress", "write"}]
+    assert [set(body["data"]) for body in asked] == [{"progress..capture", "write"}]
     store.update_table_replication_states({ORDERS: Ready()})
-    assert set(asked[1]["data"]) == {f"table-{int(ORDERS)}", "write"}
+    assert set(asked[1]["data"]) == {f"phases.{int(ORDERS)}", "write"}
 
 
 def wide(table: TableId) -> ReplicatedTableSchema:

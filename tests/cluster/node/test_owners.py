@@ -28,7 +28,8 @@ def rows(place: Place) -> tuple[list[tuple[object, ...]], ...]:
             c.execute(query).fetchall()
             for query in (
                 "SELECT name, owner_uid, owner_name, slot FROM levada.pipelines",
-                "SELECT pipeline, table_id, phase->>'phase' FROM levada.table_phases WHERE is_current ORDER BY 2",
+                "SELECT pipeline, table_id, content->'history'->-1->>'phase' FROM levada.documents"
+                " WHERE kind = 'phases' ORDER BY 2",
                 "SELECT slot_name FROM pg_replication_slots WHERE NOT temporary",
             )
         )

@@ -19,7 +19,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import apply_is_due, maintenance_is_due, needs_resync, wants_apply
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
-from levada.stores.storage import table_worker
+from levada.stores.workers import table_worker
 from levada.values import Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)

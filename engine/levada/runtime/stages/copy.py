@@ -16,7 +16,7 @@ from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
 from levada.stores.phases import DataSync, FinishedCopy
-from levada.stores.storage import table_worker
+from levada.stores.workers import table_worker
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy

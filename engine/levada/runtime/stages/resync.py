@@ -29,7 +29,7 @@ from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, FinishedCopy
-from levada.stores.storage import table_worker
+from levada.stores.workers import table_worker
 from levada.values import Lsn, SnapshotId, TableId, Watermark
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from levada.runtime.tables.unverified_tables import UnverifiedTables, Verdict, a
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init
-from levada.stores.storage import table_worker
+from levada.stores.workers import table_worker
 from levada.values import Lsn, TableId, resync_command
 
 _log = logging.getLogger(__name__)

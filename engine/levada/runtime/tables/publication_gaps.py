@@ -18,7 +18,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import needs_resync
 from levada.stores.phases import Errored, TableReplicationPhase
-from levada.stores.storage import table_worker
+from levada.stores.workers import table_worker
 
 if TYPE_CHECKING:
     from levada.stores.interface import PipelineStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
 from levada.stores.interface import PipelineStore
-from levada.stores.storage import resync_worker
+from levada.stores.workers import resync_worker
 from levada.values import TableId
 
 

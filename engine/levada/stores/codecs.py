@@ -1,0 +1,147 @@
+"""The kinds of stored facts, and how each one becomes a JSON document.
+
+A new fact needs an entry here, and methods in the interface and in `CachedStore`. The storages need nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from levada.schema import ReplicatedTableSchema
+from levada.status import RetryPolicy
+from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
+from levada.stores.phases import (
+    Catchup,
+    DataSync,
+    Errored,
+    FinishedCopy,
+    Init,
+    Ready,
+    SyncDone,
+    SyncWait,
+    TableReplicationPhase,
+)
+from levada.stores.storage import Document, DocumentKind, Key
+from levada.stores.workers import table_of_worker, table_worker
+from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
+
+T = TypeVar("T")
+History = tuple[TableReplicationPhase, ...]
+"""The stored phases of a table. The last one is the current one."""
+
+
+def phase_to_json(phase: TableReplicationPhase) -> dict[str, Any]:
+    """Return the phase as plain values for JSON."""
+    match phase:
+        case FinishedCopy(lsn) | SyncWait(lsn) | Catchup(lsn) | SyncDone(lsn):
+            return {"phase": phase.name.value, "lsn": str(lsn)}
+        case Errored():
+            return {
+                "phase": phase.name.value,
+                "code": phase.code,
+                "reason": phase.reason,
+                "solution": phase.solution,
+                "retryPolicy": phase.retry_policy.value,
+                "attempts": phase.attempts,
+                "nextRetry": None if phase.next_retry is None else phase.next_retry.astimezone(UTC).isoformat(),
+            }
+    return {"phase": phase.name.value}
+
+
+def phase_from_json(data: Document) -> TableReplicationPhase:
+    """Parse the result of `phase_to_json`. Raise ValueError for an unknown phase."""
+    name = data["phase"]
+    for plain in (Init, DataSync, Ready):
+        if plain.name == name:
+            return plain()
+    for at in (FinishedCopy, SyncWait, Catchup, SyncDone):
+        if at.name == name:
+            return at(Lsn.parse(data["lsn"]))
+    if name == Errored.name:
+        return Errored(
+            code=data["code"],
+            reason=data["reason"],
+            solution=data["solution"],
+            retry_policy=RetryPolicy(data["retryPolicy"]),
+            attempts=data["attempts"],
+            next_retry=None if data["nextRetry"] is None else datetime.fromisoformat(data["nextRetry"]),
+        )
+    raise ValueError(f"not a phase: {name!r}")
+
+
+def _history_to_json(history: History) -> Document:
+    return {"history": [phase_to_json(phase) for phase in history]}
+
+
+def _history_from_json(document: Document) -> History:
+    return tuple(phase_from_json(phase) for phase in document["history"])
+
+
+def _owner_to_json(record: OwnerRecord) -> Document:
+    return {
+        "uid": None if record.owner is None else record.owner.uid,
+        "name": None if record.owner is None else record.owner.name,
+        "slot": record.slot,
+        "publication": record.publication,
+        "former": list(record.former),
+    }
+
+
+def _owner_from_json(document: Document) -> OwnerRecord:
+    uid, name = document["uid"], document["name"]
+    owner = None if uid is None else PipelineOwner(uid, name)
+    return OwnerRecord(owner, document["slot"], document["publication"], tuple(document["former"]))
+
+
+def _under(name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> dict[str, Any]:
+    """Return the codec of a single value, which becomes an object with one member."""
+    return {"encode": lambda value: {name: encode(value)}, "decode": lambda document: decode(document[name])}
+
+
+PHASES: Final[DocumentKind[History]] = DocumentKind("phases", _history_to_json, _history_from_json, reserve=True)
+SCHEMA: Final[DocumentKind[ReplicatedTableSchema]] = DocumentKind(
+    "schema", ReplicatedTableSchema.to_json, ReplicatedTableSchema.from_json, cleared_by_copy=True
+)
+PROGRESS: Final[DocumentKind[Lsn]] = DocumentKind(
+    "progress", **_under("lsn", str, Lsn.parse), pipeline_wide=True, cleared_by_copy=True, reserve=True
+)
+CONTROLS: Final[DocumentKind[TableControls]] = DocumentKind(
+    "controls", asdict, lambda document: TableControls(**document)
+)
+FINGERPRINT: Final[DocumentKind[str]] = DocumentKind(
+    "fingerprint", **_under("text", str, str), pipeline_wide=True, cleared_by_copy=True
+)
+ORDER: Final[DocumentKind[CopyOrder]] = DocumentKind(
+    "order", asdict, lambda document: CopyOrder(**document), reserve=True
+)
+ACTION: Final[DocumentKind[TableAction]] = DocumentKind(
+    "action", **_under("action", str, TableAction), pipeline_wide=True
+)
+OWNER: Final[DocumentKind[OwnerRecord]] = DocumentKind("owner", _owner_to_json, _owner_from_json, pipeline_wide=True)
+
+KINDS: Final[tuple[DocumentKind[Any], ...]] = (PHASES, SCHEMA, PROGRESS, CONTROLS, FINGERPRINT, ORDER, ACTION, OWNER)
+"""All kinds. Deleting a table deletes its documents of each."""
+
+
+def schema_key(table: TableId, version: SnapshotId) -> Key[ReplicatedTableSchema]:
+    """Return the key of one version of a table's schema."""
+    return Key(SCHEMA, table, str(version))
+
+
+def worker_key(kind: DocumentKind[T], worker: str) -> Key[T]:
+    """Return the key of a worker's document. That of `table_worker` belongs to the table."""
+    table = table_of_worker(worker)
+    return Key(kind, None, worker) if table is None else Key(kind, table)
+
+
+def key_worker(key: Key[Any]) -> str:
+    """Return the worker of a result of `worker_key`."""
+    return key.name if key.table is None else table_worker(key.table)
+
+
+def action_key(table: TableId) -> Key[TableAction]:
+    """Return the key of a table's request. It belongs to the pipeline, so that all requests are taken in one step."""
+    return Key(ACTION, None, str(int(table)))
