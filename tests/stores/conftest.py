@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.conftest import Database
 
 from levada.stores import CachedStore, MemoryStorage, PipelineStore, Storage
 from levada.stores.postgres import PostgresStorage
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_store.py"
 
 OpenStore = Callable[[str], PipelineStore]
 """Opens another store of a pipeline over the same storage, as a restarted or a second driver does."""
@@ -29,7 +34,17 @@ def _postgres(request: pytest.FixtureRequest) -> OpenStorage:
     return lambda pipeline: PostgresStorage(db.connection, pipeline, "levada")
 
 
-@pytest.fixture(params=[_memory, _postgres], ids=["memory", "postgres"])
+def _example(request: pytest.FixtureRequest) -> OpenStorage:
+    folder: Path = request.getfixturevalue("tmp_path")
+    spec = importlib.util.spec_from_file_location("custom_store", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda pipeline: module.FileStorage(folder / f"{pipeline}.json")
+
+
+@pytest.fixture(params=[_memory, _postgres, _example], ids=["memory", "postgres", "example"])
 def open_storage(request: pytest.FixtureRequest) -> Iterator[OpenStorage]:
     """Open storages of one place. They are closed after the test."""
     opened: list[Storage] = []
