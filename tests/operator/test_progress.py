@@ -104,14 +104,16 @@ def test_garbage_of_a_driver_is_no_answer(name: str, caplog: pytest.LogCaptureFi
     assert observed.unreadable == ""
 
 
-def test_the_condition_names_the_versions() -> None:
-    """A driver of a newer version runs on, and the Pipeline's condition says why its progress is not known."""
+def test_an_unreadable_driver_has_no_ready_table() -> None:
+    """A driver of a newer version runs on. Its tables are Stale, and the Pipeline's condition says why."""
     unreadable = Answers().after(document() | {"version": 2}).unreadable
     seen = running(report=progress(fetched=-61), unreadable=unreadable)
     condition = conditions(seen)["Replicating"]
     assert condition.reason == "ProgressStale"
     assert "version 2, and this program reads version 1 only [progress_version]" in condition.message
     assert "same version of Levada" in condition.message
+    _, table = statuses(seen)
+    assert table["phase"] == "Stale"
 
 
 def test_fields_and_values_of_a_newer_driver_are_no_error() -> None:
