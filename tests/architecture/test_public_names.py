@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-PACKAGES = ("levada", "levada.capture", "levada.destinations", "levada.stores")
+PACKAGES = ("levada", "levada.capture", "levada.destinations", "levada.status", "levada.stores")
 GOLDEN = Path(__file__).with_name("public_names.txt")
 
 
