@@ -1,4 +1,7 @@
-"""The HTTP server of the operator's `/livez`, `/readyz` and `/metrics`."""
+"""The HTTP server of the operator's `/livez`, `/readyz` and `/metrics`.
+
+It uses aiohttp, which kopf requires, in kopf's event loop. If the loop is blocked, the probes fail.
+"""
 
 from __future__ import annotations
 

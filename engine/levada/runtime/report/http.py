@@ -1,4 +1,8 @@
-"""The HTTP server for probes, progress and metrics. It answers from the newest progress snapshot alone."""
+"""The HTTP server for probes, progress and metrics. It answers from the newest progress snapshot alone.
+
+It uses ``http.server``, because the engine consists of threads. aiohttp needs an event loop, and is installed only with
+kopf, which an engine on a laptop does not have.
+"""
 
 from __future__ import annotations
 
