@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.apply.test_backlog import segment
 from tests.stores.test_behaviours import schema
-from tests.unit.test_backlog import segment
 
 from levada.apply.backlog import Backlog
 from levada.runtime.source.record import SourceRecord
