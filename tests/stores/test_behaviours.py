@@ -22,7 +22,7 @@ from levada.stores import (
     TableControls,
     table_worker,
 )
-from levada.stores.cached import HISTORY
+from levada.stores.codecs import HISTORY
 from levada.stores.phases import (
     Catchup,
     DataSync,

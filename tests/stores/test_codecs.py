@@ -22,13 +22,14 @@ from levada.stores.codecs import (
     key_worker,
     worker_key,
 )
-from levada.stores.phases import FinishedCopy, Init, Ready
+from levada.stores.phases import FinishedCopy
 from levada.stores.storage import DocumentKind, Key, document_text
 from levada.stores.workers import resync_worker
 from levada.values import Lsn, PipelineOwner
 
 VALUES: list[tuple[DocumentKind[Any], Any]] = [
-    (PHASES, (Init(), FinishedCopy(Lsn(2**63)), ERRORED, Ready())),
+    (PHASES, FinishedCopy(Lsn(2**63))),
+    (PHASES, ERRORED),
     (SCHEMA, schema(9)),
     (PROGRESS, Lsn(2**64 - 1)),
     (CONTROLS, TableControls(2**40, 7, '{"ü": "\x00"}')),

@@ -15,7 +15,7 @@ from tests.stores.test_behaviours import loaded, schema
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.stores import PipelineStore, table_worker
-from levada.stores.cached import HISTORY
+from levada.stores.codecs import HISTORY
 from levada.stores.phases import Catchup, DataSync, FinishedCopy, Init, Ready, SyncWait, TableReplicationPhase
 from levada.values import Lsn, SnapshotId, TableId
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.owners import not_the_owner
@@ -21,9 +21,10 @@ from levada.stores.codecs import (
     PHASES,
     PROGRESS,
     SCHEMA,
-    History,
     action_key,
     key_worker,
+    pop_phase,
+    push_phase,
     schema_key,
     worker_key,
 )
@@ -32,9 +33,6 @@ from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Document, DocumentKind, Key, Storage
 from levada.stores.workers import table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
-
-HISTORY: Final = 16
-"""The number of stored phases of a table, including the current one. Older ones are deleted."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -93,10 +91,8 @@ class CachedStore(PipelineStore):
     def _delete(self, *keys: Key[Any]) -> dict[Key[Any], Document]:
         return self._storage.delete(self._epoch, keys)
 
-    def _change(
-        self, key: Key[_T], work: Callable[[_T | None], _T | None], epoch: int | None
-    ) -> tuple[_T | None, _T | None]:
-        """Replace the value of a key by the result of ``work``, in one step. Return both values."""
+    def _change(self, key: Key[_T], work: Callable[[_T | None], _T | None], epoch: int | None) -> _T | None:
+        """Replace the value of a key by the result of ``work``, in one step, and return it."""
 
         def change(_: Key[Any], document: Document | None) -> Document | None:
             before = _decoded(key.kind, document)
@@ -104,12 +100,11 @@ class CachedStore(PipelineStore):
             # A kept value keeps its document, which a former release may have encoded differently.
             return document if after == before else None if after is None else key.kind.encode(after)
 
-        before, after = self._storage.update(epoch, [key], change)[key]
-        return _decoded(key.kind, before), _decoded(key.kind, after)
+        return _decoded(key.kind, self._storage.update(epoch, [key], change)[key].after)
 
     def _exchange(self, key: Key[_T], expected: _T | None, now: _T | None, epoch: int | None) -> bool:
         """Replace the value ``expected`` by ``now``. Return True if it is ``now`` afterwards."""
-        return self._change(key, lambda found: now if found == expected else found, epoch)[1] == now
+        return self._change(key, lambda found: now if found == expected else found, epoch) == now
 
     # The owner
 
@@ -156,32 +151,31 @@ class CachedStore(PipelineStore):
 
     def load_table_replication_states(self) -> int:
         with self._turn:
-            self._phases = {_table(key): history[-1] for key, history in self._scan(PHASES).items()}
+            self._phases = {_table(key): phase for key, phase in self._scan(PHASES).items()}
             return len(self._phases)
 
     def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
         with self._turn:
             persisted = {Key(PHASES, table): phase for table, phase in updates.items() if phase.persisted}
-
-            def push(key: Key[Any], document: Document | None) -> Document:
-                return PHASES.encode(_pushed(_decoded(PHASES, document) or (), persisted[key]))
-
             if persisted:
-                self._storage.update(self._epoch, persisted.keys(), push)
+                self._storage.update(
+                    self._epoch, persisted.keys(), lambda key, document: push_phase(document, persisted[key])
+                )
             self._phases = {**self._phases, **updates}
 
     def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
         with self._turn:
-            done = self._change(Key(PHASES, table), _popped, self._epoch)
-            before, after = done
-            if before is None or after is None or before == after:
+            key = Key(PHASES, table)
+            before, after = self._storage.update(self._epoch, [key], lambda _, document: pop_phase(document))[key]
+            if after is None or after == before:
                 raise NeedsOperator(
                     "no_previous_phase",
                     f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one",
                     hint="copy the table again instead: change spec.resyncNonce of its TableSync",
                 )
-            self._phases = {**self._phases, table: after[-1]}
-            return after[-1]
+            phase = PHASES.decode(after)
+            self._phases = {**self._phases, table: phase}
+            return phase
 
     # Schema versions
 
@@ -229,7 +223,7 @@ class CachedStore(PipelineStore):
     def upsert_replication_progress(self, worker: str, lsn: Lsn) -> Lsn:
         with self._turn:
             key = worker_key(PROGRESS, worker)
-            now = self._change(key, lambda found: lsn if found is None else max(found, lsn), self._epoch)[1]
+            now = self._change(key, lambda found: lsn if found is None else max(found, lsn), self._epoch)
             assert now is not None
             self._progress = {**self._loaded_progress(), worker: now}
             return now
@@ -326,14 +320,6 @@ def _decoded(kind: DocumentKind[_T], document: Document | None) -> _T | None:
 def _table(key: Key[Any]) -> TableId:
     assert key.table is not None
     return key.table
-
-
-def _pushed(history: History, phase: TableReplicationPhase) -> History:
-    return history if history[-1:] == (phase,) else (*history, phase)[-HISTORY:]
-
-
-def _popped(history: History | None) -> History | None:
-    return history if history is None or len(history) < 2 else history[:-1]
 
 
 def retained(versions: _Versions, retention: SnapshotId) -> _Versions:

@@ -29,8 +29,8 @@ from levada.stores.workers import table_of_worker, table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 T = TypeVar("T")
-History = tuple[TableReplicationPhase, ...]
-"""The stored phases of a table. The last one is the current one."""
+HISTORY: Final = 16
+"""The number of stored phases of a table, including the current one. Older ones are deleted."""
 
 
 def phase_to_json(phase: TableReplicationPhase) -> dict[str, Any]:
@@ -72,12 +72,20 @@ def phase_from_json(data: Document) -> TableReplicationPhase:
     raise ValueError(f"not a phase: {name!r}")
 
 
-def _history_to_json(history: History) -> Document:
-    return {"history": [phase_to_json(phase) for phase in history]}
+def push_phase(document: Document | None, phase: TableReplicationPhase) -> Document:
+    """Return a table's document with another current phase. A phase that is current already adds no history."""
+    history: list[Any] = [] if document is None else document["history"]
+    new = phase_to_json(phase)
+    return {"history": history if history[-1:] == [new] else [*history, new][-HISTORY:]}
 
 
-def _history_from_json(document: Document) -> History:
-    return tuple(phase_from_json(phase) for phase in document["history"])
+def pop_phase(document: Document | None) -> Document | None:
+    """Return a table's document with its previous phase as the current one, or the same document if there is none."""
+    return document if document is None or len(document["history"]) < 2 else {"history": document["history"][:-1]}
+
+
+def _current_phase(document: Document) -> TableReplicationPhase:
+    return phase_from_json(document["history"][-1])
 
 
 def _owner_to_json(record: OwnerRecord) -> Document:
@@ -101,7 +109,9 @@ def _under(name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]) ->
     return {"encode": lambda value: {name: encode(value)}, "decode": lambda document: decode(document[name])}
 
 
-PHASES: Final[DocumentKind[History]] = DocumentKind("phases", _history_to_json, _history_from_json, reserve=True)
+PHASES: Final[DocumentKind[TableReplicationPhase]] = DocumentKind(
+    "phases", lambda phase: push_phase(None, phase), _current_phase, reserve=True
+)
 SCHEMA: Final[DocumentKind[ReplicatedTableSchema]] = DocumentKind(
     "schema", ReplicatedTableSchema.to_json, ReplicatedTableSchema.from_json, cleared_by_copy=True
 )

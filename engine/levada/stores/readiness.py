@@ -85,8 +85,8 @@ def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bo
     query = sql.SQL("SELECT content FROM {} WHERE pipeline = %s AND kind = %s").format(
         sql.Identifier(schema, "documents")
     )
-    histories = (PHASES.decode(content) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
-    return any(not isinstance(history[-1], Init | DataSync) for history in histories)
+    phases = (PHASES.decode(content) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
+    return any(not isinstance(phase, Init | DataSync) for phase in phases)
 
 
 def _refused(message: str, grant: LiteralString, *names: str) -> NeedsOperator:
