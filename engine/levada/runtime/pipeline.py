@@ -17,13 +17,12 @@ from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering, TableSettings
-from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
-from levada.postgres.lag import current_wal_lsn
-from levada.postgres.server import read_start_time
+from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.destination_errors import destination_errors
+from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
     RateMeter,
@@ -33,7 +32,7 @@ from levada.runtime.report.snapshot import (
     starting_progress,
 )
 from levada.runtime.resources.spark import check_jvm, spark_session
-from levada.runtime.resources.staging import open_staging, start_makes_room
+from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
@@ -64,7 +63,6 @@ from levada.segments.staging import Staging
 from levada.status import PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
-from levada.values import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,17 +210,7 @@ class Pipeline:
                 f"pipeline {self.config.name} was not started, so it cannot be waited for",
                 hint="call start() first, or use the pipeline in a with statement",
             )
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            progress = self.progress()
-            if done(progress):
-                return progress
-            if self.wait(_POLL_S):
-                raise NeedsOperator(
-                    "pipeline_stopped", f"pipeline {self.config.name} was stopped while it was waited for"
-                )
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"pipeline {self.config.name} did not get there in {timeout_s} s")
+        return wait_for_progress(self.config.name, done, self.progress, lambda: self.wait(_POLL_S), timeout_s)
 
     def progress(self) -> Progress:
         """Return the newest progress. From any thread, without waiting.
@@ -247,18 +235,9 @@ class Pipeline:
         without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
         because LSNs of another history cannot be compared.
         """
-        worker = self._worker
-        sessions = 0 if worker is None else worker.position.sessions
-        with self.config.source.connect(application="caught-up") as connection:
-            target, started_at = current_wal_lsn(connection), read_start_time(connection)
-        known = worker is not None and worker.server is not None and worker.server.started_at == started_at
+        caught_up = caught_up_with_source(self.config, lambda: self._worker)
         self._poll_storage_soon()
-
-        def verified() -> bool:
-            now = self._worker
-            return known or now is not worker or (now is not None and now.position.sessions > sessions)
-
-        return lambda p: verified() and (p.verified_lsn or Lsn(0)) >= target and p.has_reached(target)
+        return caught_up
 
     def __enter__(self) -> Self:
         self.start()
@@ -277,7 +256,7 @@ class Pipeline:
         # Before the epoch is taken, so that a process that cannot run does not fence off the one that runs.
         self._spark = self._spark or spark_session(f"levada {config.name}")
         staging = self._staging = open_staging(config.staging)
-        self._probe(staging)
+        probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)
         self._epoch = store.next_epoch()
         store.load_table_schemas()
@@ -293,15 +272,6 @@ class Pipeline:
         self._launch()
         self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
         self._thread.start()
-
-    def _probe(self, staging: Staging) -> None:
-        """Raise Transient if the staging area cannot be used, unless it is full and this start makes room in it."""
-        try:
-            staging.probe()
-        except Transient as error:
-            if not start_makes_room(error, staging, self.config.name):
-                raise
-            _log.warning("capture waits until staged segments are applied: %s", error)
 
     def _assemble(self, lost: SlotLost | None) -> None:
         """Verify the source, and create capture and the supervisor. See `prepare_source` for ``lost``."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from levada.destinations.iceberg.catalog_config import read_credentials
-from levada.errors import LevadaError
+from levada.errors import LevadaError, Transient
 from levada.runtime.config import StagingConfig
 from levada.segments.owner_file import OWNER_FILE
 from levada.segments.staging import Staging
+
+_log = logging.getLogger(__name__)
 
 _STORE_PROPERTIES: Final = ("s3.", "client.")
 """Prefixes of the catalog's properties that configure the object store."""
@@ -34,3 +37,13 @@ def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> boo
     staging area would stay full.
     """
     return error.code == "staging_full" and bool(staging.list(pipeline).keys() - {OWNER_FILE})
+
+
+def probe_staging(staging: Staging, pipeline: str) -> None:
+    """Raise Transient if the staging area cannot be used, unless it is full and a start makes room in it."""
+    try:
+        staging.probe()
+    except Transient as error:
+        if not start_makes_room(error, staging, pipeline):
+            raise
+        _log.warning("capture waits until staged segments are applied: %s", error)
