@@ -136,3 +136,37 @@ def test_reads_and_requests_are_allowed(statement: str) -> None:
     """Every module may read a state and call its methods for requests."""
     owned = next(o for o in OWNED if o.state is ResyncState)
     assert not intruders(owned, {"supervisor.py": statement})
+
+
+def pool_functions(text: str) -> list[ast.FunctionDef | ast.Lambda]:
+    """Return the functions of a module that are marked as running in a pool, and all lambdas."""
+    lines = text.splitlines()
+    return [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Lambda)
+        or (
+            isinstance(node, ast.FunctionDef)
+            and any("# in a pool" in line for line in lines[node.lineno - 1 : node.body[0].lineno - 1])
+        )
+    ]
+
+
+def test_jobs_in_pools_touch_no_record() -> None:
+    """Each function that a stage submits is marked, and gets values. Its result goes to the supervisor by the inbox."""
+    for module, text in sources().items():
+        if not module.startswith("stages/"):
+            continue
+        functions = pool_functions(text)
+        marked = {f.name for f in functions if isinstance(f, ast.FunctionDef)}
+        submitted = {
+            getattr(node.args[0], "attr", getattr(node.args[0], "id", ""))
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "submit"
+        }
+        assert submitted <= marked, module
+        for function in functions:
+            names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+            attributes = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute)}
+            assert not names & {"record", "records", "resync"}, f"{module}:{function.lineno}"
+            assert "_registry" not in attributes, f"{module}:{function.lineno}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from levada.apply.applier import AppliedToShadow, Applier
 from levada.destinations.answers import perform, require_flag
@@ -62,7 +63,7 @@ class ResyncStage(Stage):
             if resync.step is Step.COPYING and is_outdated(resync.shadow, self._newest(record.id)):
                 resync.restart()
         elif resync.abandoned:
-            self._submit(self._copies, record, ResyncJob.DROP, lambda: self._drop(record.id))
+            self._submit(self._copies, record, ResyncJob.DROP, partial(self._drop, record.id))
         elif resync.outdated:
             self._start_again(record)
         elif resync.step is Step.CATCHING_UP and not record.busy and not record.suspended and now >= resync.not_before:
