@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import TIMEOUT_S, Rig, table
 
+import levada.runtime.pipeline
 from levada.errors import SlotLost, StaleEpoch, Transient
 from levada.postgres.stream import ReplicationStream
 from levada.runtime.config import RetryLimits
@@ -179,18 +180,17 @@ def test_a_doubt_outlives_the_engine(rig: Rig, db: Database) -> None:
     require_another_history(rig)
 
 
-def test_nothing_is_caught_up_with_a_server_that_was_not_verified(rig: Rig, db: Database) -> None:
+def test_nothing_is_caught_up_with_a_server_that_was_not_verified(
+    rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a restart of the server the positions of its WAL count only once a session has verified its history."""
     rig.start()
     rig.wait_caught_up()
     assert rig.running is not None
-    worker = rig.running._worker
-    assert worker is not None
     with take_slot(db):
-        identity = worker._known.identity
-        assert identity is not None
-        worker._known = replace(worker._known, identity=replace(identity, started_at="an earlier start"))
-        caught_up = rig.running.caught_up()
+        with monkeypatch.context() as patch:
+            patch.setattr(levada.runtime.pipeline, "read_start_time", lambda connection: "a later start")
+            caught_up = rig.running.caught_up()
         rig.wait(lambda p: p.capture.error is not None)
         assert not caught_up(rig.running.progress())
     rig.wait(caught_up)
