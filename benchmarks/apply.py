@@ -28,7 +28,7 @@ from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.pgoutput.changes import Truncate
 from levada.runtime.resources.spark import spark_session
-from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
+from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID, change_schema
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.manifest import SegmentFile
@@ -55,6 +55,7 @@ SCHEMA = ReplicatedTableSchema(
     (1,),
     (1,),
 )
+TARGET = TableTarget.of(SCHEMA)
 PARTITION = 250_000
 PIPELINE = "benchmark"
 OURS, MERGED = (f"levada_{PIPELINE}.public.{name}" for name in ("orders", "merged"))
@@ -107,7 +108,7 @@ class FileEvents(TableEvents):
     path: Path
     after: Lsn
     until: Lsn
-    schema: ReplicatedTableSchema = SCHEMA
+    target: TableTarget = TARGET
     versions: tuple[ReplicatedTableSchema, ...] = (SCHEMA,)
     files: tuple[SegmentFile, ...] = ()
     truncates: tuple[Truncate, ...] = ()
@@ -193,9 +194,9 @@ def compare(spark: SparkSession, rows: int, changes: Sequence[int], turns: int, 
     context = DestinationContext(PIPELINE, folder / "work", spark)
     warehouse = {"catalog": {"type": "Hadoop", "warehouse": str(folder / "lake")}}
     destination = IcebergDestination.from_config(warehouse, context)
-    destination.drop_table_for_copy(SCHEMA)
+    destination.drop_table_for_copy(TARGET)
     with Meter() as meter:
-        destination.write_table_rows(SCHEMA, Base(rows), Watermark(PIPELINE, 1, Lsn(1000)))
+        destination.write_table_rows(TARGET, Base(rows), Watermark(PIPELINE, 1, Lsn(1000)))
     print(f"\n## {rows:,} rows (written and indexed in {meter.usage})\n")
     spark.sql(f"DROP TABLE IF EXISTS {MERGED} PURGE")
     merge_on_read = ", ".join(f"'write.{op}.mode'='merge-on-read'" for op in ("delete", "update", "merge"))

@@ -28,6 +28,7 @@ from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import export_snapshot
 from levada.runtime.resources.spark import spark_session
+from levada.schema import TableTarget
 from levada.values import Watermark
 
 PIPELINE = "benchmark"
@@ -73,7 +74,7 @@ class Levada:
         )
 
     def into_iceberg(self) -> None:
-        self._copy(lambda rows, mark: self._destination.write_table_rows(rows.schema, rows, mark))
+        self._copy(lambda rows, mark: self._destination.write_table_rows(TableTarget.of(rows.schema), rows, mark))
 
     def discarded(self) -> None:
         """Received and decoded to Arrow, and no more."""
@@ -83,7 +84,7 @@ class Levada:
         with self._source.connect() as c:
             [published] = published_tables(c, "bench")
             schema = read_table_schema(c, published.id)
-        self._destination.drop_table_for_copy(schema)
+        self._destination.drop_table_for_copy(TableTarget.of(schema))
         with export_snapshot(self._source, f"levada_bench_{next(self._attempts)}") as snapshot:
             rows = SnapshotRows(self._spark, self._source, snapshot, published, schema, connections=self._connections)
             write(rows, Watermark(PIPELINE, 1, snapshot.lsn))

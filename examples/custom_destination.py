@@ -22,11 +22,10 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from levada import Destination, Durability, MemoryStore, NeedsOperator, Pipeline, PipelineConfig, PostgresConnection
 from levada.copy.rows import TableRows
-from levada.destinations import Capabilities, Ordering
+from levada.destinations import Capabilities, Ordering, TableTarget
 from levada.errors import Transient
 from levada.pgoutput.events import Delete, Event, Full, Insert, Key, Partial, TruncateEvent, Update
 from levada.runtime.config import PublicationConfig, SlotConfig, StagingConfig
-from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import EventBatch
 from levada.values import Lsn, TableId, Watermark
 
@@ -53,21 +52,21 @@ class HttpDestination(Destination):
         )
         self._tables: dict[TableId, str] = {}
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        self._post({"type": "drop", "table": str(schema.name)})
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        self._post({"type": "drop", "table": str(target.name)})
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        self._tables[schema.id] = str(schema.name)
-        self._post({"type": "create", "table": str(schema.name), "columns": [c.name for c in schema.columns]})
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        name = self._tables[target.id] = str(target.name)
+        self._post({"type": "create", "table": name, "columns": [c.name for c in target.schema.columns]})
         for batch in rows.batches():
             for first in range(0, batch.num_rows, self._rows_per_request):
                 values = batch.slice(first, self._rows_per_request).to_pylist()
-                self._post({"type": "rows", "table": str(schema.name), "as_of": str(mark.lsn), "rows": values})
+                self._post({"type": "rows", "table": name, "as_of": str(mark.lsn), "rows": values})
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         for table in events.tables:
-            self._tables[table] = str(events.changes(table).schema.name)
+            self._tables[table] = str(events.changes(table).target.name)
         changes: list[Message] = []
         for event in events:
             changes += self._changes(event)
@@ -81,14 +80,14 @@ class HttpDestination(Destination):
     def _changes(self, event: Event) -> Iterator[Message]:
         match event:
             case Insert(schema, lsn, ordinal, row):
-                yield _place(lsn, ordinal) | {"op": "insert", "table": str(schema.name), "row": _values(row)}
+                yield _place(lsn, ordinal) | {"op": "insert", "table": self._tables[schema.id], "row": _values(row)}
             case Update(schema, lsn, ordinal, row, old):
-                change = _place(lsn, ordinal) | {"op": "update", "table": str(schema.name), "row": _values(row)}
+                change = _place(lsn, ordinal) | {"op": "update", "table": self._tables[schema.id], "row": _values(row)}
                 if isinstance(row, Partial):
                     change["unchanged"] = row.unchanged
                 yield change if old is None else change | {"old": _values(old)}
             case Delete(schema, lsn, ordinal, old):
-                yield _place(lsn, ordinal) | {"op": "delete", "table": str(schema.name), "old": _values(old)}
+                yield _place(lsn, ordinal) | {"op": "delete", "table": self._tables[schema.id], "old": _values(old)}
             case TruncateEvent(lsn, ordinal, tables):
                 for table in tables:
                     if table in self._tables:

@@ -17,7 +17,7 @@ from levada.capture.history import KnownSource
 from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
@@ -169,7 +169,8 @@ class Capture:
         if not versions:
             return None
         first = min(versions, key=lambda v: v.snapshot_id)
-        start = TableStart(ReplicatedTableSchema.from_json({**first.to_json(), "snapshotId": "0/0"}), Lsn(0))
+        begin = ReplicatedTableSchema.from_json({**first.to_json(), "snapshotId": "0/0"})
+        start = TableStart(TableTarget.of(begin), Lsn(0))
         return StagedBatch(self.staging, manifests, [start], Lsn(2**62), OnUnrepresentable.NULL).changes(table)
 
     def replayed(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:

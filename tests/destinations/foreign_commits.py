@@ -11,6 +11,7 @@ from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.errors import DestinationChanged
+from levada.schema import TableTarget
 
 COMPACT = "CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))"
 EXPIRE = (
@@ -165,11 +166,11 @@ def resync(lake: Lake, destination: IcebergDestination, stream: Stream) -> None:
     rows = MemoryRows(ORDERS, [{"id": i, "item": f"copied {i}", "note": "y"} for i in range(1, 8)])
     stream.batch()
     mark = lake.mark(stream.taken, epoch=2)
-    if destination.copy_replacement(ORDERS, rows, mark):
+    if destination.copy_replacement(TableTarget.of(ORDERS), rows, mark):
         assert destination.swap_replacement(ORDERS.id, mark)
     else:
-        destination.drop_table_for_copy(ORDERS)
-        destination.write_table_rows(ORDERS, rows, mark)
+        destination.drop_table_for_copy(TableTarget.of(ORDERS))
+        destination.write_table_rows(TableTarget.of(ORDERS), rows, mark)
     assert items(lake) == {i: f"copied {i}" for i in range(1, 8)}
     assert lake.destination().applied(ORDERS.id) == mark
     stream.update(id=1, item="AA", note=None, unchanged=[3])

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from levada.copy.rows import TableRows
 from levada.pgoutput.changes import Truncate
-from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
+from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED, XID, change_schema
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.manifest import SegmentFile
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, TableMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,7 +69,7 @@ class MemoryRows(TableRows):
 class MemoryEvents(TableEvents):
     """Changes of one table, in one file or many."""
 
-    schema: ReplicatedTableSchema
+    target: TableTarget
     rows_: list[dict[str, Any]]
     truncates: tuple[Truncate, ...]
     after: Lsn
@@ -117,6 +117,7 @@ class Stream:
     truncates: list[Truncate] = field(default_factory=list)
     taken: int = 1000
     versions: list[ReplicatedTableSchema] = field(default_factory=list)
+    mode: TableMode = TableMode.UPSERT
 
     def _next(self) -> int:
         self.lsn += 10
@@ -155,7 +156,7 @@ class Stream:
         after = self.taken if since is None else since
         self._next()
         events = MemoryEvents(
-            self.schema,
+            TableTarget.of(self.schema, self.mode),
             self.rows,
             tuple(t for t in self.truncates if t.commit_lsn >= after),
             Lsn(after),

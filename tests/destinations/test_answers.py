@@ -11,7 +11,7 @@ from tests.destinations.memory import column, table
 
 from levada.destinations.answers import perform, require_durability, require_flag, require_watermark
 from levada.errors import NeedsOperator
-from levada.schema import Kind
+from levada.schema import Kind, TableTarget
 from levada.segments.batch import DurabilityRequest
 from levada.values import Durability, Lsn, Watermark
 
@@ -67,7 +67,7 @@ def test_a_coroutine_is_refused_and_closed() -> None:
 def test_a_request_for_durability_is_recognisable() -> None:
     """It has its tables and no changes of them."""
     schema = table(column(1, "id", Kind.INT8))
-    request = DurabilityRequest([schema], Lsn(8))
+    request = DurabilityRequest([TableTarget.of(schema)], Lsn(8))
     assert request.only_asks
     assert list(request) == []
     events = request.changes(schema.id)

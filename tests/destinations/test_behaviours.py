@@ -14,17 +14,26 @@ from tests.destinations.memory import MemoryRows, Stream, column, table
 from levada.destinations import OnSchemaChange
 from levada.destinations.iceberg import IcebergDestination, upsert
 from levada.errors import NeedsOperator, StaleEpoch
-from levada.schema import ColumnType, Kind, ReplicatedTableSchema
-from levada.values import Durability, SnapshotId, TableId
+from levada.schema import ColumnType, Kind, ReplicatedTableSchema, TableTarget
+from levada.values import Durability, QualifiedTable, SnapshotId, TableId, TableMode
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
 
 
-def copy(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSchema = ORDERS, n: int = 3) -> Stream:
-    """Copy rows 1 to n as of LSN 1000; what comes after is written down by the stream."""
+def copy(
+    lake: Lake,
+    destination: IcebergDestination,
+    schema: ReplicatedTableSchema = ORDERS,
+    n: int = 3,
+    *,
+    mode: TableMode = TableMode.UPSERT,
+    name: QualifiedTable | None = None,
+) -> Stream:
+    """Copy rows 1 to n as of LSN 1000. The stream returned has the changes after that."""
+    target = TableTarget.of(schema, mode, name)
     rows = [{"id": i, "item": f"item {i}", "note": "x" * 100} for i in range(1, n + 1)]
-    destination.write_table_rows(schema, MemoryRows(schema, rows[::2], rows[1::2]), lake.mark(1000))
-    return Stream(schema)
+    destination.write_table_rows(target, MemoryRows(schema, rows[::2], rows[1::2]), lake.mark(1000))
+    return Stream(schema, mode=mode)
 
 
 def apply(lake: Lake, destination: IcebergDestination, stream: Stream, *, epoch: int = 1, group: int = 1000) -> None:
@@ -56,7 +65,7 @@ def test_copy_then_changes(lake: Lake) -> None:
 def test_an_empty_table_is_made(lake: Lake) -> None:
     """A copy without rows, or without partitions, makes the table and its watermark; changes follow."""
     destination = lake.destination()
-    destination.write_table_rows(ORDERS, MemoryRows(ORDERS), lake.mark(1000))
+    destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS), lake.mark(1000))
     assert lake.rows() == []
     assert lake.destination().applied(ORDERS.id) == lake.mark(1000)
     stream = Stream(ORDERS)
@@ -82,7 +91,7 @@ def test_a_batch_twice_is_a_batch_once(lake: Lake) -> None:
 def test_a_copy_again_takes_the_place_of_the_first(hadoop: Lake) -> None:
     """Dropping is idempotent, and a copy over rows that are still there leaves its own rows alone."""
     destination = hadoop.destination()
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     copy(hadoop, destination)
     stream = copy(hadoop, hadoop.destination(), n=2)
     assert items(hadoop) == {1: "item 1", 2: "item 2"}
@@ -90,8 +99,8 @@ def test_a_copy_again_takes_the_place_of_the_first(hadoop: Lake) -> None:
     stream.update(id=2, item="two", note="n")
     apply(hadoop, destination, stream)
     assert items(hadoop) == {1: "item 1", 2: "two"}
-    destination.drop_table_for_copy(ORDERS)
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert destination.applied(ORDERS.id) is None
     copy(hadoop, destination, n=1)
     assert items(hadoop) == {1: "item 1"}
@@ -309,8 +318,8 @@ def test_another_key_or_table_needs_a_new_copy(hadoop: Lake) -> None:
     hadoop.sql("CREATE TABLE {t} (a int) USING iceberg", table="mine")
     mine = table(column(1, "id", Kind.INT8), id=7, name="public.mine")
     for call in (
-        lambda: destination.drop_table_for_copy(mine),
-        lambda: destination.write_table_rows(mine, MemoryRows(mine), hadoop.mark(1000)),
+        lambda: destination.drop_table_for_copy(TableTarget.of(mine)),
+        lambda: destination.write_table_rows(TableTarget.of(mine), MemoryRows(mine), hadoop.mark(1000)),
     ):
         with pytest.raises(NeedsOperator) as caught:
             call()
@@ -369,7 +378,7 @@ def test_every_kind_of_value(lake: Lake) -> None:
     }
     second: dict[str, Any] = dict.fromkeys(EVERY.arrow.names) | {"id": "x", "part": time, "times": []}
     destination = lake.destination()
-    destination.write_table_rows(EVERY, MemoryRows(EVERY, [first, second]), lake.mark(1000))
+    destination.write_table_rows(TableTarget.of(EVERY), MemoryRows(EVERY, [first, second]), lake.mark(1000))
     stream = Stream(EVERY)
     hidden = dict.fromkeys(("doc", "bytes", "numbers", "times", "big"))
     stream.update(**{**first, **hidden, "s": 8}, unchanged=[7, 8, 12, 13, 14])

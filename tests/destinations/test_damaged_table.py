@@ -13,6 +13,7 @@ from tests.destinations.memory import MemoryRows
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
 from levada.errors import DestinationChanged, NeedsOperator
+from levada.schema import TableTarget
 from levada.values import QualifiedTable, TableId
 
 OTHER = replace(ORDERS, id=TableId(16500), name=QualifiedTable("public", "other"))
@@ -73,7 +74,7 @@ def test_all_metadata(jdbc: Lake) -> None:
     restarted = jdbc.destination()
     assert restarted.applied(ORDERS.id) is None
     with pytest.raises(NeedsOperator) as caught:
-        restarted.drop_table_for_copy(ORDERS)
+        restarted.drop_table_for_copy(TableTarget.of(ORDERS))
     assert caught.value.code == "table_damaged"
     assert "remove shop_public.orders from the catalog" in caught.value.hint
     assert sorted(folder(jdbc).rglob("*")) == before
@@ -86,7 +87,7 @@ def test_metadata_of_another(jdbc: Lake) -> None:
     jdbc.sql("ALTER TABLE {t} SET TBLPROPERTIES ('more'='yes')")
     damage(newest_metadata(jdbc), "gone")
     with pytest.raises(NeedsOperator) as caught:
-        jdbc.destination().drop_table_for_copy(ORDERS)
+        jdbc.destination().drop_table_for_copy(TableTarget.of(ORDERS))
     assert caught.value.code == "table_damaged"
     assert list(folder(jdbc).rglob("*.parquet"))
 
@@ -101,7 +102,7 @@ def test_a_renamed_table_outlives_the_next_one(jdbc: Lake) -> None:
     kept = jdbc.rows("orders_kept")
     damage(Path(jdbc.iceberg().metadata_location.removeprefix("file:")), "gone")
     jdbc.sql("INSERT INTO {t}_kept VALUES (100, 'later', 'n')")
-    jdbc.destination().drop_table_for_copy(ORDERS)
+    jdbc.destination().drop_table_for_copy(TableTarget.of(ORDERS))
     assert len(jdbc.rows("orders_kept")) == len(kept) + 1
 
 
@@ -146,7 +147,7 @@ def test_rows_are_those_of_the_copy(hadoop: Lake) -> None:
     stream = two_batches(hadoop, destination)
     damage(newest_metadata(hadoop), "gone")
     destination = hadoop.destination()
-    destination.drop_table_for_copy(ORDERS)
-    destination.write_table_rows(ORDERS, MemoryRows(ORDERS, []), hadoop.mark(stream.taken, 2))
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
+    destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS, []), hadoop.mark(stream.taken, 2))
     assert items(hadoop) == {}
     assert len(list(folder(hadoop).rglob("*.parquet"))) == 0

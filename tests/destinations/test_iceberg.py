@@ -14,14 +14,14 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import NOW, MemoryRows, Stream, column, table
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
-from levada.destinations import TableMode, TableSettings
+from levada.destinations import TableMode
 from levada.destinations.iceberg import maintenance
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, Work, oldest_kept, work_due
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import InvalidManifest, NeedsOperator
-from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
+from levada.schema import IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.values import QualifiedTable, TableId
 
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
@@ -51,13 +51,12 @@ def test_each_snapshot_carries_its_watermark(lake: Lake) -> None:
 @pytest.mark.parametrize("mode", list(TableMode))
 def test_a_batch_without_changes_moves_the_watermark_alone(hadoop: Lake, mode: TableMode) -> None:
     """Its segments are removed, so the next process must not miss them. The table keeps its snapshot."""
-    settings = {ORDERS.name: TableSettings(mode=mode)}
-    destination = hadoop.destination(tables=settings)
-    stream = copy(hadoop, destination)
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination, mode=mode)
     apply(hadoop, destination, stream)
     assert len(hadoop.iceberg().metadata.snapshots) == 1
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
-    destination = hadoop.destination(tables=settings)
+    destination = hadoop.destination()
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
     stream.insert(id=4, item="d", note=None)
     apply(hadoop, destination, stream)
@@ -76,7 +75,7 @@ def test_a_drop_that_did_not_end_is_ended(hadoop: Lake) -> None:
     for file in metadata.glob("*.metadata.json"):
         file.unlink()
     destination = hadoop.destination(work="next")
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     copy(hadoop, destination)
     assert len(hadoop.rows()) == 3
 
@@ -284,9 +283,8 @@ def _changelog(lake: Lake) -> list[tuple[Any, ...]]:
 
 def test_a_changelog_has_every_change_once(lake: Lake) -> None:
     """Every change is a row, with what was not told named; a batch that comes again adds nothing."""
-    settings = TableSettings(TableMode.CHANGELOG)
-    destination = lake.destination(defaults=settings)
-    stream = copy(lake, destination, n=1)
+    destination = lake.destination()
+    stream = copy(lake, destination, n=1, mode=TableMode.CHANGELOG)
     stream.update(id=1, item="A", note=None, unchanged=[3])
     stream.update(id=2, old={"id": 1}, item="moved", note=None)
     stream.truncate()
@@ -294,7 +292,7 @@ def test_a_changelog_has_every_change_once(lake: Lake) -> None:
     stream.delete(id=3)
     batch = stream.batch()
     destination.write_events(batch, lake.mark(batch.until))
-    lake.destination(defaults=settings).write_events(batch, lake.mark(batch.until))
+    lake.destination().write_events(batch, lake.mark(batch.until))
     expected = [
         ("I", 1000, None, 1, "item 1", None),
         ("U", 1010, 0, 1, "A", ["note"]),
@@ -317,9 +315,11 @@ def test_a_table_without_a_key_is_a_changelog(hadoop: Lake) -> None:
     """Where nothing tells rows apart, every change is kept, and an update is both of its images."""
     keyless = replace(ORDERS, key=(), identity=IdentityKind.FULL)
     destination = hadoop.destination()
-    assert destination.effective_mode(ORDERS) is TableMode.UPSERT
-    assert destination.effective_mode(keyless) is TableMode.CHANGELOG
-    destination.write_table_rows(keyless, MemoryRows(keyless, [{"id": 1, "item": "a"}]), hadoop.mark(1000))
+    assert destination.effective_mode(TableTarget.of(ORDERS)) is TableMode.UPSERT
+    assert destination.effective_mode(TableTarget.of(keyless)) is TableMode.CHANGELOG
+    destination.write_table_rows(
+        TableTarget.of(keyless), MemoryRows(keyless, [{"id": 1, "item": "a"}]), hadoop.mark(1000)
+    )
     stream = Stream(keyless)
     old = {"id": 1, "item": "a", "note": "long"}
     stream.update(id=1, item="b", note=None, unchanged=[3], old=old, old_kind="O")
@@ -356,7 +356,7 @@ def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) 
     destination = hadoop.destination(maintenance=EVERY_LOOK)
     model = {(i, str(i)): f"v{i}" for i in range(30)}
     rows = [{"a": a, "b": b, "v": v} for (a, b), v in model.items()]
-    destination.write_table_rows(small, MemoryRows(small, rows[:9], [], rows[9:]), hadoop.mark(1000))
+    destination.write_table_rows(TableTarget.of(small), MemoryRows(small, rows[:9], [], rows[9:]), hadoop.mark(1000))
     stream = Stream(small)
     for turn in range(12):
         for _ in range(rng.choice([1, 5, 40])):

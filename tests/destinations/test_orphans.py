@@ -16,6 +16,7 @@ from levada.destinations.iceberg import IcebergDestination, maintenance
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, Transient
+from levada.schema import TableTarget
 
 
 def the_table(destination: IcebergDestination) -> IcebergTable:
@@ -58,7 +59,7 @@ def test_old_orphans_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) ->
     assert is_there(table, orphan)
     monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
     copied = MemoryRows(ORDERS, [{"id": 7, "item": "new", "note": None}])
-    assert destination.copy_replacement(ORDERS, copied, lake.mark(stream.taken))
+    assert destination.copy_replacement(TableTarget.of(ORDERS), copied, lake.mark(stream.taken))
     sweep(destination)
     assert is_there(table, orphan)
     assert destination.swap_replacement(ORDERS.id, lake.mark(stream.taken))
@@ -85,7 +86,7 @@ def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPat
     sweep(destination)
     assert not is_there(the_table(destination), orphan)
     assert jdbc.rows("orders_kept") == kept
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert jdbc.rows("orders_kept") == kept
 
 
@@ -115,7 +116,7 @@ def test_a_dropped_table_leaves_no_data(lake: Lake) -> None:
     copy(lake, destination)
     table = the_table(destination)
     orphan = leave_orphan(table)
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert not is_there(table, orphan)
 
 
@@ -154,7 +155,7 @@ def test_another_tool_removes_the_files_of_a_copy(hadoop: Lake) -> None:
         remove_orphans_of_all_ages(destination, the_table(destination))
 
     with pytest.raises(CommitConflict) as caught:
-        destination.write_table_rows(ORDERS, SlowRows(ORDERS, removed, rows(2)), hadoop.mark(1000))
+        destination.write_table_rows(TableTarget.of(ORDERS), SlowRows(ORDERS, removed, rows(2)), hadoop.mark(1000))
     assert caught.value.code == "file_vanished"
     assert hadoop.destination().applied(ORDERS.id) is None
     copy(hadoop, destination)
@@ -175,7 +176,9 @@ def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
         remove_orphans_of_all_ages(destination, the_table(destination))
 
     with pytest.raises(Transient) as caught:
-        destination.copy_replacement(ORDERS, SlowRows(ORDERS, removed, rows(2)), hadoop.mark(stream.taken))
+        destination.copy_replacement(
+            TableTarget.of(ORDERS), SlowRows(ORDERS, removed, rows(2)), hadoop.mark(stream.taken)
+        )
     assert caught.value.code == "file_vanished"
     assert begin(hadoop, destination, ORDERS, stream.taken, n=2)
     assert destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))

@@ -13,10 +13,9 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
-from levada.destinations import TableSettings
 from levada.destinations.iceberg import IcebergDestination
 from levada.errors import NeedsOperator
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import QualifiedTable, TableId
 
 NAME = ORDERS.name
@@ -53,11 +52,11 @@ def acts(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSch
     stream.delete(id=1)
     batch = stream.batch()
     return {
-        "check": lambda: destination.check_place(schema, TableSettings()),
-        "drop": lambda: destination.drop_table_for_copy(schema),
-        "copy": lambda: destination.write_table_rows(schema, MemoryRows(schema), lake.mark(1000)),
+        "check": lambda: destination.check_place(TableTarget.of(schema)),
+        "drop": lambda: destination.drop_table_for_copy(TableTarget.of(schema)),
+        "copy": lambda: destination.write_table_rows(TableTarget.of(schema), MemoryRows(schema), lake.mark(1000)),
         "apply": lambda: destination.write_events(batch, lake.mark(batch.until)),
-        "replace": lambda: destination.copy_replacement(schema, MemoryRows(schema), lake.mark(1000)),
+        "replace": lambda: destination.copy_replacement(TableTarget.of(schema), MemoryRows(schema), lake.mark(1000)),
     }
 
 
@@ -121,7 +120,7 @@ def test_a_new_owner_has_the_tables_of_the_former(hadoop: Lake) -> None:
     apply(hadoop, hadoop.destination(source=Source(), namespace="a"), stream)
     assert len(items(hadoop)) == 2
     with pytest.raises(NeedsOperator, match=f"belongs to Pipeline a/{former}"):
-        hadoop.destination(source=Source()).drop_table_for_copy(ORDERS)
+        hadoop.destination(source=Source()).drop_table_for_copy(TableTarget.of(ORDERS))
     assert len(items(hadoop)) == 2
 
 
@@ -130,7 +129,7 @@ def test_a_clean_up_removes_the_tables_of_a_former_owner(hadoop: Lake) -> None:
     copy(hadoop, hadoop.destination(source=Source(), namespace="a"))
     former = f"a/{hadoop.context.pipeline}"
     destination = hadoop.destination(source=Source(), namespace="b", former_names=lambda: (former,))
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert hadoop.destination(source=Source(), namespace="a").applied(ORDERS.id) is None
 
 
@@ -139,7 +138,7 @@ def test_a_table_that_takes_another_ones_place_while_it_is_known(hadoop: Lake) -
     other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
-    hadoop.destination(work="x").drop_table_for_copy(ORDERS)
+    hadoop.destination(work="x").drop_table_for_copy(TableTarget.of(ORDERS))
     copy(other, other.destination())
     stream.delete(id=1)
     batch = stream.batch()
@@ -153,8 +152,8 @@ def test_a_former_table_of_the_same_name_makes_room(hadoop: Lake) -> None:
     """The source's table was dropped and created again: its new copy takes the place of the one in the lake."""
     copy(hadoop, hadoop.destination(source=Source()))
     destination = hadoop.destination(source=Source(tables=(RECREATED,)))
-    destination.check_place(RECREATED, TableSettings())
-    destination.drop_table_for_copy(RECREATED)
+    destination.check_place(TableTarget.of(RECREATED))
+    destination.drop_table_for_copy(TableTarget.of(RECREATED))
     copy(hadoop, destination, RECREATED, n=1)
     assert len(items(hadoop)) == 1
     assert hadoop.destination(source=Source()).applied(ORDERS.id) is None
@@ -165,7 +164,7 @@ def test_a_former_table_that_still_exists_keeps_its_place(hadoop: Lake) -> None:
     copy(hadoop, hadoop.destination(source=Source()))
     destination = hadoop.destination(source=Source())
     with pytest.raises(NeedsOperator) as caught:
-        destination.drop_table_for_copy(RECREATED)
+        destination.drop_table_for_copy(TableTarget.of(RECREATED))
     assert caught.value.code == "destination_collision"
     assert len(items(hadoop)) == 3
 
@@ -176,24 +175,23 @@ def test_a_move_to_a_place_that_is_taken_removes_nothing(hadoop: Lake) -> None:
     destination = hadoop.destination()
     copy(hadoop, destination)
     copy(hadoop, destination, bills)
-    moved = {bills.name: TableSettings(destination_table="orders")}
-    for destination in (hadoop.destination(tables=moved), hadoop.destination(tables=moved)):
+    moved = TableTarget.of(bills, name=NAME)
+    for asked in (destination, hadoop.destination()):
         with pytest.raises(NeedsOperator) as caught:
-            destination.drop_table_for_copy(bills)
+            asked.drop_table_for_copy(moved)
         assert caught.value.code == "destination_collision"
     assert len(items(hadoop)) == len(hadoop.rows("bills")) == 3
 
 
 def test_a_renamed_table_is_found_by_its_oid(hadoop: Lake) -> None:
-    """After a restart too, whatever the settings are that go by the names of the source."""
-    copy(hadoop, hadoop.destination(tables={NAME: TableSettings(destination_table="kept")}))
+    """After a restart too. A target keeps the name of the copy, so the next copy is in the same table."""
+    kept = QualifiedTable("public", "kept")
+    copy(hadoop, hadoop.destination(), name=kept)
     renamed = replace(ORDERS, name=QualifiedTable("public", "bills"))
-    settings = {renamed.name: TableSettings(destination_table="kept", place=QualifiedTable("public", "kept"))}
-    for tables in ({}, settings):
-        destination = hadoop.destination(tables=tables)
-        assert destination.applied(ORDERS.id) == hadoop.mark(1000)
-    destination.drop_table_for_copy(renamed)
-    copy(hadoop, destination, renamed, n=1)
+    destination = hadoop.destination()
+    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
+    destination.drop_table_for_copy(TableTarget.of(renamed, name=kept))
+    copy(hadoop, destination, renamed, n=1, name=kept)
     assert len(hadoop.rows("kept")) == 1
 
 
@@ -203,7 +201,7 @@ def test_a_copy_of_the_table_is_not_the_table(hadoop: Lake) -> None:
     folder = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public"
     shutil.copytree(folder / "orders", folder / "a_backup")
     destination = hadoop.destination()
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     copy(hadoop, destination, n=1)
     assert len(items(hadoop)) == 1
     assert (folder / "a_backup" / "metadata" / "version-hint.text").exists()
@@ -216,7 +214,7 @@ def test_remains_of_unknown_origin_stay(hadoop: Lake) -> None:
     (folder / "version-hint.text").write_text("1")
     destination = hadoop.destination()
     with pytest.raises(NeedsOperator) as caught:
-        destination.drop_table_for_copy(ORDERS)
+        destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert caught.value.code == "table_not_ours"
     assert (folder / "version-hint.text").exists()
 
@@ -232,11 +230,15 @@ def test_no_table_is_in_another_ones_folder(hadoop: Lake, namespace: str, place:
     else:
         copy(hadoop, hadoop.destination())
     other = replace(hadoop, manifest={**hadoop.manifest, "namespace": namespace})
-    tables = {TWIN.name: TableSettings(destination_table=place)}
-    destination = other.destination(tables=tables)
-    for act in (destination.drop_table_for_copy, lambda schema: copy(other, destination, schema)):
+    name = QualifiedTable("other", place)
+    destination = other.destination()
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: destination.drop_table_for_copy(TableTarget.of(TWIN, name=name)),
+        lambda: copy(other, destination, TWIN, name=name),
+    )
+    for act in acts:
         with pytest.raises(NeedsOperator) as caught:
-            act(TWIN)
+            act()
         assert caught.value.code == "table_not_ours"
         assert "share a folder" in caught.value.message
 
@@ -248,7 +250,7 @@ def test_pipelines_of_a_jdbc_catalog_have_folders_of_their_own(jdbc: Lake) -> No
     copy(other, other.destination())
     folders: list[Any] = [lake.iceberg().properties["write.data.path"] for lake in (jdbc, other)]
     assert folders[0] != folders[1]
-    other.destination(work="next").drop_table_for_copy(ORDERS)
+    other.destination(work="next").drop_table_for_copy(TableTarget.of(ORDERS))
     assert len(items(jdbc)) == 3
 
 
@@ -258,7 +260,7 @@ def test_an_owner_goes_on(lake: Lake) -> None:
     stream.delete(id=1)
     apply(lake, lake.destination(source=Source()), stream)
     assert len(items(lake)) == 2
-    lake.destination(source=Source()).drop_table_for_copy(ORDERS)
+    lake.destination(source=Source()).drop_table_for_copy(TableTarget.of(ORDERS))
     assert lake.destination(source=Source()).applied(ORDERS.id) is None
 
 
@@ -273,9 +275,9 @@ def test_tables_of_a_former_source_make_room(hadoop: Lake, fresh: bool) -> None:
     else:
         source.identity, source.former = "7302/5", ("7301/5",)
     for schema in (ORDERS, RECREATED):
-        destination.check_place(schema, TableSettings())
-        assert not destination.copy_replacement(schema, MemoryRows(schema), hadoop.mark(1000))
-    destination.drop_table_for_copy(ORDERS)
+        destination.check_place(TableTarget.of(schema))
+        assert not destination.copy_replacement(TableTarget.of(schema), MemoryRows(schema), hadoop.mark(1000))
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     copy(hadoop, destination, n=1)
     assert len(items(hadoop)) == 1
     assert hadoop.destination(source=Source("7302/5")).applied(ORDERS.id) == hadoop.mark(1000)
@@ -284,13 +286,12 @@ def test_tables_of_a_former_source_make_room(hadoop: Lake, fresh: bool) -> None:
 def test_a_table_whose_place_was_taken_moves_away(hadoop: Lake) -> None:
     """Another pipeline has the table's place by now: destinationTable gives it another one, without a restart."""
     other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))
-    moved: dict[QualifiedTable, TableSettings] = {}
-    destination = hadoop.destination(tables=moved)
+    moved = QualifiedTable("public", "moved")
+    destination = hadoop.destination()
     copy(hadoop, destination)
-    hadoop.destination(work="x").drop_table_for_copy(ORDERS)
+    hadoop.destination(work="x").drop_table_for_copy(TableTarget.of(ORDERS))
     copy(other, other.destination())
-    moved[NAME] = TableSettings(destination_table="moved")
-    destination.drop_table_for_copy(ORDERS)
-    copy(hadoop, destination, n=1)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS, name=moved))
+    copy(hadoop, destination, n=1, name=moved)
     assert len(hadoop.rows("moved")) == 1
     assert len(items(other)) == 3

@@ -14,12 +14,12 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryBatch, MemoryRows, Stream, column, table
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
 
-from levada.destinations import TableMode, TableSettings
+from levada.destinations import TableMode
 from levada.destinations.iceberg import IcebergDestination, index_sync, maintenance
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, StaleEpoch
-from levada.schema import Kind, ReplicatedTableSchema
-from levada.values import TableId
+from levada.schema import Kind, ReplicatedTableSchema, TableTarget
+from levada.values import QualifiedTable, TableId
 
 T = TypeVar("T")
 CLAIM = "levada.copy"
@@ -46,10 +46,16 @@ def rows(n: int) -> list[dict[str, Any]]:
 
 
 def begin(
-    lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSchema, lsn: int, n: int = 3, epoch: int = 1
+    lake: Lake,
+    destination: IcebergDestination,
+    target: ReplicatedTableSchema | TableTarget,
+    lsn: int,
+    n: int = 3,
+    epoch: int = 1,
 ) -> bool:
-    """Copy rows 1 to n beside the table, as of an LSN."""
-    return destination.copy_replacement(schema, MemoryRows(schema, rows(n)), lake.mark(lsn, epoch))
+    """Make a shadow copy of rows 1 to n, as of an LSN."""
+    target = target if isinstance(target, TableTarget) else TableTarget.of(target)
+    return destination.copy_replacement(target, MemoryRows(target.schema, rows(n)), lake.mark(lsn, epoch))
 
 
 def both(lake: Lake, destination: IcebergDestination, batch: MemoryBatch) -> None:
@@ -78,7 +84,7 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
 
     as_of = stream.lsn + 1
     slow = SlowRows(ORDERS, meanwhile, rows(2), [{"id": 3, "item": "copied 3", "note": "y" * 100}])
-    assert destination.copy_replacement(ORDERS, slow, lake.mark(as_of))
+    assert destination.copy_replacement(TableTarget.of(ORDERS), slow, lake.mark(as_of))
     old = {i: f"item {i}" for i in range(1, 6)}
     assert seen == [old | {1: "while copying"}]
     again = stream.batch(since=as_of)
@@ -156,9 +162,9 @@ def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when
     slow = SlowRows(ORDERS, dies, rows(2))
     if when == "copying":
         with pytest.raises(KeyboardInterrupt):
-            destination.copy_replacement(ORDERS, slow, hadoop.mark(as_of))
+            destination.copy_replacement(TableTarget.of(ORDERS), slow, hadoop.mark(as_of))
     else:
-        assert destination.copy_replacement(ORDERS, slow, hadoop.mark(as_of))
+        assert destination.copy_replacement(TableTarget.of(ORDERS), slow, hadoop.mark(as_of))
         stream.insert(id=9, item="new", note=None)
         both(hadoop, destination, stream.batch())
     if when in ("swapping", "swapped"):
@@ -207,7 +213,7 @@ def test_columns_of_the_new_copy_come_with_it(lake: Lake) -> None:
         {"code": "a", "id": "1", "title": "one", "note": 5},
         {"code": "b", "id": "2", "title": None, "note": 6},
     ]
-    assert destination.copy_replacement(other, MemoryRows(other, copied), lake.mark(2000))
+    assert destination.copy_replacement(TableTarget.of(other), MemoryRows(other, copied), lake.mark(2000))
     stream = Stream(other, lsn=2000, taken=2000)
     stream.update(code="b", id="3", title="two", unchanged=[3])
     batch = stream.batch()
@@ -243,7 +249,9 @@ def test_a_change_of_columns_meanwhile_begins_it_again(hadoop: Lake) -> None:
     assert not destination.swap_replacement(ORDERS.id, hadoop.mark(batch.until))
     assert len(items(hadoop)) == 4
     assert destination.copy_replacement(
-        wider, MemoryRows(wider, [{"id": 1, "item": "a", "note": None, "extra": 8}]), hadoop.mark(stream.lsn + 1)
+        TableTarget.of(wider),
+        MemoryRows(wider, [{"id": 1, "item": "a", "note": None, "extra": 8}]),
+        hadoop.mark(stream.lsn + 1),
     )
     assert destination.swap_replacement(ORDERS.id, hadoop.mark(stream.lsn + 1))
     assert hadoop.rows() == [{"id": 1, "item": "a", "note": None, "extra": 8}]
@@ -255,7 +263,7 @@ def test_a_table_that_comes_to_the_columns_of_its_new_copy(hadoop: Lake) -> None
     stream = copy(hadoop, destination)
     wider = table(*ORDERS.columns, column(4, "extra", Kind.INT4))
     copied = [{"id": 1, "item": "a", "note": None, "extra": 8}]
-    assert destination.copy_replacement(wider, MemoryRows(wider, copied), hadoop.mark(stream.lsn + 1))
+    assert destination.copy_replacement(TableTarget.of(wider), MemoryRows(wider, copied), hadoop.mark(stream.lsn + 1))
     stream.alter(wider)
     stream.insert(id=4, item="d", note=None, extra=7)
     both(hadoop, destination, stream.batch())
@@ -331,22 +339,21 @@ def test_without_a_table_that_serves_there_is_no_replacement(hadoop: Lake) -> No
     with pytest.raises(DestinationChanged) as caught:
         begin(hadoop, destination, replace(ORDERS, id=TableId(77)), 2000)
     assert caught.value.code == "destination_collision"
-    moved = {ORDERS.name: TableSettings(destination_table="elsewhere")}
-    assert not begin(hadoop, hadoop.destination(tables=moved), ORDERS, 2000)
+    moved = TableTarget.of(ORDERS, name=QualifiedTable("public", "elsewhere"))
+    assert not begin(hadoop, hadoop.destination(), moved, 2000)
     assert begin(hadoop, destination, ORDERS, 2000)
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     assert files(hadoop) == set()
 
 
 def test_a_changelog_begins_anew_with_the_copy(hadoop: Lake) -> None:
     """The new copy of a changelog has the copied rows and every change since, each once."""
-    hadoop = replace(hadoop, context=replace(hadoop.context, defaults=TableSettings(TableMode.CHANGELOG)))
     destination = hadoop.destination()
-    stream = copy(hadoop, destination)
+    stream = copy(hadoop, destination, mode=TableMode.CHANGELOG)
     stream.insert(id=4, item="d", note=None)
     apply(hadoop, destination, stream)
     as_of = stream.lsn
-    assert begin(hadoop, destination, ORDERS, as_of, n=2)
+    assert begin(hadoop, destination, TableTarget.of(ORDERS, TableMode.CHANGELOG), as_of, n=2)
     stream.delete(id=1)
     both(hadoop, destination, stream.batch())
     assert len(hadoop.rows()) == 5

@@ -17,6 +17,7 @@ from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import each
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import LevadaError, NeedsOperator, StaleEpoch
+from levada.schema import TableTarget
 
 
 def table(destination: IcebergDestination) -> IcebergTable:
@@ -54,7 +55,7 @@ def begin(lake: Lake, error: BaseException) -> IcebergDestination:
     destination = lake.destination()
     copied = SlowRows(ORDERS, fail(error), rows(2), rows(1))
     with pytest.raises(type(error)):
-        destination.write_table_rows(ORDERS, copied, lake.mark(1000))
+        destination.write_table_rows(TableTarget.of(ORDERS), copied, lake.mark(1000))
     return destination
 
 
@@ -64,7 +65,7 @@ def test_a_killed_copy_leaves_nothing_to_the_next(lake: Lake) -> None:
     assert len(left) == 2
     destination = lake.destination()
     assert destination.applied(ORDERS.id) is None
-    destination.drop_table_for_copy(ORDERS)
+    destination.drop_table_for_copy(TableTarget.of(ORDERS))
     stream = copy(lake, destination)
     stream.delete(id=1)
     apply(lake, destination, stream)
@@ -77,14 +78,14 @@ def test_a_superseded_driver_drops_nothing(lake: Lake) -> None:
     newer, older = lake.destination(), lake.destination(work="older")
     slow = SlowRows(ORDERS, fail(KeyboardInterrupt()), rows(2), rows(1))
     with pytest.raises(KeyboardInterrupt):
-        newer.write_table_rows(ORDERS, slow, lake.mark(1000, epoch=2))
+        newer.write_table_rows(TableTarget.of(ORDERS), slow, lake.mark(1000, epoch=2))
     with pytest.raises(StaleEpoch):
-        older.drop_table_for_copy(ORDERS, 1)
-    newer.write_table_rows(ORDERS, MemoryRows(ORDERS, rows(3)), lake.mark(1000, epoch=2))
+        older.drop_table_for_copy(TableTarget.of(ORDERS), 1)
+    newer.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS, rows(3)), lake.mark(1000, epoch=2))
     with pytest.raises(StaleEpoch):
-        older.drop_table_for_copy(ORDERS, 1)
+        older.drop_table_for_copy(TableTarget.of(ORDERS), 1)
     assert named(lake)
-    newer.drop_table_for_copy(ORDERS, 2)
+    newer.drop_table_for_copy(TableTarget.of(ORDERS), 2)
     assert lake.destination(work="last").applied(ORDERS.id) is None
 
 
@@ -92,7 +93,7 @@ def test_a_killed_copy_without_a_drop(hadoop: Lake) -> None:
     """Copied again into the table that is there, a newer driver's lease takes the place of the former and its files."""
     left = stored(begin(hadoop, KeyboardInterrupt()))
     destination = hadoop.destination()
-    destination.write_table_rows(ORDERS, MemoryRows(ORDERS, rows(3)), hadoop.mark(1000, epoch=2))
+    destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS, rows(3)), hadoop.mark(1000, epoch=2))
     assert stored(destination) == named(hadoop)
     assert not left & named(hadoop)
 
@@ -115,7 +116,7 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
         CopyLease.take(opened, hadoop.mark(1000, epoch))
 
     with pytest.raises(error, match="epoch 2" if epoch == 2 else "another process copies"):
-        destination.write_table_rows(ORDERS, SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
+        destination.write_table_rows(TableTarget.of(ORDERS), SlowRows(ORDERS, overtaken, rows(2)), hadoop.mark(1000))
     assert hadoop.destination().applied(ORDERS.id) is None
     assert named(hadoop) == set()
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities, Destination
-from levada.destinations.interface import TableSettings
-from levada.schema import ReplicatedTableSchema
+from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
-from levada.values import Durability, QualifiedTable, TableId, Watermark
+from levada.values import Durability, QualifiedTable, TableId, TableMode, Watermark
+
+Stored = tuple[TableMode, QualifiedTable]
+"""The mode and the name of a target."""
 
 
 class Recording(Destination):
@@ -20,28 +22,29 @@ class Recording(Destination):
     name: ClassVar[str] = "recording"
     capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True)
 
-    def __init__(self, table_settings: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
-        self.table_settings = {} if table_settings is None else table_settings
+    def __init__(self) -> None:
         self.marks: dict[TableId, Watermark] = {}
-        self.copies: list[tuple[str, TableSettings | None, tuple[str, ...], int]] = []
-        self.dropped: list[tuple[str, TableSettings | None]] = []
+        self.copies: list[tuple[str, Stored, tuple[str, ...], int]] = []
+        self.dropped: list[tuple[str, Stored]] = []
         self.applied_rows: dict[str, int] = {}
+        self.applied_as: dict[str, Stored] = {}
         self.before_apply: Callable[[str], None] = lambda table: None
         self.before_copy: Callable[[str], None] = lambda table: None
         self.before_look: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         with self.lock:
-            self.dropped.append((schema.name.name, self.table_settings.get(schema.name)))
-            self.marks.pop(schema.id, None)
+            self.dropped.append((target.schema.name.name, (target.mode, target.name)))
+            self.marks.pop(target.id, None)
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        schema = target.schema
         self.before_copy(schema.name.name)
         count = sum(rows.map_partitions(lambda reader: sum(batch.num_rows for batch in reader)))
         columns = tuple(c.name for c in schema.columns)
         with self.lock:
-            self.copies.append((schema.name.name, self.table_settings.get(schema.name), columns, count))
+            self.copies.append((schema.name.name, (target.mode, target.name), columns, count))
             self.marks[schema.id] = mark
         return Durability.DURABLE
 
@@ -53,6 +56,7 @@ class Recording(Destination):
             with self.lock:
                 name = changes.schema.name.name
                 self.applied_rows[name] = self.applied_rows.get(name, 0) + count
+                self.applied_as[name] = (changes.target.mode, changes.target.name)
                 self.marks[table] = mark
         return Durability.DURABLE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,10 +10,9 @@ from tests.runtime.recording import Recording
 
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities
-from levada.destinations.interface import TableSettings
-from levada.schema import ReplicatedTableSchema
+from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
-from levada.values import Durability, QualifiedTable, TableId, Watermark
+from levada.values import Durability, TableId, Watermark
 
 
 class Replacing(Recording):
@@ -21,8 +20,8 @@ class Replacing(Recording):
 
     capabilities: ClassVar[Capabilities] = replace(Recording.capabilities, replacement=True)
 
-    def __init__(self, table_settings: Mapping[QualifiedTable, TableSettings] | None = None) -> None:
-        super().__init__(table_settings)
+    def __init__(self) -> None:
+        super().__init__()
         self.steps: list[str] = []
         self.meanwhile: Callable[[str], None] = lambda step: None
         self.held: dict[str, int] = {}
@@ -30,10 +29,10 @@ class Replacing(Recording):
         self._beside: dict[TableId, int] = {}
         self._names: dict[TableId, str] = {}
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        result = super().write_table_rows(schema, rows, mark)
-        self._names[schema.id] = schema.name.name
-        self.held[schema.name.name] = self.copies[-1][3]
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        result = super().write_table_rows(target, rows, mark)
+        self._names[target.id] = target.schema.name.name
+        self.held[target.schema.name.name] = self.copies[-1][3]
         return result
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
@@ -42,7 +41,8 @@ class Replacing(Recording):
             self.held[self._names[table]] += _rows(events, table)
         return result
 
-    def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
+        schema = target.schema
         if schema.id not in self.marks:
             return False
         self._step("copy")
@@ -50,7 +50,7 @@ class Replacing(Recording):
         self._step("copied")
         with self.lock:
             columns = tuple(c.name for c in schema.columns)
-            self.copies.append((schema.name.name, self.table_settings.get(schema.name), columns, count))
+            self.copies.append((schema.name.name, (target.mode, target.name), columns, count))
             self._beside[schema.id] = count
         return True
 

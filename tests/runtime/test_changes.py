@@ -17,7 +17,6 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 
-from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
@@ -61,8 +60,7 @@ class Rig:
         self.db = db
         self.spark = spark
         self.storage = MemoryStorage()
-        self.table_settings: dict[QualifiedTable, TableSettings] = {}
-        self.destination = Recording(self.table_settings)
+        self.destination = Recording()
         self.config = PipelineConfig(
             name="shop",
             source=db.connection,
@@ -84,7 +82,6 @@ class Rig:
             self.config,
             store=self.store(),
             destination=self.destination,
-            table_settings=self.table_settings,
             spark=self.spark,
         )
         self.running.start()
@@ -257,12 +254,13 @@ def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool
     rig.wait(lambda p: rig.destination.copies_of("orders") == 2)
     db.execute("INSERT INTO orders VALUES (100, 'n', 's')")
     rig.wait_caught_up()
-    old, new = TableSettings(), TableSettings(TableMode.CHANGELOG, "o2")
+    old, new = (TableMode.UPSERT, public("orders")), (TableMode.CHANGELOG, public("o2"))
     assert [(c[1], c[2]) for c in rig.destination.copies if c[0] == "orders"] == [
         (old, ("id", "note")),
         (new, ("id", "secret")),
     ]
     assert [d[1] for d in rig.destination.dropped if d[0] == "orders"][-2:] == [old, new]
+    assert rig.destination.applied_as["orders"] == new
     assert rig.destination.copies_of("items") == 1
 
 

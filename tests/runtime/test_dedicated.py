@@ -22,7 +22,7 @@ from levada.runtime.copies.job import open_order
 from levada.runtime.copies.orders import Answer, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
 from levada.runtime.copies.table_copy import TableCopy
-from levada.schema import ReplicatedTableSchema
+from levada.schema import TableTarget
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.status import CopyProgress
 from levada.stores import CopyOrder, MemoryStore
@@ -134,8 +134,8 @@ class Dropping(Recording):
         self._store = store
         self.seen: list[tuple[str, list[str]]] = []
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        self.seen.append((schema.name.name, [s.name.name for s in self._store.get_table_schemas()]))
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        self.seen.append((target.schema.name.name, [s.name.name for s in self._store.get_table_schemas()]))
         if len(self.seen) == 1:
             raise Transient("destination_unavailable", "away")
 
@@ -154,7 +154,7 @@ def test_a_table_is_dropped_before_the_store_forgets_it(db: Database, tmp_path: 
         StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
     )  # fmt: skip
     destination = Dropping(store)
-    copier = TableCopy(ConfigRef(config), store, destination, {}, cast(Any, None), 1)
+    copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), 1)
     with pytest.raises(Transient):
         DedicatedCopy(copier, silence_s=0.1)._prepare_target(TableId(id_), NAME)
     assert [s.name.name for s in store.get_table_schemas()] == ["former"]

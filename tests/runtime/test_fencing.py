@@ -20,7 +20,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.source.record import SourceRecord
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.table import IdentityKind
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -44,9 +44,9 @@ def superseded() -> MemoryStore:
 def test_a_table_at_the_destination_stays(superseded: MemoryStore) -> None:
     """Also at a destination that keeps no epochs, the table of the newer driver is not dropped."""
     destination = Recording()
-    copier = TableCopy(cast(Any, None), superseded, destination, {}, cast(Any, None), 1)
+    copier = TableCopy(cast(Any, None), superseded, destination, cast(Any, None), 1)
     with pytest.raises(StaleEpoch):
-        copier.drop(SCHEMA, SCHEMA.name)
+        copier.drop(TableTarget.of(SCHEMA))
     assert destination.dropped == []
 
 
@@ -54,7 +54,7 @@ def test_cleanup_drops_no_table_of_an_engine_that_has_started_since(superseded: 
     """It has taken the pipeline over before, and an engine that starts after that takes it over again."""
     destination = Recording()
     with pytest.raises(StaleEpoch):
-        drop_table(destination, SCHEMA, superseded)
+        drop_table(destination, TableTarget.of(SCHEMA), superseded)
     assert destination.dropped == []
 
 
@@ -94,7 +94,7 @@ def test_a_copy_waits_for_a_verified_server(db: Database, tmp_path: Path) -> Non
     epoch = store.next_epoch()
     server = read_server(db.connection, "levada_shop").identity
     SourceRecord(store).begin(replace(server, started_at="an earlier start"), Lsn(0))
-    copier = TableCopy(ConfigRef(config), store, destination, {}, cast(Any, None), epoch)
+    copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), epoch)
     with pytest.raises(Transient) as refused:
         copier.run(TableId(orders), SCHEMA.name, threading.Event(), lambda rows: None)
     assert refused.value.code == "source_unverified"

@@ -15,7 +15,7 @@ from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
 
 from levada.copy.rows import TableRows
 from levada.destinations import Ordering
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch
 from levada.values import Durability, TableId, Watermark
 
@@ -47,8 +47,8 @@ class Accepting(Recording):
         self.asked = threading.Event()
         self.steps: list[str] = []
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        super().write_table_rows(schema, rows, mark)
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        super().write_table_rows(target, rows, mark)
         self.steps.append("rows")
         return Durability.ACCEPTED
 
@@ -88,8 +88,8 @@ class Wrong(Recording):
         self._method = method
         self._answer = answer
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
-        answer = super().write_table_rows(schema, rows, mark)
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        answer = super().write_table_rows(target, rows, mark)
         return self._answer() if self._method == "write_table_rows" else answer  # type: ignore[no-any-return]
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
@@ -133,13 +133,13 @@ class Dropping(Recording):
         self.stored: Callable[[], tuple[ReplicatedTableSchema, ...]] = tuple
         self.fails = 0
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
-        self.by.append(schema.name.name)
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        self.by.append(target.schema.name.name)
         assert len(self.by) == 1 or self.stored(), "what was stored is there until the table is dropped"
         if self.fails:
             self.fails -= 1
             raise OSError("away")
-        super().drop_table_for_copy(schema)
+        super().drop_table_for_copy(target)
 
 
 def test_a_table_is_dropped_by_the_schema_that_it_was_copied_as(rig: Rig, db: Database) -> None:

@@ -18,7 +18,6 @@ from levada.runtime.host.assembly import (
     open_store,
     pipeline_config,
     secret_folder,
-    table_settings,
 )
 from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
@@ -107,9 +106,6 @@ def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
     )
     assert config.table(ITEMS) == TableConfig(suspended=True)
     assert config.table(QualifiedTable("public", "other")) == TableConfig()
-    settings = table_settings(config)
-    assert (settings[ORDERS].mode, settings[ORDERS].destination_table) == (TableMode.CHANGELOG, "orders_log")
-    assert (settings[ITEMS].mode, settings[ITEMS].destination_table) == (TableMode.UPSERT, "")
 
 
 def test_secrets_are_folders_with_files(tmp_path: Path) -> None:

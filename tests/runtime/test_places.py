@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from levada.destinations.collisions import Place, Target, find_later
+from levada.destinations.collisions import Place, TargetName, find_later
 from levada.destinations.iceberg.catalog_config import CatalogConfig
-from levada.destinations.interface import TableSettings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.places import find_misplaced, place_problems
@@ -53,10 +52,10 @@ def test_tables_of_one_name_collide() -> None:
     """Two schemas in one namespace, and a destinationTable that is another table's name: both are named."""
     tables = new(QualifiedTable("a", "orders"), QualifiedTable("a", "u"), BILLS)
     moved = config(bills=TableConfig(destination_table="orders"))
-    ((error, refused),) = place_problems(moved, catalog().target, tables)
+    ((error, refused),) = place_problems(moved, catalog().target_name, tables)
     assert (error.code, refused) == ("destination_collision", True)
     assert "a.orders and public.bills have the same table at the destination: lake.orders" in error.message
-    assert not list(place_problems(moved, catalog(namespace="{schema}").target, tables))
+    assert not list(place_problems(moved, catalog(namespace="{schema}").target_name, tables))
 
 
 @pytest.mark.parametrize(
@@ -65,27 +64,27 @@ def test_tables_of_one_name_collide() -> None:
 def test_names_that_differ_in_case_collide_where_that_is_folded(kind: str, collide: bool) -> None:
     """A catalog that may take two names for one table gets one of them."""
     tables = new(QualifiedTable("public", "Orders"), ORDERS)
-    assert bool(list(place_problems(config(), catalog(kind).target, tables))) is collide
+    assert bool(list(place_problems(config(), catalog(kind).target_name, tables))) is collide
 
 
 def test_new_tables_of_one_name_stop_no_pipeline_with_copied_tables() -> None:
     """They were created at the source since. A manifest that moves copied tables to one place is refused as before."""
     one, other = QualifiedTable("a", "t"), QualifiedTable("b", "t")
     copied = {TableId(9): (ORDERS, CopySettings.of(config(), ORDERS))}
-    ((error, refused),) = place_problems(config(), catalog().target, {**copied, **new(one, other)})
+    ((error, refused),) = place_problems(config(), catalog().target_name, {**copied, **new(one, other)})
     assert (error.code, refused) == ("destination_collision", False)
-    misplaced = find_misplaced(config(), catalog().target, {**copied, **new(one, other)})
+    misplaced = find_misplaced(config(), catalog().target_name, {**copied, **new(one, other)})
     assert misplaced.keys() == {2}, "the second one is parked"
     moved = config(bills=TableConfig(destination_table="x"), orders=TableConfig(destination_table="x"))
     both = copied | {TableId(10): (BILLS, CopySettings.of(config(), BILLS))}
-    assert [refused for _, refused in place_problems(moved, catalog().target, both)] == [True]
+    assert [refused for _, refused in place_problems(moved, catalog().target_name, both)] == [True]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "a/b", "a\\b", "a#b?c%d", "a\nb\t", " a ", "a.b", "metadata"])
 def test_every_name_is_one_part_of_a_path_below_its_namespace(name: str) -> None:
     """As a table and as a schema in the namespace's template; the schema is found again when the lake is searched."""
     lake = catalog(namespace="shop_{schema}")
-    found = lake.table(QualifiedTable(name, name), TableSettings())
+    found = lake.table(QualifiedTable(name, name), QualifiedTable(name, name))
     for part in (*found.namespace, found.name):
         assert not set(part) & set("./\\#?\n\t")
         assert part.strip() == part
@@ -107,19 +106,19 @@ def test_every_name_is_one_part_of_a_path_below_its_namespace(name: str) -> None
 )
 def test_names_that_a_catalog_does_not_take_are_refused(kind: str, name: str, usable: bool) -> None:
     """Never cut, folded or replaced: the user gives the table another name."""
-    settings = TableSettings(destination_table=name)
+    place = QualifiedTable("public", name)
     if usable:
-        assert catalog(kind).table(ORDERS, settings).name == name
+        assert catalog(kind).table(ORDERS, place).name == name
         return
     with pytest.raises(NeedsOperator) as caught:
-        catalog(kind).table(ORDERS, settings)
+        catalog(kind).table(ORDERS, place)
     assert caught.value.code == "destination_name_unusable"
     assert "destinationTable" in caught.value.hint
 
 
 def test_who_has_a_target_keeps_it() -> None:
     """Of others the oldest OID has it; a table may stay where it is whatever others want."""
-    one, other = Target("lake.t", "lake.t"), Target("lake.u", "lake.u")
+    one, other = TargetName("lake.t", "lake.t"), TargetName("lake.u", "lake.u")
     young, old = Place(TableId(9), ORDERS, one, one), Place(TableId(1), BILLS, one)
     assert find_later([old, young]) == {1: young}
     assert find_later([old, replace(young, held=None)]) == {9: old}
@@ -134,8 +133,7 @@ def test_a_renamed_table_keeps_its_place() -> None:
     before = CopySettings.of(config(), ORDERS)
     again = CopySettings.of(config(), BILLS, before)
     assert before.place == again.place == CopySettings.of(config(), BILLS, again).place == ORDERS
-    assert again.settings(BILLS) == TableSettings(destination_table="orders", place=ORDERS)
-    assert catalog().table(BILLS, again.settings(BILLS)).name == "orders"
+    assert catalog().table(BILLS, again.place).name == "orders"
     assert not settings_changed(TableControls(made_as=before.to_text()), again)
     moved = CopySettings.of(config(bills=TableConfig(destination_table="bills")), BILLS, before)
     assert moved.place == BILLS
@@ -158,15 +156,15 @@ def test_a_renamed_table_keeps_its_destination_table() -> None:
 def test_a_new_table_under_the_old_name_is_misplaced() -> None:
     """The renamed table goes on, also where names were swapped; the new one is told who has its place."""
     before = CopySettings.of(config(), ORDERS)
-    found = find_misplaced(config(), catalog().target, {TableId(1): (BILLS, before), TableId(2): (ORDERS, None)})
+    found = find_misplaced(config(), catalog().target_name, {TableId(1): (BILLS, before), TableId(2): (ORDERS, None)})
     assert found.keys() == {2}
     assert "public.bills and public.orders" in found[TableId(2)].message
     swapped = {TableId(1): (BILLS, before), TableId(2): (ORDERS, CopySettings.of(config(), BILLS))}
-    assert find_misplaced(config(), catalog().target, swapped) == {}
+    assert find_misplaced(config(), catalog().target_name, swapped) == {}
 
 
 def test_a_check_lists_all_that_is_wrong_with_names() -> None:
     """A collision keeps a pipeline from starting; a name that cannot be used keeps only its table out."""
     tables = new(QualifiedTable("a", "t"), QualifiedTable("b", "t"), QualifiedTable("a", "größe"))
-    found = [(error.code, refused) for error, refused in place_problems(config(), catalog("Hive").target, tables)]
+    found = [(error.code, refused) for error, refused in place_problems(config(), catalog("Hive").target_name, tables)]
     assert found == [("destination_name_unusable", False), ("destination_collision", True)]

@@ -16,7 +16,7 @@ from tests.runtime.test_changes import Only, wait_for
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.rules import needs_resync
-from levada.schema import ReplicatedTableSchema
+from levada.schema import TableTarget
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored
 from levada.values import TableId
@@ -86,7 +86,7 @@ def test_a_copy_after_the_loss_is_retried(rig: Published, db: Database) -> None:
 
     drop = rig.destination.drop_table_for_copy
 
-    def fail(schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+    def fail(target: TableTarget, epoch: int | None = None) -> None:
         rig.destination.drop_table_for_copy = drop  # type: ignore[method-assign]  # as before
         raise Transient("destination_unavailable", "the destination does not answer")
 

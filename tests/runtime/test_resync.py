@@ -41,7 +41,7 @@ class ResyncRig(Rig):
 
     def __init__(self, db: Database, folder: Path, spark: SparkSession) -> None:
         super().__init__(db, folder, spark)
-        self.lake = Replacing(self.table_settings)
+        self.lake = Replacing()
         self.destination = self.lake
         self.change(retries=RetryLimits(max_attempts=3, delay_s=0.1, max_delay_s=0.1))
         self.nonce = 0

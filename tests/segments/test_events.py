@@ -14,7 +14,7 @@ from tests.segments.changes import batch, changes, column, insert, table
 from levada.apply.applier import Applier
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, Insert, RelationEvent
-from levada.schema import Kind, ReplicatedTableSchema
+from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.segments import StagedBatch, Staging, TableStart
 from levada.segments.log import SegmentLog
 from levada.stores.memory import MemoryStore
@@ -43,7 +43,7 @@ def test_rows_are_shown_in_the_columns_that_they_had(tmp_path: Path) -> None:
         )
     )
     writer.commit(Lsn(32))
-    events = list(StagedBatch(staging, log.list(), [TableStart(first, Lsn(0))], Lsn(32)))
+    events = list(StagedBatch(staging, log.list(), [TableStart(TableTarget.of(first), Lsn(0))], Lsn(32)))
     shown = [
         (e.schema.snapshot_id, dict(e.row.values) if isinstance(e, Insert) else None)
         for e in events
@@ -127,8 +127,8 @@ class Source:
         cuts = sorted({Lsn(0), *(ends[i % len(ends)] for i in starts)}) if ends else [Lsn(0)]
         events: list[Event] = []
         for after, until in zip(cuts, [*cuts[1:], Lsn(2**40)], strict=True):
-            applier = Applier("shop", 1, staging, self.store, None, None, None)  # type: ignore[arg-type]
-            begins = [TableStart(applier.schema(TableId(n), after), after) for n in (1, 2)]
+            applier = Applier("shop", 1, staging, self.store, TableTarget.of, None, None, None)  # type: ignore[arg-type]
+            begins = [TableStart(TableTarget.of(applier.schema(TableId(n), after)), after) for n in (1, 2)]
             events += StagedBatch(staging, [m for m in manifests if m.end_lsn > after], begins, until)
         return events
 
@@ -165,6 +165,6 @@ def test_a_version_that_begins_where_a_batch_begins_is_a_change_of_the_batch(tmp
     source.add([("add", 1), ("row", 1)], adjacent=True)
     (_, end, _), (begin, _, _) = source.transactions
     assert begin == end
-    applier = Applier("shop", 1, Staging.open(str(tmp_path)), source.store, None, None, None)  # type: ignore[arg-type]
+    applier = Applier("shop", 1, Staging.open(str(tmp_path)), source.store, TableTarget.of, None, None, None)  # type: ignore[arg-type]
     assert applier.schema(TableId(1), Lsn(begin)).snapshot_id == 0
     assert applier.schema(TableId(1), Lsn(begin + 1)).snapshot_id == begin

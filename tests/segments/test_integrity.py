@@ -14,7 +14,7 @@ from tests.segments.changes import batch, changes, column, insert, table, update
 
 from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, Truncate
-from levada.schema import Kind
+from levada.schema import Kind, TableTarget
 from levada.schema.changes import UNCHANGED
 from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart, checksums
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
@@ -42,7 +42,9 @@ def write(folder: Path, *, segments: int = 1) -> SegmentLog:
 def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
     """Everything that apply reads of the manifests."""
     until = Lsn(1 << 40)
-    staged = StagedBatch(log.staging, manifests, [TableStart(TABLE, Lsn(0))], until, OnUnrepresentable.NULL)
+    staged = StagedBatch(
+        log.staging, manifests, [TableStart(TableTarget.of(TABLE), Lsn(0))], until, OnUnrepresentable.NULL
+    )
     mine = staged.changes(TABLE.id)
     return tuple(manifests), tuple(mine.truncates), mine.versions, [r for b in mine.scan() for r in b.to_pylist()]
 

@@ -12,7 +12,7 @@ from tests.segments.changes import batch, changes, column, delete, insert, table
 
 from levada.errors import NeedsOperator, Unrepresentable
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
-from levada.schema import Column, ColumnType, Kind
+from levada.schema import Column, ColumnType, Kind, TableTarget
 from levada.schema.changes import OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE
 from levada.segments import StagedBatch, StagedTable, Staging, TableStart
 from levada.segments.log import SegmentLog
@@ -36,7 +36,7 @@ def staged(
     writer = log.writer(1, Lsn(0))
     writer.add(batch(*items, end=1000))
     writer.commit(Lsn(1000))
-    starts = [TableStart(start, Lsn(after))]
+    starts = [TableStart(TableTarget.of(start), Lsn(after))]
     return StagedBatch(staging, log.list(), starts, Lsn(until), policy).changes(start.id)
 
 
@@ -200,7 +200,7 @@ def test_events_are_in_one_order(tmp_path: Path) -> None:
         )
     )
     writer.commit(Lsn(24))
-    starts = [TableStart(one, Lsn(0)), TableStart(two, Lsn(0))]
+    starts = [TableStart(TableTarget.of(one), Lsn(0)), TableStart(TableTarget.of(two), Lsn(0))]
     walked = [(type(e).__name__, e.commit_lsn, e.tx_ordinal) for e in StagedBatch(staging, log.list(), starts, Lsn(24))]
     assert walked == [
         ("Begin", 8, 0),

@@ -16,7 +16,7 @@ from tests.segments.changes import batch, changes, column, delete, insert, table
 from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.changes import ChangeBatch, RelationChange, Truncate
 from levada.private import sync
-from levada.schema import Kind, ReplicatedTableSchema
+from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
 from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.projection import layout
@@ -89,7 +89,9 @@ def expected(stream: list[ChangeBatch], schema: ReplicatedTableSchema) -> list[d
 
 def read(staging: Staging, log: SegmentLog, schema: ReplicatedTableSchema, after: int = 0) -> list[dict[str, Any]]:
     """The rows of one table in the log."""
-    staged = StagedBatch(staging, log.list(), [TableStart(schema, Lsn(after))], Lsn(2**60), OnUnrepresentable.NULL)
+    staged = StagedBatch(
+        staging, log.list(), [TableStart(TableTarget.of(schema), Lsn(after))], Lsn(2**60), OnUnrepresentable.NULL
+    )
     return [row for rows in staged.changes(schema.id).scan() for row in rows.to_pylist()]
 
 
@@ -284,7 +286,7 @@ def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path, monkeypatc
         return original(self, i, columns=columns, **more)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
-    staged = StagedBatch(staging, [manifest], [TableStart(TABLES[0], Lsn(24))], Lsn(48))
+    staged = StagedBatch(staging, [manifest], [TableStart(TableTarget.of(TABLES[0]), Lsn(24))], Lsn(48))
     got = staged.changes(TableId(1)).read(["id"])
     assert got is not None
     assert got.to_pydict() == {"id": [24, 32, 40]}

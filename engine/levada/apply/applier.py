@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import DurabilityRequest
 from levada.segments.manifest import Manifest
 from levada.segments.staged import StagedBatch, TableStart
@@ -52,6 +52,8 @@ class Applier:
     epoch: int
     staging: Staging
     schemas: SchemaStore
+    targets: Callable[[ReplicatedTableSchema], TableTarget]
+    """Returns the target of a table under the settings of its last copy."""
     destination: Destination
     policy: OnUnrepresentable
     stopping: threading.Event
@@ -66,13 +68,13 @@ class Applier:
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn
-        starts = [TableStart(self.schema(table, after), after) for table, after in positions.items()]
+        starts = [TableStart(self.targets(self.schema(table, after)), after) for table, after in positions.items()]
         batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
         with self.turn:
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
-                wait_durable(self.destination, [batch.changes(t).schema for t in batch.tables], mark, self.stopping)
+                wait_durable(self.destination, [batch.changes(t).target for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
         nulled = sum(batch.changes(table).nulled for table in positions)
         return Applied(until, rows, nulled, time.monotonic() - began)
@@ -85,7 +87,7 @@ class Applier:
         Return None if the shadow copy cannot take them and must start again. Raise the destination's errors.
         """
         until = manifests[-1].end_lsn
-        batch = StagedBatch(self.staging, manifests, [TableStart(schema, after)], until, self.policy)
+        batch = StagedBatch(self.staging, manifests, [TableStart(self.targets(schema), after)], until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events
         if not require_flag(write(batch, mark), write):
@@ -109,13 +111,13 @@ class Applier:
 
 
 def wait_durable(
-    destination: Destination, schemas: Sequence[ReplicatedTableSchema], mark: Watermark, stopping: threading.Event
+    destination: Destination, targets: Sequence[TableTarget], mark: Watermark, stopping: threading.Event
 ) -> None:
     """Ask the destination until every accepted write of these tables is durable.
 
     Raise InterruptedError if ``stopping`` is set before.
     """
-    write, request = destination.write_events, DurabilityRequest(schemas, mark.lsn)
+    write, request = destination.write_events, DurabilityRequest(targets, mark.lsn)
     while require_durability(write(request, mark), write) is not Durability.DURABLE:
         if stopping.wait(_RETRY_INTERVAL_S):
             raise InterruptedError("stopped before the destination made its writes durable")

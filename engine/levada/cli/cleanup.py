@@ -37,8 +37,8 @@ from levada.runtime.source.ownership import (
     store_holdings,
 )
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.requests import last_copy_settings
-from levada.schema import ReplicatedTableSchema
+from levada.runtime.tables.requests import table_target
+from levada.schema import TableTarget
 from levada.segments.log import SegmentLog
 from levada.spec import DeletionAction, Manifests
 from levada.stores import MemoryStore, PipelineStore
@@ -183,28 +183,23 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     store.load_table_controls()
     store.load_fingerprints()
     newest = {schema.id: schema for schema in store.get_table_schemas()}
-    copied_as = {id_: last_copy_settings(store.get_table_controls(id_)) for id_ in newest}
+    targets = [table_target(store, config, schema) for schema in newest.values()]
     former = SourceRecord(store).former
-    if not newest:
+    if not targets:
         return "destination: no tables in the store"
     with assemble(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.source.renew(former)
         with destination_errors(type(parts.destination), "startup"):
             parts.destination.startup()
         try:
-            kept = []
-            for schema in newest.values():
-                if (before := copied_as[schema.id]) is not None:
-                    # A table that was renamed at the source keeps the name of its copy.
-                    parts.table_settings[schema.name] = before.settings(schema.name)
-                if (error := drop_table(parts.destination, schema, store)) is not None:
-                    kept.append(error)
+            errors = [drop_table(parts.destination, target, store) for target in targets]
         finally:
             parts.destination.shutdown()
-    return ", ".join([f"destination: {len(newest) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
+    kept = [error for error in errors if error is not None]
+    return ", ".join([f"destination: {len(targets) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
 
 
-def drop_table(destination: Destination, schema: ReplicatedTableSchema, store: PipelineStore) -> NeedsOperator | None:
+def drop_table(destination: Destination, target: TableTarget, store: PipelineStore) -> NeedsOperator | None:
     """Drop the table. Return the error if it stays: it belongs to another owner, or was never created.
 
     Raise StaleEpoch if an engine has started since this process took the pipeline over. Only the store's epoch counts,
@@ -212,7 +207,7 @@ def drop_table(destination: Destination, schema: ReplicatedTableSchema, store: P
     """
     store.require_epoch()
     try:
-        destination.drop_table_for_copy(schema)
+        destination.drop_table_for_copy(target)
     except NeedsOperator as error:
         if not isinstance(error, DestinationChanged) and error.code not in _NOT_CREATED:
             raise

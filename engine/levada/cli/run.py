@@ -180,7 +180,6 @@ class _Run:
                 parts.config,
                 store=parts.store,
                 destination=parts.destination,
-                table_settings=parts.table_settings,
                 spark=parts.spark,
                 source=parts.source,
             )

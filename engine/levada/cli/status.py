@@ -18,7 +18,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import open_store, pipeline_config, target_names
 from levada.runtime.host.work_dir import engine_is_starting, running_progress
-from levada.runtime.tables.places import TargetOf, target_name
+from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.requests import last_copy_settings
 from levada.spec import Manifests
@@ -151,7 +151,7 @@ def published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
         return {}
 
 
-def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targets: TargetOf) -> str:
+def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targets: TargetNameOf) -> str:
     copied = last_copy_settings(store.get_table_controls(id_))
     return "" if name is None or copied is None else target_name(targets, name, copied)
 

@@ -11,7 +11,7 @@ from levada.destinations.interface import (
     OnSchemaChange,
     Ordering,
     TableMode,
-    TableSettings,
+    TableTarget,
 )
 
 __all__ = [
@@ -21,5 +21,5 @@ __all__ = [
     "OnSchemaChange",
     "Ordering",
     "TableMode",
-    "TableSettings",
+    "TableTarget",
 ]

@@ -10,7 +10,7 @@ from levada.values import QualifiedTable, TableId
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetName:
     """A table's name at the destination. Two names with the same ``identity`` refer to the same table."""
 
     name: str
@@ -41,8 +41,8 @@ class Place:
 
     id: TableId
     table: QualifiedTable
-    wanted: Target
-    held: Target | None = None
+    wanted: TargetName
+    held: TargetName | None = None
 
 
 def find_later(places: Iterable[Place]) -> dict[TableId, Place]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from levada.copy.rows import TableRows
-from levada.destinations.collisions import Target
-from levada.schema import ReplicatedTableSchema
+from levada.destinations.collisions import TargetName
+from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
 from levada.values import Durability, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
 
@@ -25,7 +25,7 @@ __all__ = [
     "OnSchemaChange",
     "Ordering",
     "TableMode",
-    "TableSettings",
+    "TableTarget",
 ]
 
 
@@ -55,24 +55,6 @@ class Capabilities:
     ordering: Ordering = Ordering.TABLE
 
 
-@dataclass(frozen=True, slots=True)
-class TableSettings:
-    """The settings of one table in the manifest."""
-
-    mode: TableMode = TableMode.UPSERT
-    destination_table: str = ""
-    """The table's name at the destination. If it is empty, the source table's name is used."""
-    place: QualifiedTable | None = None
-    """The schema and name from which the destination's name is derived, if the table was renamed since its copy.
-
-    If it is None, they are the table's schema, and ``destination_table`` or the table's name.
-    """
-
-    def place_of(self, table: QualifiedTable) -> QualifiedTable:
-        """Return the schema and name from which the table's name at the destination is derived."""
-        return self.place or QualifiedTable(table.schema, self.destination_table or table.name)
-
-
 class Source(Protocol):
     """The questions that a destination may ask about the source. Both methods raise Transient if it does not answer."""
 
@@ -91,7 +73,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DestinationContext:
-    """The engine's context for a destination that is created from a manifest.
+    """The engine's context for a destination that is created from a manifest. It has no settings of tables.
 
     ``work_dir`` is a local folder for caches, which may be lost. ``spark`` is the engine's session, or None if there is
     none. ``credentials`` is a mounted folder with one file per key, or None. ``source`` identifies the source, so that
@@ -105,8 +87,6 @@ class DestinationContext:
     work_dir: Path
     spark: SparkSession | None = None
     credentials: Path | None = None
-    defaults: TableSettings = TableSettings()
-    tables: Mapping[QualifiedTable, TableSettings] = field(default_factory=dict)
     on_schema_change: OnSchemaChange = OnSchemaChange.PROPAGATE
     source: Source | None = None
     only_checks: bool = False
@@ -118,13 +98,12 @@ class DestinationContext:
         """Return the pipeline's name, prefixed with its namespace if it has one."""
         return f"{self.namespace}/{self.pipeline}" if self.namespace else self.pipeline
 
-    def settings(self, table: QualifiedTable) -> TableSettings:
-        """Return the table's own settings if there are any, otherwise the pipeline's defaults."""
-        return self.tables.get(table, self.defaults)
-
 
 class Destination(ABC):
     """A system that stores tables.
+
+    Each call that creates, writes or drops a table gets an immutable `TableTarget` with the table's schema, mode and
+    name. After a restart, the first call for a table may be one that has only its OID, such as `applied`.
 
     Several threads call the methods, but only one at a time for the same table. The exception is `copy_replacement`.
     Every method must be idempotent. After a crash it is called again with the same data, or with more data from the
@@ -161,23 +140,27 @@ class Destination(ABC):
     def shutdown(self) -> None:  # noqa: B027 - most destinations have nothing to close
         """Close connections. This is called once, when all writes have ended."""
 
-    def target(self, table: QualifiedTable, settings: TableSettings) -> Target | None:
-        """Return the table's name at this destination, or None if the destination has no table names.
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName | None:
+        """Return the name at this destination of a table, or None if the destination has no table names.
 
-        The table need not exist. The method must not open connections. Raise NeedsOperator
-        ``destination_name_unusable`` for a name that the destination cannot use.
+        ``table`` is its name at the source, and ``name`` is `TableTarget.name`. The table need not exist. The method
+        must not open connections. Raise NeedsOperator ``destination_name_unusable`` for a name that the destination
+        cannot use.
         """
         return None
 
-    def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:  # noqa: B027 - optional
-        """Raise NeedsOperator if a copy with ``settings`` would overwrite another table.
+    def check_place(self, target: TableTarget) -> None:  # noqa: B027 - optional
+        """Raise NeedsOperator if a copy of the table would overwrite another table.
 
         This is called before data is removed for the copy.
         """
 
     @abstractmethod
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table of an earlier copy, with all state that belongs to it. A missing table is no error.
+
+        ``target`` has the earlier copy's mode and name, and the newest schema that is stored for it. If there was no
+        copy, they are those of the copy that follows.
 
         ``epoch`` is the epoch of the driver that drops the table. If a destination stores the epochs of its writers, it
         raises StaleEpoch, without removing data, if a newer driver has written the table. None means that the pipeline
@@ -185,7 +168,7 @@ class Destination(ABC):
         """
 
     @abstractmethod
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Create the table if it does not exist, write the copied rows, and store ``mark`` in the same commit.
 
         This is called for an empty table as well, so that it exists. After ACCEPTED the engine calls `write_events`
@@ -196,12 +179,14 @@ class Destination(ABC):
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         """Apply the changes, schema changes and truncates of the batch, and store ``mark`` in the same commit.
 
+        ``events.changes(table).target`` is the target of a table of the batch.
+
         A batch with ``only_asks`` has no changes. Its result is the durability of the writes accepted before. After
         ACCEPTED the engine asks again before it acknowledges the changes. Keep no reference to the batch after the
         call, because its files are removed when they are durable.
         """
 
-    def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the copied rows to a shadow copy of the table. The table itself stays unchanged and readable.
 
         While this method or `drop_replacement` runs, other threads call the other methods for the same table. Remove an
@@ -230,7 +215,7 @@ class Destination(ABC):
         """Remove the shadow copy, complete or not. A missing one is no error. The table stays unchanged."""
         raise NotImplementedError(f"{self.name} cannot write shadow copies")
 
-    def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
+    def effective_mode(self, target: TableTarget) -> TableMode:
         """Return the mode of the table: UPSERT holds the last state per key, CHANGELOG holds every change.
 
         The default is UPSERT if the destination has that capability.

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
 from levada.destinations.answers import perform
-from levada.destinations.interface import Destination, Ordering, TableSettings
+from levada.destinations.interface import Destination, Ordering
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
@@ -53,7 +53,7 @@ from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
-from levada.runtime.tables.requests import last_copy_settings
+from levada.runtime.tables.requests import table_target
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
@@ -69,7 +69,8 @@ if TYPE_CHECKING:
 
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.identity import SourceIdentity
-    from levada.values import PipelineOwner, QualifiedTable
+    from levada.schema import ReplicatedTableSchema, TableTarget
+    from levada.values import PipelineOwner
 
 _log = logging.getLogger(__name__)
 
@@ -81,9 +82,8 @@ class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
-    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``table_settings``
-    has each table's settings as the destination reads them. It changes when a table is copied with other settings.
-    ``source`` has the source's identity as the destination reads it. It is refreshed when the server may be another.
+    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``source`` has the
+    source's identity as the destination reads it. It is refreshed when the server may be another.
     """
 
     def __init__(
@@ -92,14 +92,12 @@ class Pipeline:
         *,
         store: PipelineStore,
         destination: Destination,
-        table_settings: MutableMapping[QualifiedTable, TableSettings] | None = None,
         spark: SparkSession | None = None,
         source: SourceIdentity | None = None,
     ) -> None:
         self._config_ref = ConfigRef(config)
         self._store = store
         self._destination = destination
-        self._table_settings = {} if table_settings is None else table_settings
         self._spark = spark
         self._source = source
         self._started_at = datetime.now(UTC)
@@ -293,7 +291,6 @@ class Pipeline:
             kept.forget()
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
         log.ledger = kept.load(manifests, known)
-        self._load_table_settings(source.tables)
         inbox = self._inbox = next_inbox(self._inbox)
         if lost is not None:
             self._stopping = threading.Event()
@@ -323,7 +320,7 @@ class Pipeline:
     def _check_tables(self, tables: tuple[PublishedTable, ...]) -> None:
         """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
         apply_manifest_resyncs(self.config, self._store, tables)
-        refuse_collisions(self.config, self._store, self._destination.target, tables)
+        refuse_collisions(self.config, self._store, self._destination.target_name, tables)
 
     def _open_destination(self) -> None:
         """Start the destination up. If that raises a retried error and a table was already copied, log it and continue.
@@ -339,13 +336,6 @@ class Pipeline:
                 raise
             _log.warning("changes are staged until the destination can be used: %s", error)
 
-    def _load_table_settings(self, tables: tuple[PublishedTable, ...]) -> None:
-        """Load the settings of each table's last copy, by which the destination finds it."""
-        for table in tables:
-            before = last_copy_settings(self._store.get_table_controls(table.id))
-            if before is not None:
-                self._table_settings[table.name] = before.settings(table.name)
-
     def _assemble_supervisor(
         self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
     ) -> Supervisor:
@@ -360,8 +350,14 @@ class Pipeline:
         assert spark is not None
         together = destination.capabilities.ordering is Ordering.PIPELINE
         turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-        copier = TableCopy(config_ref, store, destination, self._table_settings, spark, self._epoch, turn)
-        applier = Applier(config.name, self._epoch, log.staging, store, destination, policy, self._stopping, turn)
+        copier = TableCopy(config_ref, store, destination, spark, self._epoch, turn)
+
+        def target(schema: ReplicatedTableSchema) -> TableTarget:
+            return table_target(store, config_ref.current, schema)
+
+        applier = Applier(
+            config.name, self._epoch, log.staging, store, target, destination, policy, self._stopping, turn
+        )
         registry = TableRegistry(config_ref, store, destination, capture.reopen, Ledger(log.ledger.ends))
         parts = StageParts(config_ref, registry, store, destination, inbox)
         self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)

@@ -4,6 +4,16 @@ Pure. `levada.postgres` reads a schema from a catalog, and each destination chan
 """
 
 from levada.schema.table import Column, IdentityKind, ReplicatedTableSchema
+from levada.schema.target import TableTarget
 from levada.schema.types import ColumnType, Kind, TypeInfo, resolve_type
 
-__all__ = ["Column", "ColumnType", "IdentityKind", "Kind", "ReplicatedTableSchema", "TypeInfo", "resolve_type"]
+__all__ = [
+    "Column",
+    "ColumnType",
+    "IdentityKind",
+    "Kind",
+    "ReplicatedTableSchema",
+    "TableTarget",
+    "TypeInfo",
+    "resolve_type",
+]

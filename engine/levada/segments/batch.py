@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from levada.pgoutput.changes import Truncate
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.manifest import SegmentFile
 from levada.values import Lsn, TableId
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class TableEvents(ABC):
     """The changes of one table with ``after <= commit LSN < until``, across all of its versions."""
 
-    schema: ReplicatedTableSchema
-    """The table's version at the end of the batch. Change the destination's table to it before you write rows."""
+    target: TableTarget
+    """The table, with its version at the end of the batch. Change the destination's table to it before you write."""
     versions: tuple[ReplicatedTableSchema, ...]
     """All versions in the batch, oldest first. The last one is ``schema``."""
     files: tuple[SegmentFile, ...]
@@ -34,6 +34,11 @@ class TableEvents(ABC):
     """The truncates in the range, in WAL order. A change is before a truncate if its (commit LSN, ordinal) is lower."""
     after: Lsn
     until: Lsn
+
+    @property
+    def schema(self) -> ReplicatedTableSchema:
+        """The table's version at the end of the batch."""
+        return self.target.schema
 
     @property
     def rows(self) -> int:
@@ -84,10 +89,10 @@ class DurabilityRequest(EventBatch):
 
     only_asks = True
 
-    def __init__(self, schemas: Sequence[ReplicatedTableSchema], until: Lsn) -> None:
-        self.tables = tuple(s.id for s in schemas)
+    def __init__(self, targets: Sequence[TableTarget], until: Lsn) -> None:
+        self.tables = tuple(t.id for t in targets)
         self.until = until
-        self._changes = {s.id: _NoChanges(s, until) for s in schemas}
+        self._changes = {t.id: _NoChanges(t, until) for t in targets}
 
     def changes(self, table: TableId) -> TableEvents:
         """Return an empty set of changes for one table of ``tables``."""
@@ -98,9 +103,9 @@ class DurabilityRequest(EventBatch):
 
 
 class _NoChanges(TableEvents):
-    def __init__(self, schema: ReplicatedTableSchema, until: Lsn) -> None:
-        self.schema = schema
-        self.versions = (schema,)
+    def __init__(self, target: TableTarget, until: Lsn) -> None:
+        self.target = target
+        self.versions = (target.schema,)
         self.files = ()
         self.truncates = ()
         self.after = self.until = until

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, iter_events
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError, open_verified
@@ -27,10 +27,10 @@ from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_co
 class TableStart:
     """The start of a table's part in a batch.
 
-    It has the changes with a commit LSN of at least ``after``. The table has the version ``schema`` before them.
+    It has the changes with a commit LSN of at least ``after``. The table has the target's schema version before them.
     """
 
-    schema: ReplicatedTableSchema
+    target: TableTarget
     after: Lsn
 
 
@@ -48,9 +48,9 @@ class StagedBatch(EventBatch):
         until: Lsn,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
     ) -> None:
-        self.tables = tuple(s.schema.id for s in starts)
+        self.tables = tuple(s.target.id for s in starts)
         self.until = until
-        self._changes = {s.schema.id: _select(staging, manifests, s, until, policy) for s in starts}
+        self._changes = {s.target.id: _select(staging, manifests, s, until, policy) for s in starts}
         self._relations = tuple(r for m in manifests for r in m.relations if self._in_batch(r))
         self._truncates = tuple(
             sorted({t for c in self._changes.values() for t in c.truncates}, key=lambda t: (t.commit_lsn, t.ordinal))
@@ -78,7 +78,7 @@ class StagedTable(TableEvents):
     """The staged changes of one table."""
 
     staging: Staging
-    schema: ReplicatedTableSchema
+    target: TableTarget
     versions: tuple[ReplicatedTableSchema, ...]
     files: tuple[SegmentFile, ...]
     truncates: tuple[Truncate, ...]
@@ -164,7 +164,8 @@ class StagedTable(TableEvents):
 def _select(
     staging: Staging, manifests: Sequence[Manifest], start: TableStart, until: Lsn, policy: OnUnrepresentable
 ) -> StagedTable:
-    table, after = start.schema.id, start.after
+    first, after = start.target.schema, start.after
+    table = first.id
     files: list[SegmentFile] = []
     truncates: list[Truncate] = []
     written: dict[SnapshotId, ReplicatedTableSchema] = {}
@@ -181,12 +182,12 @@ def _select(
         truncates += [t for t in manifest.truncates if table in t.tables and after <= t.commit_lsn < until]
     # Versions from before the start are not newer than the start's schema, even if their number is higher: the version
     # of a copy has the number 0/0.
-    newer |= {v: s for v, s in written.items() if v >= after and v > start.schema.snapshot_id}
-    newer.pop(start.schema.snapshot_id, None)
-    versions = (start.schema, *(newer[v] for v in sorted(newer)))
+    newer |= {v: s for v, s in written.items() if v >= after and v > first.snapshot_id}
+    newer.pop(first.snapshot_id, None)
+    versions = (first, *(newer[v] for v in sorted(newer)))
     return StagedTable(
         staging=staging,
-        schema=versions[-1],
+        target=start.target.with_schema(versions[-1]),
         versions=versions,
         files=tuple(files),
         truncates=tuple(truncates),

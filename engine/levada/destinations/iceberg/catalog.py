@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from levada.destinations.collisions import Target
+from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
@@ -20,10 +20,10 @@ from levada.destinations.iceberg.ownership import Owner, table_id_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout, resync_hint
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
-from levada.destinations.interface import DestinationContext, TableMode, TableSettings
+from levada.destinations.interface import DestinationContext, TableMode
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import folded_name
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
@@ -311,13 +311,13 @@ class IcebergCatalog:
         """
         return self._config.properties["type"] == "hadoop"
 
-    def target_name(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return the name of a source table's Iceberg table under these settings."""
-        return self._config.table(source, settings)
+    def table_name(self, target: TableTarget) -> TableName:
+        """Return the name of a source table's Iceberg table."""
+        return self._config.table(target.schema.name, target.name)
 
-    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
-        """Return that name in the form that other layers compare."""
-        return self._config.target(source, settings)
+    def target_name(self, source: QualifiedTable, place: QualifiedTable) -> TargetName:
+        """Return that name in the form that other layers compare, see `CatalogConfig.target_name`."""
+        return self._config.target_name(source, place)
 
     def ours(self, unread: list[LevadaError]) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
         """Yield this pipeline's tables in all namespaces that match the configured template.

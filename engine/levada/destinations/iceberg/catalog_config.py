@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from levada.destinations.collisions import Target
-from levada.destinations.interface import TableSettings
+from levada.destinations.collisions import TargetName
 from levada.errors import InvalidManifest, LoginFailed, NeedsOperator
 from levada.locations import MAX_NAME_BYTES, folded_name, source_name, target_name
 from levada.values import QualifiedTable
@@ -96,24 +95,25 @@ class CatalogConfig:
         conf = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
         return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
 
-    def table(self, source: QualifiedTable, settings: TableSettings) -> TableName:
-        """Return the name of a source table's Iceberg table. `target_name` encodes each of its parts.
+    def table(self, source: QualifiedTable, place: QualifiedTable) -> TableName:
+        """Return the name of a source table's Iceberg table, which is derived from ``place``, see `TableTarget.name`.
+
+        `target_name` encodes each of its parts.
 
         Raise NeedsOperator ``destination_name_unusable`` for a name that this type of catalog does not allow.
         """
-        place = settings.place_of(source)
         levels = tuple(target_name(level.replace(_SCHEMA, place.schema)) for level in self.namespace)
         found = TableName(levels, target_name(place.name))
         self._check_name(source, found)
         return found
 
-    def target(self, source: QualifiedTable, settings: TableSettings) -> Target:
+    def target_name(self, source: QualifiedTable, place: QualifiedTable) -> TargetName:
         """Return that name in the form that other layers compare.
 
         Identities are equal if the catalog or its file system treats the names as equal.
         """
-        name = str(self.table(source, settings))
-        return Target(name, folded_name(name) if self._folds_case else name)
+        name = str(self.table(source, place))
+        return TargetName(name, folded_name(name) if self._folds_case else name)
 
     def may_hold(self, namespace: tuple[str, ...]) -> bool:
         """Return True if the template produces this namespace for some schema."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
-from levada.destinations.collisions import Target
+from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.changelog import write_changelog
@@ -31,17 +31,16 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.ownership import source_of
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.scan import without_deletes
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.upsert import Upsert
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode, TableSettings
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, LevadaError
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError
@@ -105,35 +104,35 @@ class IcebergDestination(Destination):
         """Close the catalog."""
         self._tables.close()
 
-    def effective_mode(self, schema: ReplicatedTableSchema) -> TableMode:
+    def effective_mode(self, target: TableTarget) -> TableMode:
         """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        columns = {c.attnum for c in schema.columns}
-        keyed = bool(schema.key) and columns.issuperset(schema.key)
-        return self._settings(schema)[1].mode if keyed else TableMode.CHANGELOG
+        key = target.schema.key
+        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
+        return target.mode if keyed else TableMode.CHANGELOG
 
-    def target(self, table: QualifiedTable, settings: TableSettings) -> Target:
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
-        return self._tables.target(table, settings)
+        return self._tables.target_name(table, name)
 
-    def check_place(self, schema: ReplicatedTableSchema, settings: TableSettings) -> None:
+    def check_place(self, target: TableTarget) -> None:
         """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace.
 
         It may replace this source table's own table, and that of a dropped source table of the same name.
         """
-        place = self._tables.target_name(schema.name, settings)
-        state = self._find(schema.id)
+        place = self._tables.table_name(target)
+        state = self._find(target.id)
         if state is None or state.name != place:
-            self._tables.check_free(place, schema)
+            self._tables.check_free(place, target.schema)
 
-    def drop_table_for_copy(self, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table with its files and its index. A missing table is no error.
 
         Raise NeedsOperator, without removing data, if the configured name belongs to another table. Raise StaleEpoch if
         a driver newer than ``epoch`` has written the table or copies it.
         """
-        state = self._state(schema)
+        state, schema = self._state(target), target.schema
         with state.lock:
-            place = self._target_name(schema)
+            place = self._tables.table_name(target)
             self._tables.check_free(place, schema)
             if state.name != place:
                 self._drop_former(state.name, schema, epoch)
@@ -149,13 +148,13 @@ class IcebergDestination(Destination):
                 raise
             _log.warning("%s is not dropped: %s", name, error.message)
 
-    def write_table_rows(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> Durability:
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows as data files in Spark tasks, and commit them with ``mark``.
 
         The commit removes all earlier rows.
         """
-        state = self._state(schema)
-        mode = self.effective_mode(schema)
+        state, schema = self._state(target), target.schema
+        mode = self.effective_mode(target)
         with state.lock:
             table = state.table = self._open(state) or self._create(state, schema, mode)
             check_same_table(table, schema, mode)
@@ -174,7 +173,7 @@ class IcebergDestination(Destination):
         """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
         for table_id in events.tables:
             changes = events.changes(table_id)
-            state = self._state(changes.schema)
+            state = self._state(changes.target)
             with state.lock:
                 self._apply(state, changes, mark)
         return Durability.DURABLE
@@ -227,17 +226,17 @@ class IcebergDestination(Destination):
 
     # -- the shadow copy of a table
 
-    def copy_replacement(self, schema: ReplicatedTableSchema, rows: TableRows, mark: Watermark) -> bool:
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to data files that no commit refers to. Return False if there is no readable table of ours."""
-        state = self._state(schema)
+        state, schema = self._state(target), target.schema
         with state.lock:
             table = self._open_replaceable(state, schema)
-            if table is None or not self._serves(state, table, schema):
+            if table is None or not self._serves(state, table, target):
                 return False
             table.check_epoch(mark)
             state.forget_replacement()
             folder = state.index_folder.with_name(f"{state.index_folder.name}-replacement")
-            made = Replacement.begin(table, schema, self.effective_mode(schema), mark, folder)
+            made = Replacement.begin(table, schema, self.effective_mode(target), mark, folder)
             state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
         parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
@@ -249,7 +248,7 @@ class IcebergDestination(Destination):
         """Write the batch to more files that no commit refers to. Return False if the batch changes the columns."""
         (table_id,) = events.tables
         changes = events.changes(table_id)
-        state = self._state(changes.schema)
+        state = self._state(changes.target)
         with state.lock:
             table = self._open(state)
             if table is None or state.replacement is None:
@@ -285,9 +284,10 @@ class IcebergDestination(Destination):
                 made.lease.release(opened)
             state.forget_replacement()
 
-    def _serves(self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
-        """Return True if the table is a finished copy under its configured name, and one commit can replace it."""
-        return table.metadata.mark is not None and state.name == self._target_name(schema) and table.is_replaceable()
+    def _serves(self, state: TableState, table: IcebergTable, target: TableTarget) -> bool:
+        """Return True if the table is a finished copy under the target's name, and one commit can replace it."""
+        named = state.name == self._tables.table_name(target)
+        return named and table.metadata.mark is not None and table.is_replaceable()
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance
@@ -309,28 +309,14 @@ class IcebergDestination(Destination):
 
     # -- finding tables
 
-    def _state(self, schema: ReplicatedTableSchema) -> TableState:
-        """Return the state of the table. A table that was renamed at the source keeps its name in the catalog."""
-        state = self._find(schema.id)
+    def _state(self, target: TableTarget) -> TableState:
+        """Return the state of the table. A table that is in the catalog already keeps its name there."""
+        state = self._find(target.id)
         if state is None:
-            place = self._target_name(schema)
+            place = self._tables.table_name(target)
             with self._lock:
-                state = self._states.setdefault(schema.id, self._new_state(schema.id, place))
+                state = self._states.setdefault(target.id, self._new_state(target.id, place))
         return state
-
-    def _target_name(self, schema: ReplicatedTableSchema) -> TableName:
-        return self._tables.target_name(*self._settings(schema))
-
-    def _settings(self, schema: ReplicatedTableSchema) -> tuple[QualifiedTable, TableSettings]:
-        """Return the table's settings, and the source name for which they were found.
-
-        That is the current name, or the name during the copy if only that one has its own settings.
-        """
-        known, state = self._context.tables, self._states.get(schema.id)
-        former = None if state is None or state.table is None else source_of(state.table.metadata.properties)
-        name = former if schema.name not in known and former in known else schema.name
-        assert name is not None
-        return name, self._context.settings(name)
 
     def _create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         self._tables.check_free(state.name, schema)
@@ -404,7 +390,7 @@ class IcebergDestination(Destination):
         return table is not None and table.metadata.snapshot_id != before
 
     def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
-        schema, mode = events.schema, self.effective_mode(events.schema)
+        schema, mode = events.schema, self.effective_mode(events.target)
         table = self._open(state)
         if table is None:
             raise missing(state.name, schema)

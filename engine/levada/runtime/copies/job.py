@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from levada.destinations.interface import Destination, TableSettings
+from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.config_ref import ConfigRef
@@ -34,14 +34,13 @@ _BEAT_S: Final = 5.0
 
 
 class CopyJob:
-    """Copies one table by the driver's order. The destination reads the settings of tables from ``table_settings``."""
+    """Copies one table by the driver's order."""
 
     def __init__(
         self,
         config: PipelineConfig,
         store: PipelineStore,
         destination: Destination,
-        table_settings: MutableMapping[QualifiedTable, TableSettings],
         spark: SparkSession,
         cancelled: threading.Event,
         source: SourceIdentity | None = None,
@@ -49,7 +48,6 @@ class CopyJob:
         self._config = config
         self._store = store
         self._destination = destination
-        self._table_settings = table_settings
         self._spark = spark
         self._source = source
         self._cancelled = cancelled
@@ -101,8 +99,7 @@ class CopyJob:
             )
             tables = {**config.tables, name: table_config}
             config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
-            self._table_settings[name] = noted.settings(name)
-        return TableCopy(ConfigRef(config), self._store, self._destination, self._table_settings, self._spark, epoch)
+        return TableCopy(ConfigRef(config), self._store, self._destination, self._spark, epoch)
 
     @contextmanager
     def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from levada.destinations.answers import require_watermark
+from levada.destinations.answers import perform, require_watermark
 from levada.errors import Transient
 from levada.postgres.catalog import read_table_schema
 from levada.runtime.copies.orders import read_answer
@@ -82,17 +82,16 @@ class DedicatedCopy:
         controls = store.get_table_controls(table) or TableControls()
         before = last_copy_settings(controls)
         wanted = CopySettings.of(config, name, before)
-        destination.check_place(schema, wanted.settings(name))
+        perform(destination.check_place, wanted.target(schema))
         stays = before is not None and (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
         replaced = stays and can_replace(destination)
         if not replaced:
-            self.copier.drop(newest_schema(store, table) or schema, name)
+            self.copier.drop((before or wanted).target(newest_schema(store, table) or schema))
         if before != wanted:
             store.store_table_controls(table, replace(controls, made_as=wanted.to_text()))
-            self.copier.table_settings[name] = wanted.settings(name)
             if not replaced:
                 # The table may have a new place, which may have leftovers of an earlier attempt.
-                self.copier.drop(schema, name)
+                self.copier.drop(wanted.target(schema))
         if not replaced:
             store.clear_table_copy_state(table)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -15,16 +15,16 @@ from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_durability, require_flag
-from levada.destinations.interface import Destination, TableSettings
+from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_table_description
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.publication_gaps import published_table, record_membership
-from levada.runtime.tables.requests import CopySettings, last_copy_settings
+from levada.runtime.tables.requests import CopySettings, last_copy_settings, table_target
 from levada.runtime.tables.resync import can_replace
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -64,8 +64,6 @@ class TableCopy:
     config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
-    table_settings: MutableMapping[QualifiedTable, TableSettings]
-    """The settings of tables as the destination reads them. Each copy updates those of its table."""
     spark: SparkSession
     epoch: int
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -90,9 +88,9 @@ class TableCopy:
         wanted = CopySettings.of(config, name, before)
         former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
         if former is not None:
-            perform(self.destination.check_place, replace(former, name=name), wanted.settings(name))
+            perform(self.destination.check_place, wanted.target(replace(former, name=name)))
         if former is not None and not replaces:
-            self.drop(former, name)
+            self.drop((before or wanted).target(former))
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
         if former is not None and replaces:
@@ -103,16 +101,19 @@ class TableCopy:
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if replaces and self._replace(wanted, name, rows, mark):
+            if replaces and self._replace(wanted, rows, mark):
                 self.store.store_table_schema(rows.schema)
                 return Copied(rows.schema, snapshot.lsn, storage)
             if former is None:
-                perform(self.destination.check_place, rows.schema, wanted.settings(name))
+                perform(self.destination.check_place, wanted.target(rows.schema))
             if before is not None and (replaces or former is None):
-                self.drop(former or rows.schema, name)
+                self.drop(before.target(former or rows.schema))
             self.store.store_table_schema(rows.schema)
-            self._apply_settings(before, wanted, rows.schema, name)
-            self._write(rows, mark, cancelled)
+            if before != wanted:
+                self._store_settings(wanted, table)
+                # The table may have a new place, which may have leftovers of an earlier attempt.
+                self.drop(wanted.target(rows.schema))
+            self._write(wanted.target(rows.schema), rows, mark, cancelled)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage)
 
@@ -133,33 +134,26 @@ class TableCopy:
             self._rows(snapshot, table, name, cancelled) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
-            if (before := last_copy_settings(self.store.get_table_controls(table))) is not None:
-                self.table_settings[name] = before.settings(name)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(rows.schema, rows, mark), copy)
+            copied = require_flag(copy(table_target(self.store, config, rows.schema), rows, mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
-    def drop(self, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
-        """Drop the table at the destination. ``name`` is its current name, which may differ from the schema's."""
-        if schema.name != name and name in self.table_settings:
-            self.table_settings.setdefault(schema.name, self.table_settings[name])
-        self._remove(schema)
-
-    def _remove(self, schema: ReplicatedTableSchema) -> None:
+    def drop(self, target: TableTarget) -> None:
+        """Drop the table at the destination."""
         # After a pause of this process the table may be a newer driver's, and the destination may not check epochs.
         self.store.require_epoch()
-        perform(self.destination.drop_table_for_copy, schema, self.epoch)
+        perform(self.destination.drop_table_for_copy, target, self.epoch)
 
-    def _write(self, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
+    def _write(self, target: TableTarget, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
         """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
-        if require_durability(write(rows.schema, rows, mark), write) is Durability.DURABLE:
+        if require_durability(write(target, rows, mark), write) is Durability.DURABLE:
             return
         try:
             with self.turn:
-                wait_durable(self.destination, [rows.schema], mark, cancelled)
+                wait_durable(self.destination, [target], mark, cancelled)
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
@@ -169,12 +163,12 @@ class TableCopy:
             return False
         return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
 
-    def _replace(self, wanted: CopySettings, name: QualifiedTable, rows: SnapshotRows, mark: Watermark) -> bool:
+    def _replace(self, wanted: CopySettings, rows: SnapshotRows, mark: Watermark) -> bool:
         """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
         copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
         try:
-            self._store_settings(wanted, rows.schema, name)
-            if not require_flag(copy(rows.schema, rows, mark), copy):
+            self._store_settings(wanted, rows.schema.id)
+            if not require_flag(copy(wanted.target(rows.schema), rows, mark), copy):
                 return False
             rows.check()
             if require_flag(swap(rows.schema.id, mark), swap):
@@ -182,7 +176,9 @@ class TableCopy:
         except BaseException:
             self._drop_replacement(rows.schema)
             raise
-        raise Transient("replacement_lost", f"the new copy of {name} no longer fits: the table was changed meanwhile")
+        raise Transient(
+            "replacement_lost", f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile"
+        )
 
     def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
         try:
@@ -213,21 +209,11 @@ class TableCopy:
             )
             yield rows, description.storage
 
-    def _apply_settings(
-        self, before: CopySettings | None, wanted: CopySettings, schema: ReplicatedTableSchema, name: QualifiedTable
-    ) -> None:
-        """Store the settings of the new copy, and drop leftovers in the place that they give the table."""
-        if before == wanted:
-            return
-        self._store_settings(wanted, schema, name)
-        self._remove(schema)
-
-    def _store_settings(self, wanted: CopySettings, schema: ReplicatedTableSchema, name: QualifiedTable) -> None:
-        controls = self.store.get_table_controls(schema.id) or TableControls()
+    def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
+        controls = self.store.get_table_controls(table) or TableControls()
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
-            self.store.store_table_controls(schema.id, noted)
-        self.table_settings[name] = wanted.settings(name)
+            self.store.store_table_controls(table, noted)
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable

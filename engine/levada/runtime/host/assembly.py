@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from levada.destinations.interface import Destination, DestinationContext, TableSettings
+from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
@@ -20,7 +20,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits
 from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
 from levada.runtime.resources.spark import spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
-from levada.runtime.tables.places import TargetOf
+from levada.runtime.tables.places import TargetNameOf
 from levada.spec import (
     CopyDriver,
     Manifests,
@@ -34,7 +34,6 @@ from levada.spec.running import Retries
 from levada.spec.source import SecretRef, Source
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
-from levada.values import QualifiedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,14 +64,12 @@ _TRUSTED_CERTIFICATES: Final = (
 class PipelineParts:
     """The arguments of a `levada.runtime.pipeline.Pipeline`. A context manager that closes the store and stops Spark.
 
-    ``table_settings`` and ``source`` are what the destination reads of each table and of the source. The pipeline
-    changes them when a table is copied under other settings, or when the source may be another one.
+    ``source`` is what the destination reads of the source. The pipeline changes it when the source may be another one.
     """
 
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
-    table_settings: dict[QualifiedTable, TableSettings]
     spark: SparkSession
     source: SourceIdentity
 
@@ -110,10 +107,8 @@ def assemble(
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     source = SourceIdentity(config.source)
     work = config.work_dir / "destination"
-    destination, settings = make_destination(
-        manifests, config, secrets, spark, work, source, former=partial(former_names, store)
-    )
-    return PipelineParts(config, store, destination, settings, spark, source)
+    destination = make_destination(manifests, config, secrets, spark, work, source, former=partial(former_names, store))
+    return PipelineParts(config, store, destination, spark, source)
 
 
 def make_destination(
@@ -126,21 +121,18 @@ def make_destination(
     *,
     only_checks: bool = False,
     former: Callable[[], Collection[str]] = tuple,
-) -> tuple[Destination, dict[QualifiedTable, TableSettings]]:
-    """Return the manifest's destination and the settings of tables that it reads. No connection is opened yet.
+) -> Destination:
+    """Return the manifest's destination. No connection is opened yet.
 
     ``work_dir`` is for the destination's caches. ``only_checks`` and ``former`` go into the destination's context.
     ``former`` returns the names of the pipeline's former owners. Raise the errors of `assemble`.
     """
     _, settings, _ = _named_destination(manifests)
-    by_table = table_settings(config)
     context = DestinationContext(
         pipeline=config.name,
         work_dir=work_dir,
         spark=spark,
         credentials=destination_secret(manifests, secrets),
-        defaults=TableSettings(mode=manifests.pipeline.spec.destination.mode),
-        tables=by_table,
         on_schema_change=manifests.pipeline.spec.on_schema_change,
         source=source or SourceIdentity(config.source),
         only_checks=only_checks,
@@ -150,10 +142,10 @@ def make_destination(
     private_folder(work_dir)
     kind = destination_class(manifests)
     with destination_errors(kind, "from_config"):
-        return kind.from_config(settings, context), by_table
+        return kind.from_config(settings, context)
 
 
-def target_names(manifests: Manifests) -> TargetOf:
+def target_names(manifests: Manifests) -> TargetNameOf:
     """Return the function that maps a table to its name at the destination. It needs no Spark session.
 
     The function returns None for every table of a destination other than Iceberg, which chooses its own names.
@@ -161,9 +153,9 @@ def target_names(manifests: Manifests) -> TargetOf:
     from levada.destinations.iceberg.catalog_config import CatalogConfig
 
     if manifests.pipeline.spec.destination.iceberg is None:
-        return lambda table, settings: None
+        return lambda table, name: None
     _, settings, _ = _named_destination(manifests)
-    return CatalogConfig.from_manifest(settings, manifests.pipeline.metadata.name).target
+    return CatalogConfig.from_manifest(settings, manifests.pipeline.metadata.name).target_name
 
 
 def pipeline_config(
@@ -321,11 +313,6 @@ def load_destination(entry_point: EntryPoint) -> type[Destination]:
             hint="contact the package's author",
         )
     return loaded
-
-
-def table_settings(config: PipelineConfig) -> dict[QualifiedTable, TableSettings]:
-    """Return the destination's settings of each table that has a TableSync."""
-    return {name: TableSettings(table.mode, table.destination_table) for name, table in config.tables.items()}
 
 
 def default_work_dir(parent: Path, pipeline: str) -> Path:

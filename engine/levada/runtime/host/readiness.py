@@ -169,7 +169,7 @@ def _place_problems(
         # The check of the source reports the error.
         return ()
     known = {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
-    return tuple(place_problems(config, destination.target, known))
+    return tuple(place_problems(config, destination.target_name, known))
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) 
         tempfile.TemporaryDirectory(prefix="levada-check-") as scratch,
         borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf) as spark,
     ):
-        destination, _ = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
+        destination = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
         try:
             yield destination
         finally:

@@ -30,6 +30,10 @@ class HandledRequests:
         """Return the settings for a copy of the table that begins now."""
         return CopySettings.of(self._config_ref.current, record.name, self.last_settings(record))
 
+    def settings(self, record: TableRecord) -> CopySettings:
+        """Return the settings of the table's last copy, or the configured ones before the first."""
+        return self.last_settings(record) or self.wanted_settings(record)
+
     def settings_changed(self, record: TableRecord) -> bool:
         """Return True if the table's last copy has other settings than a copy that begins now."""
         return settings_changed(self.controls(record), self.wanted_settings(record))

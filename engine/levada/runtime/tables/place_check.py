@@ -45,8 +45,8 @@ class PlaceCheck:
         self._tables.places_changed = False
         wrong = self._misplaced()
         for record in self._tables.records.values():
-            copied = self._handled.last_settings(record) or self._handled.wanted_settings(record)
-            record.place.name = target_name(self._destination.target, record.name, copied)
+            settings = self._handled.settings(record)
+            record.place.name = target_name(self._destination.target_name, record.name, settings)
             error = wrong.get(record.id)
             if error is None and record.place.misplaced:
                 record.place.misplaced = False
@@ -78,7 +78,7 @@ class PlaceCheck:
 
     def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Update the table's mode, with a note if a table without a key is kept as a changelog."""
-        mode = self._destination.effective_mode(schema)
+        mode = self._destination.effective_mode(self._handled.settings(record).target(schema))
         record.place.mode = mode.value
         keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
         record.place.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
@@ -89,4 +89,4 @@ class PlaceCheck:
 
     def _misplaced(self) -> dict[TableId, NeedsOperator]:
         known = {r.id: (r.name, self._handled.last_settings(r)) for r in self._tables.records.values()}
-        return find_misplaced(self._config_ref.current, self._destination.target, known)
+        return find_misplaced(self._config_ref.current, self._destination.target_name, known)

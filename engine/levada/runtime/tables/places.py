@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from levada.destinations.collisions import Collision, Place, Target, find_later
-from levada.destinations.interface import TableSettings
+from levada.destinations.collisions import Collision, Place, TargetName, find_later
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
     from levada.stores.interface import PipelineStore
 
-TargetOf = Callable[[QualifiedTable, TableSettings], Target | None]
-"""`levada.destinations.Destination.target`."""
+TargetNameOf = Callable[[QualifiedTable, QualifiedTable], TargetName | None]
+"""`levada.destinations.Destination.target_name`."""
 
 MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
 """Codes of tables that are parked until their place is free or the manifest has another ``destinationTable``."""
 
 
 def find_misplaced(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
+    config: PipelineConfig, target: TargetNameOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> dict[TableId, NeedsOperator]:
     """Return the error of each table that must not be copied. ``tables`` has the settings of each table's last copy."""
     places, reasons = _places(config, target, tables)
@@ -34,7 +33,7 @@ def find_misplaced(
 
 
 def refuse_collisions(
-    config: PipelineConfig, store: PipelineStore, target: TargetOf, tables: Iterable[PublishedTable]
+    config: PipelineConfig, store: PipelineStore, target: TargetNameOf, tables: Iterable[PublishedTable]
 ) -> None:
     """Raise NeedsOperator ``destination_collision`` if the manifest gives one place to several tables.
 
@@ -47,7 +46,7 @@ def refuse_collisions(
 
 
 def place_problems(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
+    config: PipelineConfig, target: TargetNameOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> Iterator[tuple[NeedsOperator, bool]]:
     """Yield an error per table without a place of its own, and True if it keeps the pipeline from starting.
 
@@ -68,12 +67,12 @@ def place_problems(
 
 
 def _places(
-    config: PipelineConfig, target: TargetOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
+    config: PipelineConfig, target: TargetNameOf, tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]
 ) -> tuple[list[Place], dict[TableId, NeedsOperator]]:
     places, unusable = [], {}
     for table, (name, before) in tables.items():
         try:
-            wanted = target(name, CopySettings.of(config, name, before).settings(name))
+            wanted = target(name, CopySettings.of(config, name, before).place)
         except NeedsOperator as error:
             unusable[table] = error
             continue
@@ -82,14 +81,14 @@ def _places(
     return places, unusable
 
 
-def _held(target: TargetOf, name: QualifiedTable, before: CopySettings | None) -> Target | None:
+def _held(target: TargetNameOf, name: QualifiedTable, before: CopySettings | None) -> TargetName | None:
     try:
-        return None if before is None else target(name, before.settings(name))
+        return None if before is None else target(name, before.place)
     except LevadaError:
         return None
 
 
-def target_name(target: TargetOf, name: QualifiedTable, settings: CopySettings) -> str:
+def target_name(target: TargetNameOf, name: QualifiedTable, settings: CopySettings) -> str:
     """Return the table's name at the destination, empty if it has none."""
     found = _held(target, name, settings)
     return "" if found is None else found.name

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from levada.destinations.interface import TableSettings
 from levada.runtime.config import PipelineConfig, TableConfig
-from levada.stores.interface import TableControls
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.stores.interface import PipelineStore, TableControls
 from levada.values import QualifiedTable, TableMode
 
 
@@ -25,7 +25,7 @@ class CopySettings:
     excluded_columns: frozenset[str]
     depends_on: str
     place: QualifiedTable
-    """The schema and name from which the name at the destination is derived. A renamed table keeps its place."""
+    """The name of the table's target, see `TableTarget.name`."""
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -46,12 +46,9 @@ class CopySettings:
             place,
         )
 
-    def settings(self, table: QualifiedTable) -> TableSettings:
-        """Return the destination's settings for the table, whose name is now ``table``."""
-        usual = TableSettings(self.mode, self.destination_table if self.table == table else "")
-        if usual.place_of(table) == self.place:
-            return usual
-        return TableSettings(self.mode, self.place.name, self.place)
+    def target(self, schema: ReplicatedTableSchema) -> TableTarget:
+        """Return the target of a table with this schema and these settings."""
+        return TableTarget(schema, self.mode, self.place)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -114,3 +111,9 @@ def settings_changed(controls: TableControls, wanted: CopySettings) -> bool:
 def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
     """Return the settings of the table's last copy, None before the first."""
     return CopySettings.from_text(controls.made_as) if controls is not None and controls.made_as else None
+
+
+def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:
+    """Return the target of a table under the settings of its last copy, or the configured ones before the first."""
+    before = last_copy_settings(store.get_table_controls(schema.id))
+    return (before or CopySettings.of(config, schema.name)).target(schema)

@@ -1,0 +1,43 @@
+"""A source table as a destination sees it: its schema version, its mode and its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from levada.schema.table import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableId, TableMode
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """A source table, and how a destination stores it. Each call gets one, so a destination keeps no settings.
+
+    ``mode`` is the mode in the manifest. A destination that has no such mode for the table stores it in another one,
+    see `levada.destinations.Destination.effective_mode`.
+    """
+
+    schema: ReplicatedTableSchema
+    mode: TableMode
+    name: QualifiedTable
+    """The schema and name from which the destination derives the table's name.
+
+    They are those of the source table, unless the manifest sets ``destinationTable``. A table that is renamed at the
+    source keeps them.
+    """
+
+    @classmethod
+    def of(
+        cls, schema: ReplicatedTableSchema, mode: TableMode = TableMode.UPSERT, name: QualifiedTable | None = None
+    ) -> Self:
+        """Return the target of a table, which by default has the name of the source table."""
+        return cls(schema, mode, name or schema.name)
+
+    @property
+    def id(self) -> TableId:
+        """The OID of the source table."""
+        return self.schema.id
+
+    def with_schema(self, schema: ReplicatedTableSchema) -> Self:
+        """Return the target with another version of the table's schema."""
+        return replace(self, schema=schema)
