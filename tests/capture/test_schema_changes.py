@@ -222,3 +222,28 @@ def test_excluded_columns_are_never_staged(db: Database, tmp_path: Path) -> None
         capture.catch_up()
     assert versions(capture, capture.table("a")) == [["id", "y"]]
     assert [(r["id"], r["y"]) for r in capture.rows("a")] == [(1, "one"), (2, "two")]
+
+
+def test_versions_keep_their_excluded_columns_until_others_are_set(db: Database, tmp_path: Path) -> None:
+    """A change of the configuration alone changes no version. Columns that are set apply from the next session on."""
+    capture = Capture(db, tmp_path / "staging")
+    db.execute(BASE)
+    capture.prepare()
+    configured = frozenset({"x"})
+    capture.worker._resolver._excluded_columns = lambda table: configured
+    with capture.running() as worker:
+        db.execute("INSERT INTO a VALUES (1, 1, 'one')")
+        capture.catch_up()
+        configured = frozenset({"y"})
+        db.execute("ALTER TABLE a ADD z int", "INSERT INTO a VALUES (2, 2, 'two', 2)")
+        capture.catch_up()
+        assert versions(capture, capture.table("a")) == [["id", "y"], ["id", "y", "z"]]
+        session = worker.position.sessions + 1
+        worker.exclude_columns(capture.table("a"), frozenset({"z"}))
+        worker.reopen()
+        capture.wait(lambda position: position.sessions >= session)
+        db.execute("INSERT INTO a VALUES (3, 3, 'three', 3)")
+        capture.catch_up()
+    assert versions(capture, capture.table("a"))[-1] == ["id", "x", "y"]
+    newest = capture.log.list()[-1].schemas[0]
+    assert newest.excluded_columns == {"z"}

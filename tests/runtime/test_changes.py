@@ -27,10 +27,11 @@ from levada.runtime.config import (
 )
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.report.liveness import Liveness
+from levada.segments.batch import EventBatch
 from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
 from levada.stores.codecs import SCHEMA
-from levada.values import Lsn, QualifiedTable, TableMode
+from levada.values import Durability, Lsn, QualifiedTable, TableMode, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,6 +263,40 @@ def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool
     assert [d[1] for d in rig.destination.dropped if d[0] == "orders"][-2:] == [old, new]
     assert rig.destination.applied_as["orders"] == new
     assert rig.destination.copies_of("items") == 1
+
+
+class Reading(Recording):
+    """Keeps the column ``secret`` of each row that is applied, by the row's id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: dict[int, str | None] = {}
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        for table in events.tables:
+            rows = events.changes(table).read()
+            self.secrets |= {r["id"]: r.get("secret") for r in ([] if rows is None else rows.to_pylist())}
+        return super().write_events(events, mark)
+
+
+def test_a_renamed_table_is_copied_with_the_columns_of_its_stream(rig: Rig, db: Database) -> None:
+    """Its TableSync has the former name. A resync copies all columns, and the stream has them too from then on."""
+    reading = rig.destination = Reading()
+    rig.config = replace(rig.config, selects=Only("orders", "bills"))
+    rig.say("orders", excluded_columns=frozenset({"secret"}))
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    db.execute("ALTER TABLE orders RENAME TO bills")
+    rig.start()
+    rig.wait_caught_up()
+    rig.say("bills", resync_nonce=1)
+    rig.wait(lambda p: reading.copies_of("bills") == 1)
+    db.execute("INSERT INTO bills VALUES (100, 'n', 's')")
+    rig.wait_caught_up()
+    [copied] = [c[2] for c in reading.copies if c[0] == "bills"]
+    assert copied == ("id", "note", "secret")
+    assert reading.secrets == {100: "s"}
 
 
 def test_nothing_keeps_a_configuration(rig: Rig) -> None:

@@ -51,7 +51,7 @@ def config_ref(tmp_path: Path) -> ConfigRef:
 
 def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
     """Return the tables as an engine that starts has them."""
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1)
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
     found = SourceTables(
         (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
     )

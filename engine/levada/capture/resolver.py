@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,7 +53,8 @@ class TableResolver(SchemaResolver):
     the next `begin_session`, and the table needs a resync. ``failed`` must record the failure before it returns,
     because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
     version, with the message's LSN and the transaction's ID. ``catalog_changed`` is called if a RELATION shows that the
-    catalog entry of a table changed.
+    catalog entry of a table changed. ``excluded_columns`` returns the excluded columns of a table that has no version
+    yet. Each version keeps those of the version before it, until `exclude_columns` sets others.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class TableResolver(SchemaResolver):
         self._policy = policy
         self._altered = altered
         self._catalog_changed = catalog_changed
+        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
+        self._excluded: dict[TableId, frozenset[str]] = {}
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -96,6 +100,13 @@ class TableResolver(SchemaResolver):
         self._current.clear()
         self._left_out.clear()
         self._unreadable = False
+
+    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
+        """Exclude these columns from all versions of the table that are read from now on. From any thread.
+
+        A table whose columns were read in the current session has them until the next session.
+        """
+        self._exclusions.put((table, columns))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -146,7 +157,7 @@ class TableResolver(SchemaResolver):
         try:
             announced = ddl.description.schema(
                 columns=self._column_list(ddl.table_id),
-                exclude=self._excluded_columns(before.name),
+                exclude=self._exclusion(ddl.table_id, before.name, before),
                 policy=self._policy,
                 snapshot_id=at,
             )
@@ -201,13 +212,13 @@ class TableResolver(SchemaResolver):
         self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
-        excluded = self._excluded_columns(name)
+        excluded = self._exclusion(relation.oid, name, before)
         columns = [c for c in relation.columns if c.name not in excluded]
         for column in columns:
             if column.name.startswith(RESERVED_PREFIX):
                 raise _reserved(name, column.name)
         unchanged = before is not None and same_columns(columns, before.columns) and _same_identity(relation, before)
-        if before is not None and unchanged and self._announced(at):
+        if before is not None and unchanged and excluded == before.excluded_columns and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
@@ -216,7 +227,17 @@ class TableResolver(SchemaResolver):
         if attnums is None:
             raise _ambiguous(name)
         version = self._version(relation, columns, attnums, before, description, at)
-        return self._adopt(replace(version, name=name), before, at)
+        return self._adopt(replace(version, name=name, excluded_columns=excluded), before, at)
+
+    def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
+        """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
+        with suppress(queue.Empty):
+            while True:
+                changed, columns = self._exclusions.get_nowait()
+                self._excluded[changed] = columns
+        if table in self._excluded:
+            return self._excluded[table]
+        return self._excluded_columns(name) if before is None else before.excluded_columns
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
@@ -337,7 +358,7 @@ def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> b
 
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
-    return columns, version.identity, version.identity_attnums, version.key
+    return columns, version.identity, version.identity_attnums, version.key, version.excluded_columns
 
 
 def _ambiguous(table: QualifiedTable) -> NeedsOperator:

@@ -18,7 +18,7 @@ from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
-from levada.values import Lsn, Witness
+from levada.values import Lsn, TableId, Witness
 
 
 class CaptureWorker:
@@ -96,6 +96,10 @@ class CaptureWorker:
         See `TableResolver`.
         """
         self._reopen.set()
+
+    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
+        """Exclude these columns of a table from the next session on. See `TableResolver.exclude_columns`."""
+        self._resolver.exclude_columns(table, columns)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""

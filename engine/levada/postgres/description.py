@@ -230,6 +230,7 @@ class TableDescription:
             identity_attnums=tuple(sorted(attnums if full else attnums.intersection(self.identity_key))),
             key=key if attnums.issuperset(key) else (),
             snapshot_id=snapshot_id or SnapshotId(0),
+            excluded_columns=frozenset(exclude),
         )
 
 

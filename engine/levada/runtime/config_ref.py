@@ -22,15 +22,10 @@ FIXED: Final = (
 
 
 class ConfigRef:
-    """Holds the current configuration, which is replaced as a whole. Any thread may read it at any time.
-
-    A copied table keeps its excluded columns until it is resynced. Only the supervisor changes `columns`.
-    """
+    """Holds the current configuration, which is replaced as a whole. Any thread may read it at any time."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
-        self.columns: dict[QualifiedTable, frozenset[str]] = {}
-        """The excluded columns of each table's current copy. They may differ from the manifest's until a resync."""
 
     @property
     def current(self) -> PipelineConfig:
@@ -45,11 +40,6 @@ class ConfigRef:
     def selects(self, table: QualifiedTable) -> bool:
         """Return True if the current configuration selects the table."""
         return self._config.selects(table)
-
-    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the excluded columns of the table's copy, or those of its configuration if it has no copy."""
-        kept = self.columns.get(table)
-        return self._config.table(table).excluded_columns if kept is None else kept
 
 
 def require_same(old: PipelineConfig, new: PipelineConfig) -> None:

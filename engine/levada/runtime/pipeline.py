@@ -358,7 +358,9 @@ class Pipeline:
         applier = Applier(
             config.name, self._epoch, log.staging, store, target, destination, policy, self._stopping, turn
         )
-        registry = TableRegistry(config_ref, store, destination, capture.reopen, Ledger(log.ledger.ends))
+        registry = TableRegistry(
+            config_ref, store, destination, capture.reopen, capture.exclude_columns, Ledger(log.ledger.ends)
+        )
         parts = StageParts(config_ref, registry, store, destination, inbox)
         self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
         return Supervisor(

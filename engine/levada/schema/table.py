@@ -86,7 +86,8 @@ class ReplicatedTableSchema:
     Generated columns, and columns that the publication's column list or ``columns.exclude`` leave out, are not
     included. ``key`` has the attnums that identify a row at a destination, in key order. These are the replica
     identity's columns, or under FULL the primary key's. ``key`` is empty if a row cannot be identified.
-    ``identity_attnums`` are the columns in an old key tuple.
+    ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
+    of the copy that the version belongs to.
     """
 
     id: TableId
@@ -96,6 +97,7 @@ class ReplicatedTableSchema:
     identity_attnums: tuple[int, ...] = ()
     key: tuple[int, ...] = ()
     snapshot_id: SnapshotId = COPY_VERSION
+    excluded_columns: frozenset[str] = frozenset()
 
     @property
     def arrow(self) -> pa.Schema:
@@ -124,6 +126,7 @@ class ReplicatedTableSchema:
             "identityAttnums": list(self.identity_attnums),
             "key": list(self.key),
             "snapshotId": str(self.snapshot_id),
+            "excludedColumns": sorted(self.excluded_columns),
         }
 
     @classmethod
@@ -137,4 +140,5 @@ class ReplicatedTableSchema:
             identity_attnums=tuple(data["identityAttnums"]),
             key=tuple(data["key"]),
             snapshot_id=SnapshotId.parse(data["snapshotId"]),
+            excluded_columns=frozenset(data["excludedColumns"]),
         )

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
-from levada.runtime.config import PipelineConfig, TableConfig
+from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.requests import last_copy_settings
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
@@ -69,7 +69,8 @@ class CopyJob:
         _log.info("copying %s for the driver with epoch %d", name, order.epoch)
         with self._heartbeat(table, mine) as answer:
             try:
-                copied = self._copier(table, name, order.epoch).run(table, name, self._cancelled, self._started)
+                copier = TableCopy(ConfigRef(self._config), self._store, self._destination, self._spark, order.epoch)
+                copied = copier.run(table, name, self._settings(table, name), self._cancelled, self._started)
             except Exception as error:
                 if not self._cancelled.is_set():
                     answer(Answer(error=as_levada_error(error)))
@@ -82,24 +83,15 @@ class CopyJob:
     def _started(self, rows: SnapshotRows) -> None:
         self._rows = rows
 
-    def _copier(self, table: TableId, name: QualifiedTable, epoch: int) -> TableCopy:
-        """Return a copier with the settings that the driver has stored, which may differ from the manifest's."""
+    def _settings(self, table: TableId, name: QualifiedTable) -> CopySettings:
+        """Load the store, and return the settings that the driver has stored, which may differ from the manifest's."""
         self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
         if self._source is not None:
             self._source.renew(SourceRecord(self._store).former)
         noted = last_copy_settings(self._store.get_table_controls(table))
-        config = self._config
-        if noted is not None:
-            table_config = TableConfig(
-                excluded_columns=noted.excluded_columns,
-                mode=noted.mode,
-                destination_table=noted.destination_table if noted.table == name else "",
-            )
-            tables = {**config.tables, name: table_config}
-            config = replace(config, tables=tables, copies_depend_on=noted.depends_on)
-        return TableCopy(ConfigRef(config), self._store, self._destination, self._spark, epoch)
+        return noted or CopySettings.of(self._config, name)
 
     @contextmanager
     def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:

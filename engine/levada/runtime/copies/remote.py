@@ -52,6 +52,7 @@ class DedicatedCopy:
         self,
         table: TableId,
         name: QualifiedTable,
+        wanted: CopySettings,
         cancelled: threading.Event,
         started: Callable[[OrderedCopy], None],
     ) -> Copied:
@@ -61,7 +62,7 @@ class DedicatedCopy:
         ``copy_lost`` if the destination does not have the copy that the process reported.
         """
         store = self.copier.store
-        self._prepare_target(table, name)
+        self._prepare_target(table, name, wanted)
         order = CopyOrder(uuid.uuid4().hex, self.copier.epoch)
         store.order_copy(table, order)
         seen = OrderedCopy(order.token)
@@ -72,16 +73,15 @@ class DedicatedCopy:
             store.order_copy(table, None)
         return self._verify_copy(table, name, lsn, storage)
 
-    def _prepare_target(self, table: TableId, name: QualifiedTable) -> None:
+    def _prepare_target(self, table: TableId, name: QualifiedTable, wanted: CopySettings) -> None:
         """Store the settings of the copy, and drop the table at the destination unless the copy can replace it.
 
         The table is dropped by the schema of its last copy, which the store keeps until then.
         """
-        config, store, destination = self.copier.config_ref.current, self.copier.store, self.copier.destination
-        schema = self._read_schema(table, name)
+        store, destination = self.copier.store, self.copier.destination
+        schema = self._read_schema(table, name, wanted)
         controls = store.get_table_controls(table) or TableControls()
         before = last_copy_settings(controls)
-        wanted = CopySettings.of(config, name, before)
         perform(destination.check_place, wanted.target(schema))
         stays = before is not None and (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
         replaced = stays and can_replace(destination)
@@ -95,7 +95,7 @@ class DedicatedCopy:
         if not replaced:
             store.clear_table_copy_state(table)
 
-    def _read_schema(self, table: TableId, name: QualifiedTable) -> ReplicatedTableSchema:
+    def _read_schema(self, table: TableId, name: QualifiedTable, wanted: CopySettings) -> ReplicatedTableSchema:
         config_ref = self.copier.config_ref
         with config_ref.current.source.connect(application="copy") as connection:
             published = published_table(connection, config_ref.current.publication.name, table, name)
@@ -103,7 +103,7 @@ class DedicatedCopy:
                 connection,
                 table,
                 columns=published.column_attnums,
-                exclude=config_ref.excluded_columns(name),
+                exclude=wanted.excluded_columns,
                 policy=config_ref.current.on_unrepresentable,
             )
 

@@ -22,7 +22,7 @@ from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snaps
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.publication_gaps import published_table, record_membership
-from levada.runtime.tables.requests import CopySettings, last_copy_settings, table_target
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.resync import can_replace
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.storage import TableStorage
@@ -73,10 +73,11 @@ class TableCopy:
         self,
         table: TableId,
         name: QualifiedTable,
+        wanted: CopySettings,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
     ) -> Copied:
-        """Copy the table with a snapshot of its own. ``started`` receives the rows, which count their progress.
+        """Copy the table as ``wanted``, with a snapshot of its own. ``started`` receives the rows, to show progress.
 
         If the destination supports it, an existing table stays readable until its copy replaces it. Otherwise the
         existing table and the leftovers of an earlier attempt are dropped first, by the schema of the last copy. The
@@ -85,7 +86,6 @@ class TableCopy:
         """
         config = self.config_ref.current
         before = last_copy_settings(self.store.get_table_controls(table))
-        wanted = CopySettings.of(config, name, before)
         former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
         if former is not None:
             perform(self.destination.check_place, wanted.target(replace(former, name=name)))
@@ -97,7 +97,7 @@ class TableCopy:
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, wanted, cancelled) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
@@ -129,14 +129,15 @@ class TableCopy:
         ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet.
         """
         config = self.config_ref.current
+        settings = last_copy_settings(self.store.get_table_controls(table)) or CopySettings.of(config, name)
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, settings, cancelled) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(table_target(self.store, config, rows.schema), rows, mark), copy)
+            copied = require_flag(copy(settings.target(rows.schema), rows, mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
@@ -190,11 +191,16 @@ class TableCopy:
 
     @contextmanager
     def _rows(
-        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, cancelled: threading.Event
+        self,
+        snapshot: ExportedSnapshot,
+        table: TableId,
+        name: QualifiedTable,
+        settings: CopySettings,
+        cancelled: threading.Event,
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
         """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in."""
         config = self.config_ref.current
-        published, description, schema = self._read_schema(snapshot, table, name)
+        published, description, schema = self._read_schema(snapshot, table, name, settings)
         with hold_table(config.source, published, schema, description) as guard:
             rows = SnapshotRows(
                 self.spark,
@@ -216,7 +222,7 @@ class TableCopy:
             self.store.store_table_controls(table, noted)
 
     def _read_schema(
-        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
     ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
         config = self.config_ref.current
         with config.source.connect(application="copy") as connection, connection.transaction():
@@ -228,7 +234,7 @@ class TableCopy:
             description = read_table_description(connection, table)
             schema = description.schema(
                 columns=published.column_attnums,
-                exclude=self.config_ref.excluded_columns(name),
+                exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
             return published, description, schema

@@ -13,6 +13,7 @@ from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import ErrorProgress, RetryPolicy
+from levada.values import TableId
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,10 @@ class CaptureThread:
         number = self.position.sessions + 1
         self._worker.reopen()
         return number
+
+    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
+        """Exclude these columns of a table from the next session on. From any thread. See `reopen`."""
+        self._worker.exclude_columns(table, columns)
 
     def start(self) -> None:
         """Start the thread."""

@@ -111,7 +111,7 @@ def assemble_worker(
         config.publication.name,
         failed=reports.table_failed,
         selects=config_ref.selects,
-        excluded_columns=config_ref.excluded_columns,
+        excluded_columns=lambda table: config_ref.current.table(table).excluded_columns,
         policy=config.on_unrepresentable,
         altered=reports.table_altered,
         catalog_changed=catalog_changed,

@@ -46,7 +46,7 @@ class CopyState:
 
     def wait_for_session(self, number: int) -> None:
         """Request that the next copy waits until the replication session with this number has begun."""
-        self.after_session = number
+        self.after_session = max(self.after_session, number)
 
     def forget(self) -> None:
         """Forget the last copy, because the table is copied again."""

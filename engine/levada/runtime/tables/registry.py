@@ -31,7 +31,8 @@ from levada.values import Lsn, TableId
 class TableRegistry:
     """Every replicated table. Only the supervisor's thread uses it.
 
-    ``reopen`` requests a new replication session and returns its number.
+    ``reopen`` requests a new replication session and returns its number. ``exclude`` sets the columns of a table that
+    the stream leaves out from the next session on.
 
     ========== ==========================================================================
     Part       Duty
@@ -40,6 +41,7 @@ class TableRegistry:
     phases     Phases and parking. A phase is in the store before it takes effect
     positions  Staged segments, watermarks, and the WAL history that they belong to
     handled    The requests that were acted on, and the settings of the last copies
+    columns    The columns that the stream leaves out
     requests   Users' requests for retries and resyncs
     shadows    Requests for shadow copies, and their markers in the store
     places     Places at the destination
@@ -54,10 +56,12 @@ class TableRegistry:
         store: PipelineStore,
         destination: Destination,
         reopen: Callable[[], int],
+        exclude: Callable[[TableId, frozenset[str]], None],
         ledger: Ledger | None = None,
     ) -> None:
         tables = self._tables = PipelineTables(ledger)
-        unverified, columns = UnverifiedTables(store), ExcludedColumns(config_ref, reopen)
+        unverified = UnverifiedTables(store)
+        columns = self.columns = ExcludedColumns(config_ref, reopen, exclude)
         self.handled = HandledRequests(config_ref, store)
         self.shadows = ShadowCopies(store, tables)
         self.phases = PhaseChanges(

@@ -134,9 +134,10 @@ class TableMembership:
         if phase != stored:
             self._store.update_table_replication_states({table: phase})
         versions = [s for s in self._store.get_table_schemas() if s.id == table]
-        self._places.add(record, versions[-1] if versions else None)
+        newest = versions[-1] if versions else None
+        self._places.add(record, newest)
         self._handled.add(record)
-        self._columns.add(record, self._handled.last_settings(record))
+        self._columns.add(record, self._handled.last_settings(record), newest)
         self._positions.track(record)
         self._requests.resume_resync(record)
 
