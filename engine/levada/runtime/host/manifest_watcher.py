@@ -6,7 +6,7 @@ Changes of Hot fields and of TableSyncs are applied. Changes of other fields wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +27,8 @@ class AcceptedChange:
     """
 
     manifests: Manifests
-    applied: dict[str, Change]
-    waiting: dict[str, Change]
+    applied: Mapping[str, Change]
+    waiting: Mapping[str, Change]
 
 
 def accept_change(running: Manifests, new: Manifests) -> AcceptedChange:
@@ -131,5 +131,5 @@ class ManifestWatcher:
             return b""
 
 
-def _describe(changes: dict[str, Change]) -> str:
+def _describe(changes: Mapping[str, Change]) -> str:
     return ", ".join(f"{field} ({change.value})" for field, change in sorted(changes.items()))
