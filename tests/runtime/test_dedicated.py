@@ -5,24 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from tests.conftest import Database
 from tests.runtime.recording import Recording
 
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.catalog import read_table_schema
-from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies import remote
 from levada.runtime.copies.job import open_order
 from levada.runtime.copies.orders import Answer, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
-from levada.runtime.copies.table_copy import TableCopy
-from levada.schema import TableTarget
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.status import CopyProgress
 from levada.stores import CopyOrder, MemoryStore
@@ -54,7 +45,7 @@ def seen() -> OrderedCopy:
 def wait(store: MemoryStore, seen: OrderedCopy, monkeypatch: pytest.MonkeyPatch) -> Wait:
     """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
     monkeypatch.setattr(remote, "_POLL_S", 0.001)
-    copy = DedicatedCopy(cast(TableCopy, SimpleNamespace(store=store)), silence_s=0.1)
+    copy = DedicatedCopy(store, Recording(), 1, silence_s=0.1)
     return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
 
 
@@ -124,41 +115,3 @@ def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
     assert taken.worker == "job"
     said(store, answer)
     assert open_order(store, ORDERS) is None
-
-
-class Dropping(Recording):
-    """Notes what the store had of a table when it was dropped, and fails once."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__()
-        self._store = store
-        self.seen: list[tuple[str, list[str]]] = []
-
-    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
-        self.seen.append((target.schema.name.name, [s.name.name for s in self._store.get_table_schemas()]))
-        if len(self.seen) == 1:
-            raise Transient("destination_unavailable", "away")
-
-
-def test_a_table_is_dropped_before_the_store_forgets_it(db: Database, tmp_path: Path) -> None:
-    """The order of a dedicated copy drops the table by its stored schema. That is kept until the drop succeeds."""
-    db.execute("CREATE TABLE former (id int PRIMARY KEY)", "CREATE PUBLICATION levada_shop FOR TABLE former")
-    [(id_,)] = db.query("SELECT 'former'::regclass::oid")
-    store = MemoryStore("shop")
-    store.next_epoch()
-    with db.connection.connect() as connection:
-        store.store_table_schema(read_table_schema(connection, TableId(id_)))
-    db.execute("ALTER TABLE former RENAME TO orders")
-    config = PipelineConfig(
-        "shop", db.connection, SlotConfig("levada_shop"), PublicationConfig("levada_shop"),
-        StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
-    )  # fmt: skip
-    destination = Dropping(store)
-    copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), 1)
-    with pytest.raises(Transient):
-        DedicatedCopy(copier, silence_s=0.1)._prepare_target(TableId(id_), NAME)
-    assert [s.name.name for s in store.get_table_schemas()] == ["former"]
-    DedicatedCopy(copier, silence_s=0.1)._prepare_target(TableId(id_), NAME)
-    assert {stored for _, stored in ((n, tuple(s)) for n, s in destination.seen)} == {("former",)}
-    assert [name for name, _ in destination.seen[:2]] == ["former", "former"]
-    assert store.get_table_schemas() == ()

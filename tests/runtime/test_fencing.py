@@ -20,24 +20,30 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.copy_plan import Recreate
+from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.table import IdentityKind
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, TableMode
 
 SCHEMA = ReplicatedTableSchema(
     id=TableId(1), name=QualifiedTable("public", "orders"), columns=(), identity=IdentityKind.PRIMARY_KEY,
     identity_attnums=(), key=(), snapshot_id=SnapshotId(0),
 )  # fmt: skip
 
+SETTINGS = CopySettings(SCHEMA.name, TableMode.UPSERT, "", frozenset(), "", SCHEMA.name)
+
 
 @pytest.fixture
 def superseded() -> MemoryStore:
     """The store as a process has it whose pipeline another process has taken over."""
     store = MemoryStore("shop")
-    store.join(store.next_epoch() - 1)
+    epoch = store.next_epoch()
+    store.store_table_schema(SCHEMA)
+    store.join(epoch - 1)
     return store
 
 
@@ -46,7 +52,7 @@ def test_a_table_at_the_destination_stays(superseded: MemoryStore) -> None:
     destination = Recording()
     copier = TableCopy(cast(Any, None), superseded, destination, cast(Any, None), 1)
     with pytest.raises(StaleEpoch):
-        copier.drop(TableTarget.of(SCHEMA))
+        copier.make_room(SCHEMA.id, SCHEMA.name, Recreate(SETTINGS))
     assert destination.dropped == []
 
 
@@ -96,7 +102,7 @@ def test_a_copy_waits_for_a_verified_server(db: Database, tmp_path: Path) -> Non
     SourceRecord(store).begin(replace(server, started_at="an earlier start"), Lsn(0))
     copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), epoch)
     with pytest.raises(Transient) as refused:
-        copier.run(TableId(orders), SCHEMA.name, threading.Event(), lambda rows: None)
+        copier.run(TableId(orders), SCHEMA.name, Recreate(SETTINGS), threading.Event(), lambda rows: None)
     assert refused.value.code == "source_unverified"
     SourceRecord(store).verified(server)
     with db.connect() as connection:

@@ -13,7 +13,6 @@ from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.places import find_misplaced, place_problems
 from levada.runtime.tables.requests import CopySettings, settings_changed
-from levada.stores.interface import TableControls
 from levada.values import QualifiedTable, TableId
 
 ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
@@ -134,10 +133,10 @@ def test_a_renamed_table_keeps_its_place() -> None:
     again = CopySettings.of(config(), BILLS, before)
     assert before.place == again.place == CopySettings.of(config(), BILLS, again).place == ORDERS
     assert catalog().table(BILLS, again.place).name == "orders"
-    assert not settings_changed(TableControls(made_as=before.to_text()), again)
+    assert not settings_changed(before, again)
     moved = CopySettings.of(config(bills=TableConfig(destination_table="bills")), BILLS, before)
     assert moved.place == BILLS
-    assert settings_changed(TableControls(made_as=before.to_text()), moved)
+    assert settings_changed(before, moved)
 
 
 def test_a_renamed_table_keeps_its_destination_table() -> None:
@@ -145,12 +144,12 @@ def test_a_renamed_table_keeps_its_destination_table() -> None:
     before = CopySettings.of(config(orders=TableConfig(destination_table="x")), ORDERS)
     again = CopySettings.of(config(orders=TableConfig(destination_table="x")), BILLS, before)
     assert before.place == again.place == QualifiedTable("public", "x")
-    assert not settings_changed(TableControls(made_as=again.to_text()), CopySettings.of(config(), BILLS, again))
+    assert not settings_changed(again, CopySettings.of(config(), BILLS, again))
     same = CopySettings.of(config(bills=TableConfig(destination_table="x")), BILLS, before)
-    assert not settings_changed(TableControls(made_as=before.to_text()), same)
+    assert not settings_changed(before, same)
     taken_back = CopySettings.of(config(), ORDERS, before)
     assert taken_back.place == ORDERS
-    assert settings_changed(TableControls(made_as=before.to_text()), taken_back)
+    assert settings_changed(before, taken_back)
 
 
 def test_a_new_table_under_the_old_name_is_misplaced() -> None:

@@ -35,13 +35,14 @@ class CopyOrder:
     """A copy of a table that the driver of ``epoch`` delegates to another process.
 
     ``token`` identifies the attempt. ``worker`` is the process that has accepted the order, empty before that.
-    ``answer`` is that process's result, as text in the engine's own format.
+    ``plan`` is the driver's plan, and ``answer`` the process's result, both as text in the engine's own format.
     """
 
     token: str
     epoch: int
     worker: str = ""
     answer: str = ""
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.copies.orders import Answer, read_answer
+from levada.runtime.copies.orders import Answer, read_answer, read_plan
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
@@ -34,7 +33,7 @@ _BEAT_S: Final = 5.0
 
 
 class CopyJob:
-    """Copies one table by the driver's order."""
+    """Copies one table by the driver's order, which has the plan."""
 
     def __init__(
         self,
@@ -70,7 +69,8 @@ class CopyJob:
         with self._heartbeat(table, mine) as answer:
             try:
                 copier = TableCopy(ConfigRef(self._config), self._store, self._destination, self._spark, order.epoch)
-                copied = copier.run(table, name, self._settings(table, name), self._cancelled, self._started)
+                self._load()
+                copied = copier.run(table, name, read_plan(order), self._cancelled, self._started)
             except Exception as error:
                 if not self._cancelled.is_set():
                     answer(Answer(error=as_levada_error(error)))
@@ -83,15 +83,13 @@ class CopyJob:
     def _started(self, rows: SnapshotRows) -> None:
         self._rows = rows
 
-    def _settings(self, table: TableId, name: QualifiedTable) -> CopySettings:
-        """Load the store, and return the settings that the driver has stored, which may differ from the manifest's."""
+    def _load(self) -> None:
+        """Load from the store what the driver has stored."""
         self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
         if self._source is not None:
             self._source.renew(SourceRecord(self._store).former)
-        noted = last_copy_settings(self._store.get_table_controls(table))
-        return noted or CopySettings.of(self._config, name)
 
     @contextmanager
     def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:

@@ -1,22 +1,26 @@
 """The protocol between the driver and the process of a dedicated copy: an order in the store and its answer. Pure.
 
-Only the driver changes phases. It puts an order into the store and waits. The process takes the order, copies with the
-driver's epoch, and writes answers. Each answer replaces the last one by compare-and-swap, so the process notices an
-order that was withdrawn, repeated or taken by another process. Once another driver owns the pipeline, the store and the
-destination reject writes of both.
+Only the driver changes phases and decides how the table is copied. It puts an order with its plan into the store and
+waits. The process takes the order, carries the plan out with the driver's epoch, and writes answers. Each answer
+replaces the last one by compare-and-swap, so the process notices an order that was withdrawn, repeated or taken by
+another process. Once another driver owns the pipeline, the store and the destination reject writes of both.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from levada.errors import LevadaError, rebuild
+from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
+from levada.runtime.tables.requests import CopySettings
 from levada.schema.storage import TableStorage
 from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder
 from levada.values import Lsn
+
+_REPLACES: Final = "replaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +69,24 @@ def read_answer(order: CopyOrder) -> Answer:
         storage=TableStorage.from_text(data["storage"]) if "storage" in data else None,
         error=None if error is None else rebuild(**error),
     )
+
+
+def plan_to_text(plan: Recreate | ReplaceInPlace) -> str:
+    """Return the plan as JSON for the store."""
+    return json.dumps(
+        {
+            _REPLACES: isinstance(plan, ReplaceInPlace),
+            "settings": plan.settings.to_text(),
+            "former": None if plan.former is None else plan.former.to_text(),
+        }
+    )
+
+
+def read_plan(order: CopyOrder) -> Recreate | ReplaceInPlace:
+    """Return the driver's plan."""
+    data = json.loads(order.plan)
+    settings = CopySettings.from_text(data["settings"])
+    former = None if data["former"] is None else CopySettings.from_text(data["former"])
+    if former is not None and data[_REPLACES]:
+        return ReplaceInPlace(settings, former)
+    return Recreate(settings, former)

@@ -1,4 +1,4 @@
-"""The copy of one table, from the snapshot to the commit with its watermark, in place or as a shadow copy."""
+"""The copy of one table, from the snapshot to the commit with its watermark. It carries out a `CopyPlan`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from levada.postgres.catalog import read_table_description
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.publication_gaps import published_table, record_membership
-from levada.runtime.tables.requests import CopySettings, last_copy_settings
-from levada.runtime.tables.resync import can_replace
+from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEWEST: Final = SnapshotId(2**64 - 1)
-
-
-def newest_schema(store: PipelineStore, table: TableId) -> ReplicatedTableSchema | None:
-    """Return the newest stored schema version of the table, None if it was never copied or streamed."""
-    return store.get_table_schema(table, _NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,54 +68,33 @@ class TableCopy:
         self,
         table: TableId,
         name: QualifiedTable,
-        wanted: CopySettings,
+        plan: Recreate | ReplaceInPlace,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
     ) -> Copied:
-        """Copy the table as ``wanted``, with a snapshot of its own. ``started`` receives the rows, to show progress.
+        """Copy the table with a snapshot of its own. ``started`` receives the rows, which count their progress.
 
-        If the destination supports it, an existing table stays readable until its copy replaces it. Otherwise the
-        existing table and the leftovers of an earlier attempt are dropped first, by the schema of the last copy. The
-        store keeps that schema until the destination has dropped the table. The rows are durable when this returns.
-        Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
+        The rows are durable when this returns. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
+        former = self.make_room(table, name, plan)
         config = self.config_ref.current
-        before = last_copy_settings(self.store.get_table_controls(table))
-        former, replaces = newest_schema(self.store, table), self._may_replace(before, wanted)
-        if former is not None:
-            perform(self.destination.check_place, wanted.target(replace(former, name=name)))
-        if former is not None and not replaces:
-            self.drop((before or wanted).target(former))
-        # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
-        self.store.clear_table_copy_state(table)
-        if former is not None and replaces:
-            self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, wanted, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, plan.settings, cancelled) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if replaces and self._replace(wanted, rows, mark):
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
                 self.store.store_table_schema(rows.schema)
-                return Copied(rows.schema, snapshot.lsn, storage)
-            if former is None:
-                perform(self.destination.check_place, wanted.target(rows.schema))
-            if before is not None and (replaces or former is None):
-                self.drop(before.target(former or rows.schema))
-            self.store.store_table_schema(rows.schema)
-            if before != wanted:
-                self._store_settings(wanted, table)
-                # The table may have a new place, which may have leftovers of an earlier attempt.
-                self.drop(wanted.target(rows.schema))
-            self._write(wanted.target(rows.schema), rows, mark, cancelled)
-            rows.check()
+            else:
+                self._recreate(plan, former, rows, mark, cancelled)
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
         self,
         table: TableId,
         name: QualifiedTable,
+        plan: Shadow,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows, Lsn], None],
     ) -> Copied | None:
@@ -129,20 +103,83 @@ class TableCopy:
         ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet.
         """
         config = self.config_ref.current
-        settings = last_copy_settings(self.store.get_table_controls(table)) or CopySettings.of(config, name)
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, settings, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, plan.settings, cancelled) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(settings.target(rows.schema), rows, mark), copy)
+            copied = require_flag(copy(plan.settings.target(rows.schema), rows, mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
-    def drop(self, target: TableTarget) -> None:
-        """Drop the table at the destination."""
+    def make_room(
+        self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace
+    ) -> ReplicatedTableSchema | None:
+        """Drop the table of the last copy if the plan says so, then clear the stored state of that copy.
+
+        Return the schema that was stored last, None if there was none. The table is dropped by that schema, which the
+        store keeps until the destination has dropped the table. So an attempt after a crash drops it too. A plan that
+        replaces the table keeps the schema, because the copy may still have to drop the table.
+        """
+        former = self.store.get_table_schema(table, _NEWEST)
+        if former is not None:
+            perform(self.destination.check_place, plan.settings.target(replace(former, name=name)))
+            if isinstance(plan, Recreate):
+                self._drop((plan.former or plan.settings).target(former))
+        # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
+        self.store.clear_table_copy_state(table)
+        if former is not None and isinstance(plan, ReplaceInPlace):
+            self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
+        return former
+
+    def _recreate(
+        self,
+        plan: Recreate | ReplaceInPlace,
+        former: ReplicatedTableSchema | None,
+        rows: SnapshotRows,
+        mark: Watermark,
+        cancelled: threading.Event,
+    ) -> None:
+        """Write the rows to a new table. ``former`` is the schema that was stored last.
+
+        Leftovers of earlier attempts are dropped before, also by a schema that was not stored, and in a new place.
+        """
+        target = plan.settings.target(rows.schema)
+        if former is None:
+            perform(self.destination.check_place, target)
+        if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
+            self._drop(plan.former.target(former or rows.schema))
+        self.store.store_table_schema(rows.schema)
+        if plan.former != plan.settings:
+            self._store_settings(plan.settings, target.id)
+            self._drop(target)
+        self._write(target, rows, mark, cancelled)
+        rows.check()
+
+    def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, mark: Watermark) -> bool:
+        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
+        copy, swap, target = (
+            self.destination.copy_replacement,
+            self.destination.swap_replacement,
+            plan.settings.target(rows.schema),
+        )
+        try:
+            self._store_settings(plan.settings, target.id)
+            if not require_flag(copy(target, rows, mark), copy):
+                return False
+            rows.check()
+            if require_flag(swap(target.id, mark), swap):
+                return True
+        except BaseException:
+            self._drop_replacement(rows.schema)
+            raise
+        raise Transient(
+            "replacement_lost", f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile"
+        )
+
+    def _drop(self, target: TableTarget) -> None:
         # After a pause of this process the table may be a newer driver's, and the destination may not check epochs.
         self.store.require_epoch()
         perform(self.destination.drop_table_for_copy, target, self.epoch)
@@ -157,29 +194,6 @@ class TableCopy:
                 wait_durable(self.destination, [target], mark, cancelled)
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
-
-    def _may_replace(self, before: CopySettings | None, wanted: CopySettings) -> bool:
-        """Return True if the new copy can replace the table: the destination supports it, and the place is the same."""
-        if not can_replace(self.destination) or before is None:
-            return False
-        return (before.place, before.depends_on) == (wanted.place, wanted.depends_on)
-
-    def _replace(self, wanted: CopySettings, rows: SnapshotRows, mark: Watermark) -> bool:
-        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
-        copy, swap = self.destination.copy_replacement, self.destination.swap_replacement
-        try:
-            self._store_settings(wanted, rows.schema.id)
-            if not require_flag(copy(wanted.target(rows.schema), rows, mark), copy):
-                return False
-            rows.check()
-            if require_flag(swap(rows.schema.id, mark), swap):
-                return True
-        except BaseException:
-            self._drop_replacement(rows.schema)
-            raise
-        raise Transient(
-            "replacement_lost", f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile"
-        )
 
     def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
         try:

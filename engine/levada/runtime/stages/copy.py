@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
+from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.rules import copies_to_start, needs_resync
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.workers import table_worker
@@ -42,26 +41,29 @@ class CopyStage(Stage):
         for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
             record.copy.cancelled.clear()
             record.copy.outdated = False
-            wanted = self._registry.handled.wanted_settings(record)
-            settings = record.copy.settings = replace(wanted, excluded_columns=self._registry.columns.of(record))
+            plan = self._registry.next_copy.plan(record)
+            assert not isinstance(plan, Shadow), "a table at Init does not stream"
+            record.copy.settings = plan.settings
             record.begin(Job.COPY)
             self._registry.phases.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
             # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
             self._registry.backlog.track(record.id, self._registry.staged_lsn)
-            self._pool.submit(self._run, record.id, record.name, settings, record.copy.cancelled)
+            self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled)
 
     def _run(  # in a pool
-        self, table: TableId, name: QualifiedTable, settings: CopySettings, cancelled: threading.Event
+        self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace, cancelled: threading.Event
     ) -> None:
         elsewhere = self._config_ref.current.table(name).dedicated_copy
         copier = (
-            DedicatedCopy(self._copier, self._config_ref.current.progress_deadline_s) if elsewhere else self._copier
+            DedicatedCopy(
+                self._store, self._destination, self._copier.epoch, self._config_ref.current.progress_deadline_s
+            )
+            if elsewhere
+            else self._copier
         )
         try:
-            copied = copier.run(
-                table, name, settings, cancelled, lambda rows: self._inbox.put(CopyStarted(table, rows))
-            )
+            copied = copier.run(table, name, plan, cancelled, lambda rows: self._inbox.put(CopyStarted(table, rows)))
         except BaseException as error:
             self._inbox.put(CopyEnded(table, error))
         else:

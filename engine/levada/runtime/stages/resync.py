@@ -21,6 +21,7 @@ from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
+from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
@@ -98,12 +99,12 @@ class ResyncStage(Stage):
         resync.cancelled.clear()
         # Keep segments from here on, as for a first copy.
         self._registry.backlog.track(table, self._registry.staged_lsn, shadow=True)
-        cancelled = resync.cancelled
+        cancelled, plan = resync.cancelled, Shadow(self._registry.handled.settings(record))
 
         def work() -> Copied | None:  # in a pool
             try:
                 return self._copier.run_shadow(
-                    table, name, cancelled, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
+                    table, name, plan, cancelled, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
                 )
             except BaseException:
                 self._drop(table)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.stores.interface import PipelineStore, TableControls
 from levada.stores.phases import Init
 
@@ -33,10 +33,6 @@ class HandledRequests:
     def settings(self, record: TableRecord) -> CopySettings:
         """Return the settings of the table's last copy, or the configured ones before the first."""
         return self.last_settings(record) or self.wanted_settings(record)
-
-    def settings_changed(self, record: TableRecord) -> bool:
-        """Return True if the table's last copy has other settings than a copy that begins now."""
-        return settings_changed(self.controls(record), self.wanted_settings(record))
 
     def add(self, record: TableRecord) -> None:
         """Record a table that is seen for the first time.

@@ -10,6 +10,7 @@ from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -41,7 +42,7 @@ class TableRegistry:
     phases     Phases and parking. A phase is in the store before it takes effect
     positions  Staged segments, watermarks, and the WAL history that they belong to
     handled    The requests that were acted on, and the settings of the last copies
-    columns    The columns that the stream leaves out
+    next_copy  The plan of a table's next copy
     requests   Users' requests for retries and resyncs
     shadows    Requests for shadow copies, and their markers in the store
     places     Places at the destination
@@ -61,7 +62,7 @@ class TableRegistry:
     ) -> None:
         tables = self._tables = PipelineTables(ledger)
         unverified = UnverifiedTables(store)
-        columns = self.columns = ExcludedColumns(config_ref, reopen, exclude)
+        columns = ExcludedColumns(config_ref, reopen, exclude)
         self.handled = HandledRequests(config_ref, store)
         self.shadows = ShadowCopies(store, tables)
         self.phases = PhaseChanges(
@@ -77,10 +78,10 @@ class TableRegistry:
         self.positions = Positions(store, destination, tables, self.phases, self.storage, unverified)
         retries = TableRetries(self.phases, self.positions)
         self.places = PlaceCheck(config_ref, destination, tables, self.handled, self.phases, retries)
+        self.next_copy = NextCopy(config_ref, destination, self.handled, columns)
         self.requests = TableRequests(
             config_ref,
             store,
-            destination,
             tables,
             handled=self.handled,
             columns=columns,
@@ -88,6 +89,7 @@ class TableRegistry:
             phases=self.phases,
             retries=retries,
             places=self.places,
+            next_copy=self.next_copy,
         )
         self._steps = TableSteps(config_ref, tables, self.phases, retries, self.requests)
         self.membership = TableMembership(

@@ -90,19 +90,18 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 
     A nonce of 0 requests nothing, because it stands for a field that is absent from the manifest.
     """
-    if config.resync_nonce not in (0, controls.resync_nonce) or settings_changed(controls, wanted):
+    if config.resync_nonce not in (0, controls.resync_nonce) or settings_changed(last_copy_settings(controls), wanted):
         return TableRequest.RESYNC
     if config.retry_nonce not in (0, controls.retry_nonce):
         return TableRequest.RETRY
     return TableRequest.NOTHING
 
 
-def settings_changed(controls: TableControls, wanted: CopySettings) -> bool:
+def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
     After a rename at the source only the place is compared, because the settings are given by name.
     """
-    before = last_copy_settings(controls)
     if before is None:
         return False
     return before != wanted if before.table == wanted.table else before.place != wanted.place

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from levada.destinations import Destination, Ordering
 from levada.runtime.job import Job
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.resync_steps import Step
@@ -88,8 +87,3 @@ def _is_waiting(record: TableRecord, now: float) -> bool:
 
 def _shape(version: ReplicatedTableSchema) -> tuple[object, ...]:
     return tuple((c.attnum, c.name, c.type) for c in version.columns), version.key
-
-
-def can_replace(destination: Destination) -> bool:
-    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
-    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE

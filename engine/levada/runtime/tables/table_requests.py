@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 
-from levada.destinations import Destination
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.request_rules import RequestStep, request_step
-from levada.runtime.tables.resync import can_replace, stays_readable
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.table_retries import TableRetries
 from levada.stores.interface import PipelineStore, TableAction
-from levada.stores.phases import Errored
+from levada.stores.phases import Init
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ class TableRequests:
         self,
         config_ref: ConfigRef,
         store: PipelineStore,
-        destination: Destination,
         tables: PipelineTables,
         *,
         handled: HandledRequests,
@@ -39,10 +38,10 @@ class TableRequests:
         phases: PhaseChanges,
         retries: TableRetries,
         places: PlaceCheck,
+        next_copy: NextCopy,
     ) -> None:
         self._config_ref = config_ref
         self._store = store
-        self._can_replace = can_replace(destination)
         self._tables = tables
         self._handled = handled
         self._columns = columns
@@ -50,6 +49,7 @@ class TableRequests:
         self._phases = phases
         self._retries = retries
         self._places = places
+        self._next_copy = next_copy
 
     def apply_actions(self) -> None:
         """Apply the retries and resyncs that the CLI has put into the store."""
@@ -93,9 +93,7 @@ class TableRequests:
         if self._places.refuse(record):
             return
         _log.info("table %s is copied again", record.name)
-        # A dedicated copy replaces the table as soon as it is complete. It does not catch up as a shadow copy does.
-        here = not self._config_ref.current.table(record.name).dedicated_copy
-        if here and self._can_replace and stays_readable(record) and not self._handled.settings_changed(record):
+        if isinstance(self._next_copy.plan(record), Shadow):
             self._shadows.request(record)
             return
         if needs_resync(record.phase):
@@ -108,9 +106,9 @@ class TableRequests:
         """Restart a resync that an earlier process did not finish, if there is one."""
         if not self._shadows.is_requested(record.id):
             return
-        if self._can_replace and stays_readable(record):
+        if isinstance(self._next_copy.plan(record), Shadow):
             record.resync.request()
             return
         self._shadows.forget(record.id)
-        if isinstance(record.phase, Errored) and not needs_resync(record.phase):
+        if not isinstance(record.phase, Init) and not needs_resync(record.phase):
             self._phases.restart_copy(record)
