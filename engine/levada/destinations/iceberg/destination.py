@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
-from levada.destinations.iceberg.changelog import write_changelog
+from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.evolution import backfill, evolve_to
-from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
+from levada.destinations.iceberg.files import PartitionWriter
 from levada.destinations.iceberg.foreign_changes import missing, rolled_back
-from levada.destinations.iceberg.index import KeyIndex, index_errors
-from levada.destinations.iceberg.index_sync import KeyReader, add_files, sync_index
+from levada.destinations.iceberg.index import index_errors
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
@@ -30,21 +29,16 @@ from levada.destinations.iceberg.maintenance import (
     expire,
     remove_orphans,
 )
-from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.replacement import Replacement, vanishing
-from levada.destinations.iceberg.scan import without_deletes
-from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.upsert import Upsert
+from levada.destinations.iceberg.table_index import index_copy, synced_index
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
-from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
-from levada.segments.checksums import DamageError
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
+from levada.values import Durability, QualifiedTable, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -162,11 +156,11 @@ class IcebergDestination(Destination):
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark)
-            files = _write_leased(rows, PartitionWriter(lease.storage(table), layout, schema, copied), lease, table)
-            snapshot = _commit_copy(table, files, mark, lease)
+            files = write_leased(rows, PartitionWriter(lease.storage(table), layout, schema, copied), lease, table)
+            snapshot = commit_copy(table, files, mark, lease)
             state.schema, state.mark = schema, mark
             if mode is TableMode.UPSERT:
-                self._index_copy(state, table, schema, layout, files, snapshot)
+                index_copy(state, table, schema, layout, files, snapshot)
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
@@ -300,7 +294,7 @@ class IcebergDestination(Destination):
         if rewritten and state.index is not None and state.schema is not None:
             # Update the index before old snapshots expire. Afterwards the history between its snapshot and the current
             # one is lost.
-            self._index(state, table, state.schema, table.metadata.layout)
+            synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline)
         expire(table, settings, int(time.time() * 1000))
         if now >= state.files_due_at:
             state.files_due_at = now + FILES_EVERY_S
@@ -403,9 +397,9 @@ class IcebergDestination(Destination):
         if mode is TableMode.UPSERT:
             if backfill(table, schema, layout, self._spark):
                 state.forget_index()
-            self._upsert(state, table, layout, events, after, mark)
+            upsert_batch(state, table, layout, events, after, mark, self._context.pipeline)
         else:
-            self._append(table, layout, events, after, mark)
+            append_batch(table, layout, events, after, mark)
         state.schema, state.mark = schema, table.metadata.mark
 
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
@@ -421,133 +415,3 @@ class IcebergDestination(Destination):
             # The changes between the two watermarks are no longer staged.
             raise rolled_back(table.name, table.metadata)
         return found
-
-    def _upsert(
-        self,
-        state: TableState,
-        table: IcebergTable,
-        layout: IcebergSchema,
-        events: TableEvents,
-        after: Lsn,
-        mark: Watermark,
-    ) -> None:
-        index = self._index(state, table, events.schema, layout)
-        batch = Upsert(table.storage(), layout, events.schema, index)
-        with index_errors(state.index_folder):
-            batch.run(events, after)
-        if not batch.changes and len(events.versions) == 1:
-            index.discard()
-            # The segments will be removed. Without the watermark, a restart would report them as missing.
-            table.record_mark(mark)
-            return
-        try:
-            snapshot = table.write(batch.files, batch.deletes, mark=mark, replacing=batch.truncated)
-        except CommitConflict:
-            batch.discard()
-            raise
-        except BaseException:
-            # The commit may have succeeded all the same, so keep the files.
-            index.discard()
-            raise
-        self._commit_index(state, index, snapshot)
-
-    def _append(
-        self, table: IcebergTable, layout: IcebergSchema, events: TableEvents, after: Lsn, mark: Watermark
-    ) -> None:
-        storage = table.storage()
-        files = write_changelog(storage, layout, events.schema, events, after)
-        if not files and len(events.versions) == 1:
-            table.record_mark(mark)
-            return
-        try:
-            table.write(files, mark=mark)
-        except CommitConflict:
-            storage.remove(files)
-            raise
-
-    # -- the key index
-
-    def _index(
-        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema
-    ) -> KeyIndex:
-        """Return the key index, up to date with the table's current snapshot."""
-        with index_errors(state.index_folder):
-            return self._synced_index(state, table, schema, layout)
-
-    def _synced_index(
-        self, state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema
-    ) -> KeyIndex:
-        if state.index is None:
-            state.index = KeyIndex.open(state.index_folder, key_kind(schema))
-        reader = KeyReader.of(schema, layout, state.index.seed)
-        try:
-            sync_index(state.index, table, reader, self._context.pipeline)
-        except DamageError as error:
-            _log.warning("rebuilding the damaged key index of %s: %s", state.name, error)
-            state.forget_index()
-            return self._synced_index(state, table, schema, layout)
-        except BaseException:
-            state.index.discard()
-            raise
-        return state.index
-
-    def _index_copy(
-        self,
-        state: TableState,
-        table: IcebergTable,
-        schema: ReplicatedTableSchema,
-        layout: IcebergSchema,
-        files: Sequence[WrittenFile],
-        snapshot: int,
-    ) -> None:
-        try:
-            state.index = KeyIndex.open(state.index_folder, key_kind(schema))
-            state.index.clear()
-            reader = KeyReader.of(schema, layout, state.index.seed)
-            add_files(state.index, reader, table.storage().io(), (without_deletes(f.path) for f in files))
-        except OSError as error:
-            # The copy is committed. The first batch builds the index.
-            _log.warning("the key index of %s cannot be written: %s", state.name, error)
-            state.forget_index()
-            return
-        self._commit_index(state, state.index, snapshot)
-
-    def _commit_index(self, state: TableState, index: KeyIndex, snapshot: int) -> None:
-        try:
-            index.commit(snapshot)
-        except (OSError, DamageError) as error:
-            # The batch is committed. The next batch rebuilds the index.
-            _log.warning("the key index of %s cannot be written: %s", state.name, error)
-            state.forget_index()
-
-
-def _write_leased(rows: TableRows, writer: PartitionWriter, lease: CopyLease, table: IcebergTable) -> list[WrittenFile]:
-    """Write the rows to data files. After an error, remove the files that were written."""
-    try:
-        return [file for part in rows.map_partitions(writer) for file in part]
-    except Exception:
-        # Files that cannot be removed now are removed with the lease, when the next copy begins.
-        with suppress(LevadaError):
-            lease.release(table)
-        raise
-
-
-def _commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, lease: CopyLease) -> int:
-    """Commit the copied rows, and remove all earlier rows. Return the snapshot's ID.
-
-    Raise CommitConflict if another copy of the table has begun in the meantime, and StaleEpoch if its driver is newer.
-    """
-    for attempt in range(1, _ATTEMPTS + 1):
-        # A copy may take hours, so read the current metadata before the commit is built.
-        table.refresh()
-        table.check_epoch(mark)
-        if not lease.holds(table, mark):
-            raise CommitConflict("commit_conflict", f"another process copies {table.name}")
-        try:
-            # The copied rows have all values, so a pending backfill is obsolete.
-            done = {Property.FILL.value: None, Property.COPY_LEASE.value: None}
-            return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
-        except CommitConflict:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError
