@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from levada.destinations import Capabilities, DestinationContext, TableTarget
+from levada.postgres.identity import SourceIdentity
 from levada.runtime.config import PipelineConfig
 from levada.runtime.stages import messages
 from levada.values import Watermark
@@ -28,7 +29,7 @@ MUTABLE = {
     "MutableSequence",
     "MutableSet",
 }
-PASSED = (Capabilities, DestinationContext, TableTarget, Watermark, PipelineConfig)
+PASSED = (Capabilities, DestinationContext, SourceIdentity, TableTarget, Watermark, PipelineConfig)
 """What one thread or one layer passes to another, and keeps."""
 
 

@@ -36,7 +36,6 @@ from levada.runtime.source.ownership import (
     staging_holdings,
     store_holdings,
 )
-from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.requests import table_target
 from levada.schema import TableTarget
 from levada.segments.log import SegmentLog
@@ -184,11 +183,10 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
     store.load_fingerprints()
     newest = {schema.id: schema for schema in store.get_table_schemas()}
     targets = [table_target(store, config, schema) for schema in newest.values()]
-    former = SourceRecord(store).former
     if not targets:
         return "destination: no tables in the store"
     with assemble(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
-        parts.source.renew(former)
+        parts.store.load_fingerprints()
         with destination_errors(type(parts.destination), "startup"):
             parts.destination.startup()
         try:

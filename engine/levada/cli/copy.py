@@ -55,7 +55,7 @@ def _copy(manifests: Manifests, secrets: Path | None, work_dir: Path, table: Qua
         with destination_errors(type(parts.destination), "startup"):
             parts.destination.startup()
         try:
-            job = CopyJob(parts.config, parts.store, parts.destination, parts.spark, cancelled, parts.source)
+            job = CopyJob(parts.config, parts.store, parts.destination, parts.spark, cancelled)
             copied = job.run(id_, table)
         finally:
             parts.destination.shutdown()

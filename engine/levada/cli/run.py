@@ -181,7 +181,6 @@ class _Run:
                 store=parts.store,
                 destination=parts.destination,
                 spark=parts.spark,
-                source=parts.source,
             )
             try:
                 self._wait_for("preparing the source", pipeline.start, patience_s=_START_PATIENCE_S)

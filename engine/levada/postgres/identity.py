@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
@@ -16,39 +15,34 @@ FROM pg_database WHERE datname = current_database()
 """
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """The source's identity, read when it is first needed. Thread-safe."""
+    """The source's identity. Thread-safe.
+
+    ``verified`` returns the identity of the server whose history was verified, or an empty string before that.
+    ``former`` returns the identities of the pipeline's earlier sources.
+    """
 
     connection: PostgresConnection
-    _former: frozenset[str] = frozenset()
-    _read: str = ""
-    _reading: Lock = field(default_factory=Lock)
+    verified: Callable[[], str] = str
+    former: Callable[[], Collection[str]] = tuple
 
     def __str__(self) -> str:
         """Return the server's system identifier and the database's OID.
 
-        The first call connects, and raises an error if that fails.
+        Before the server is verified, each call connects, and raises an error if that fails.
         """
-        with self._reading:
-            if not self._read:
-                with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
-                    found = conn.execute(_IDENTITY).fetchone()
-                assert found is not None
-                self._read = "/".join(found)
-            return self._read
+        return self.verified() or self._read()
 
-    def renew(self, former: Collection[str]) -> None:
-        """Forget the identity, so that its next use reads it again.
-
-        ``former`` are the identities of earlier sources.
-        """
-        with self._reading:
-            self._read, self._former = "", frozenset(former)
+    def _read(self) -> str:
+        with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
+            found = conn.execute(_IDENTITY).fetchone()
+        assert found is not None
+        return "/".join(found)
 
     def is_former(self, identity: str) -> bool:
         """Return True if this is the identity of an earlier source of the pipeline."""
-        return identity in self._former
+        return identity in self.former()
 
     def has_table(self, table: TableId) -> bool:
         """Return True if the database has a table with this OID, under any name."""

@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
-    from levada.postgres.identity import SourceIdentity
     from levada.schema import ReplicatedTableSchema, TableTarget
     from levada.values import PipelineOwner
 
@@ -82,8 +81,7 @@ class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
-    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started. ``source`` has the
-    source's identity as the destination reads it. It is refreshed when the server may be another.
+    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started.
     """
 
     def __init__(
@@ -93,13 +91,11 @@ class Pipeline:
         store: PipelineStore,
         destination: Destination,
         spark: SparkSession | None = None,
-        source: SourceIdentity | None = None,
     ) -> None:
         self._config_ref = ConfigRef(config)
         self._store = store
         self._destination = destination
         self._spark = spark
-        self._source = source
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
@@ -277,8 +273,6 @@ class Pipeline:
         assert self._staging is not None
         log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
         source = prepare_source(config, store, record, log, self._check_tables, lost, owner=self._owner)
-        if self._source is not None:
-            self._source.renew(record.former)
         kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
         log.collect_garbage(store.require_epoch)
         manifests = log.list()

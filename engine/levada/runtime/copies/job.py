@@ -16,7 +16,6 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer, read_plan
 from levada.runtime.copies.table_copy import Copied, TableCopy
-from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.retries import as_levada_error
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.snapshot import SnapshotRows
-    from levada.postgres.identity import SourceIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +40,11 @@ class CopyJob:
         destination: Destination,
         spark: SparkSession,
         cancelled: threading.Event,
-        source: SourceIdentity | None = None,
     ) -> None:
         self._config = config
         self._store = store
         self._destination = destination
         self._spark = spark
-        self._source = source
         self._cancelled = cancelled
         self._rows: SnapshotRows | None = None
 
@@ -88,8 +84,6 @@ class CopyJob:
         self._store.load_table_schemas()
         self._store.load_table_controls()
         self._store.load_fingerprints()
-        if self._source is not None:
-            self._source.renew(SourceRecord(self._store).former)
 
     @contextmanager
     def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:

@@ -20,6 +20,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits
 from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
 from levada.runtime.resources.spark import spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
+from levada.runtime.source.record import former_sources, verified_source
 from levada.runtime.tables.places import TargetNameOf
 from levada.spec import (
     CopyDriver,
@@ -62,16 +63,12 @@ _TRUSTED_CERTIFICATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PipelineParts:
-    """The arguments of a `levada.runtime.pipeline.Pipeline`. A context manager that closes the store and stops Spark.
-
-    ``source`` is what the destination reads of the source. The pipeline changes it when the source may be another one.
-    """
+    """The arguments of a `levada.runtime.pipeline.Pipeline`, as a context manager that closes the store and Spark."""
 
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
     spark: SparkSession
-    source: SourceIdentity
 
     def close(self) -> None:
         """Close the store and stop the Spark session. May be called again."""
@@ -105,10 +102,10 @@ def assemble(
     destination_class(manifests)
     store = open_store(manifests, config, memory)
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
-    source = SourceIdentity(config.source)
+    source = SourceIdentity(config.source, partial(verified_source, store), partial(former_sources, store))
     work = config.work_dir / "destination"
     destination = make_destination(manifests, config, secrets, spark, work, source, former=partial(former_names, store))
-    return PipelineParts(config, store, destination, spark, source)
+    return PipelineParts(config, store, destination, spark)
 
 
 def make_destination(

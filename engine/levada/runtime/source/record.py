@@ -108,3 +108,14 @@ class SourceRecord:
         )
         self._store.store_fingerprint(_SUBJECT, text)
         self.identity, self.position, self.witness, self.since, self.former = identity, position, witness, since, former
+
+
+def verified_source(store: PipelineStore) -> str:
+    """Return the identity of the source in the record, or an empty string if there is no record."""
+    identity = SourceRecord(store).identity
+    return "" if identity is None else identity.source
+
+
+def former_sources(store: PipelineStore) -> frozenset[str]:
+    """Return the identities of the earlier sources in the record."""
+    return SourceRecord(store).former
