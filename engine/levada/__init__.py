@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from levada.destinations import Destination
     from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
     from levada.postgres.connection import PostgresConnection
+    from levada.postgres.preflight import Problem
     from levada.runtime.config import PipelineConfig
+    from levada.runtime.host.engine import Engine
+    from levada.runtime.host.goals import caught_up
+    from levada.runtime.host.observer import EngineObserver
+    from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
     from levada.runtime.pipeline import Pipeline
+    from levada.spec import Manifests, load_manifests
     from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
     from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
@@ -24,13 +30,17 @@ __version__ = "0.1.0"
 
 _LAZY_EXPORTS = {
     "Ack": "levada.capture",
+    "CaughtUp": "levada.runtime.host.outcomes",
     "Change": "levada.capture",
     "ChangeCapture": "levada.capture",
     "Continuity": "levada.capture",
     "Destination": "levada.destinations",
     "Durability": "levada.values",
+    "Engine": "levada.runtime.host.engine",
+    "EngineObserver": "levada.runtime.host.observer",
     "LevadaError": "levada.errors",
     "Lsn": "levada.values",
+    "Manifests": "levada.spec",
     "MemoryStore": "levada.stores",
     "NeedsOperator": "levada.errors",
     "Permanent": "levada.errors",
@@ -39,23 +49,35 @@ _LAZY_EXPORTS = {
     "PipelineStore": "levada.stores",
     "PostgresConnection": "levada.postgres.connection",
     "PostgresStore": "levada.stores",
+    "Problem": "levada.postgres.preflight",
     "Progress": "levada.status",
     "QualifiedTable": "levada.values",
+    "Refused": "levada.runtime.host.outcomes",
+    "Stopped": "levada.runtime.host.outcomes",
+    "Suspended": "levada.runtime.host.outcomes",
     "TableId": "levada.values",
+    "TablesErrored": "levada.runtime.host.outcomes",
+    "TimedOut": "levada.runtime.host.outcomes",
     "Transient": "levada.errors",
     "WalChangeCapture": "levada.capture",
     "Watermark": "levada.values",
+    "caught_up": "levada.runtime.host.goals",
+    "load_manifests": "levada.spec",
 }
 
 __all__ = [
     "Ack",
+    "CaughtUp",
     "Change",
     "ChangeCapture",
     "Continuity",
     "Destination",
     "Durability",
+    "Engine",
+    "EngineObserver",
     "LevadaError",
     "Lsn",
+    "Manifests",
     "MemoryStore",
     "NeedsOperator",
     "Permanent",
@@ -64,12 +86,20 @@ __all__ = [
     "PipelineStore",
     "PostgresConnection",
     "PostgresStore",
+    "Problem",
     "Progress",
     "QualifiedTable",
+    "Refused",
+    "Stopped",
+    "Suspended",
     "TableId",
+    "TablesErrored",
+    "TimedOut",
     "Transient",
     "WalChangeCapture",
     "Watermark",
+    "caught_up",
+    "load_manifests",
 ]
 
 

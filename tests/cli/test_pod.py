@@ -12,10 +12,10 @@ from tests.cli.test_commands import levada, manifest_of
 from tests.cli.test_refusals import log_in_as
 from tests.conftest import Database
 
-from levada.cli import pod
 from levada.cli.exit_codes import Exit
-from levada.cli.pod import TERMINATION_LOG, Starts, check_until_ok
 from levada.postgres.preflight import Problem, Severity
+from levada.runtime.host import pod
+from levada.runtime.host.pod import TERMINATION_LOG, Starts, check_until_ok
 
 LOGIN = Problem(Severity.ERROR, "source_auth_failed", "no login", "check the password")
 STORE = Problem(Severity.ERROR, "store_privilege_missing", "no rights", "GRANT")
@@ -36,23 +36,23 @@ def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monke
     monkeypatch.setattr(pod, "_POLL_S", 0.01)
     log, checks = tmp_path / "termination-log", []
 
-    def check() -> tuple[Exit, tuple[Problem, ...]]:
+    def check() -> tuple[Problem, ...]:
         checks.append((secret / "password").read_text())
         if checks[-1] == "right":
-            return Exit.OK, (WARNING,)
+            return (WARNING,)
         if len(checks) == 4:
             (secret / "password").write_text("right")
-        return Exit.PREFLIGHT, (LOGIN, WARNING) if len(checks) == 1 else (LOGIN, STORE, WARNING)
+        return (LOGIN, WARNING) if len(checks) == 1 else (LOGIN, STORE, WARNING)
 
-    def start() -> Exit:
+    def start() -> tuple[Problem, ...]:
         return check_until_ok(check, log, [secret], tmp_path)
 
-    assert start() is Exit.PREFLIGHT
+    assert start() == (LOGIN, WARNING)
     assert log.read_text() == "error: no login [source_auth_failed]\n  hint: check the password\n"
-    assert start() is Exit.PREFLIGHT
+    assert start() == (LOGIN, STORE, WARNING)
     assert "store_privilege_missing" in log.read_text()
     monkeypatch.setattr(pod, "_FIRST_WAIT_S", 0.05)
-    assert start() is Exit.OK
+    assert start() == (WARNING,)
     assert checks == ["wrong"] * 4 + ["right"]
 
 
@@ -60,7 +60,7 @@ def test_message_fits_into_the_pods_status(tmp_path: Path) -> None:
     """Kubernetes takes 4096 bytes. Only whole problems are written."""
     many = tuple(Problem(Severity.ERROR, "c", "é" * 900, "h") for _ in range(5))
     log = tmp_path / "log"
-    check_until_ok(lambda: (Exit.PREFLIGHT, many), log, [], tmp_path)
+    check_until_ok(lambda: many, log, [], tmp_path)
     assert log.read_bytes().count(b"error: ") == 2
 
 

@@ -1,125 +1,72 @@
-"""What ends `levada run`, without running anything."""
+"""The exit code and the last line of `levada run`, without running anything."""
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.runtime import samples
 
 from levada.cli.exit_codes import Exit
-from levada.cli.report import LineReport
-from levada.cli.run import RunOptions, caught_up_or_parked, ended_by, final_message, follow
+from levada.cli.run import RunOptions, exit_code, final_message
 from levada.cli.signals import StopSignals
-from levada.status import Progress
+from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
 
-ERRORED = samples.table("orders", phase="Errored", error=samples.error())
-RETRYING = samples.table(
-    "orders", phase="Errored", error=samples.error(retry_policy="TimedRetry", next_retry=samples.seconds(9))
-)
-
-
-def all_ready(progress: Progress) -> bool:
-    """Stand in for what a pipeline calls caught up."""
-    return progress.ready
-
-
-def end(*tables: object) -> Exit | None:
-    """Return the verdict on a pipeline with these tables."""
-    return caught_up_or_parked(all_ready)(samples.progress(*tables))  # type: ignore[arg-type]  # tables
-
-
-def test_caught_up_is_success() -> None:
-    """Every table has reached the goal."""
-    assert end(samples.table()) is Exit.OK
-
-
-def test_nothing_known_yet_is_no_success() -> None:
-    """A pipeline that has not found its tables has reached nothing."""
-    assert caught_up_or_parked(lambda _: True)(replace(samples.progress(), tables=())) is None
-
-
-def test_a_parked_table_waits_for_the_others() -> None:
-    """One table that only a person can mend keeps no other from its goal, and decides the exit code."""
-    copying = samples.table("payments", phase="DataSync")
-    assert end(ERRORED, copying) is None
-    assert end(ERRORED, samples.table("payments")) is Exit.TABLE_ERRORED
-    assert end(ERRORED) is Exit.TABLE_ERRORED
-
-
-def test_a_table_that_is_retried_is_waited_for() -> None:
-    """An error that mends itself is not the end."""
-    assert end(RETRYING, samples.table("payments")) is None
-
-
-def test_suspended_tables_have_no_goal() -> None:
-    """They rest because somebody said so."""
-    assert end(samples.table(), samples.table("payments", phase="Init")) is None
-    assert end(samples.table(), samples.table("payments", phase="Init", suspended=True)) is Exit.OK
+PROGRESS = samples.progress(samples.table("orders", phase="Errored", error=samples.error()), samples.table("payments"))
 
 
 def options(*, until: bool) -> RunOptions:
-    """Return what a command line would say."""
+    """Return the options of a command line."""
     return RunOptions(
         manifest=Path("pipeline.yaml"), until_caught_up=until, secrets=None, work_dir=Path(), timeout_s=90
     )
 
 
 def test_signals_are_success_unless_there_was_a_goal() -> None:
-    """Running until stopped is done when stopped; a goal that was not reached is not."""
-    assert ended_by(signal.SIGTERM, options(until=False)) is Exit.OK
-    assert ended_by(signal.SIGINT, options(until=False)) is Exit.OK
-    assert ended_by(signal.SIGTERM, options(until=True)) == 143
-    assert ended_by(signal.SIGINT, options(until=True)) == 130
+    """A run without a goal is complete when it is stopped."""
+    stopped = Stopped(None)
+    assert exit_code(stopped, signal.SIGTERM, options(until=False)) is Exit.OK
+    assert exit_code(stopped, signal.SIGINT, options(until=False)) is Exit.OK
+    assert exit_code(stopped, signal.SIGTERM, options(until=True)) == 143
+    assert exit_code(stopped, signal.SIGINT, options(until=True)) == 130
+
+
+def test_each_outcome_has_an_exit_code() -> None:
+    """Scripts tell the ends apart."""
+    outcomes = (CaughtUp(PROGRESS), Suspended(), TablesErrored(PROGRESS), TimedOut(None), Refused(()))
+    codes = [exit_code(outcome, None, options(until=True)) for outcome in outcomes]
+    assert codes == [Exit.OK, Exit.OK, Exit.TABLE_ERRORED, Exit.TIMED_OUT, Exit.PREFLIGHT]
 
 
 def test_last_line() -> None:
-    """It says which of the ends it was, and names what is errored."""
-    progress = samples.progress(ERRORED, samples.table("payments"))
-    assert final_message(Exit.OK, progress, options(until=True)) == "shop: caught up, 2 tables"
-    assert "public.orders" in final_message(Exit.TABLE_ERRORED, progress, options(until=True))
-    assert "after 1m 30s" in final_message(Exit.TIMED_OUT, progress, options(until=True))
-    assert final_message(Exit.OK, progress, options(until=False)) == "shop: stopped"
+    """It has the end, and the names of errored tables."""
 
+    def line(outcome: CaughtUp | TablesErrored | Suspended | TimedOut | Stopped) -> str:
+        return final_message("shop", outcome, options(until=True))
 
-class Idle:
-    """A pipeline that runs and gets nowhere."""
-
-    def progress(self) -> Progress:
-        return samples.progress(samples.table(phase="DataSync"))
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return False
-
-
-def followed(signals: StopSignals, deadline: float | None) -> Exit | None:
-    """Return how following an idle pipeline ends."""
-    shown = LineReport(Console(file=io.StringIO()))
-    return follow(Idle(), shown, signals, caught_up_or_parked(all_ready), deadline)  # type: ignore[arg-type]  # enough of one
-
-
-def test_time_and_signals_end_the_wait() -> None:
-    """A deadline that is over is 4, a signal is for the caller to judge."""
-    assert followed(StopSignals(), deadline=0.0) is Exit.TIMED_OUT
-    stopped = StopSignals()
-    stopped.received = signal.SIGTERM
-    assert followed(stopped, deadline=None) is None
+    assert line(CaughtUp(PROGRESS)) == "shop: caught up, 2 tables"
+    assert "public.orders" in line(TablesErrored(PROGRESS))
+    assert line(TimedOut(PROGRESS)) == "shop: not caught up after 1m 30s, stopped"
+    assert line(TimedOut(None)) == "shop: not started after 1m 30s, stopped"
+    assert line(Stopped(PROGRESS)) == "shop: stopped"
+    assert line(Stopped(None)) == "shop: stopped before it had started"
+    assert line(Suspended()) == "shop: suspended (spec.suspend: true)"
 
 
 def test_first_signal_is_remembered_and_handlers_come_back() -> None:
-    """A clean stop is asked for once; afterwards signals mean what they meant."""
-    before = signal.getsignal(signal.SIGTERM)
+    """It requests a clean stop, also of an engine that is made later. Afterwards signals have their former handlers."""
+    before, stops = signal.getsignal(signal.SIGTERM), list[str]()
     with StopSignals() as signals:
-        assert signals.received is None
+        signals.call(lambda: stops.append("early"))
+        assert (signals.received, stops) == (None, [])
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.received is signal.SIGTERM
+        assert (signals.received, stops) == (signal.SIGTERM, ["early"])
+        signals.call(lambda: stops.append("late"))
+        assert stops == ["early", "late"]
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -43,3 +43,13 @@ def test_an_error_after_the_signal_is_no_error() -> None:
     """A signal to the process group ends Spark's JVM too, and what that breaks is not an error of its own."""
     with pytest.raises(Interrupted):
         wait_for(fail, lambda: True, patience_s=60)
+
+
+def test_a_late_result_is_discarded() -> None:
+    """Work that was abandoned and ends later has its result closed, which the caller does not receive."""
+    release, discarded = threading.Event(), threading.Event()
+    with pytest.raises(Interrupted):
+        wait_for(lambda: release.wait(60), lambda: True, discard=lambda result: discarded.set())
+    assert not discarded.is_set()
+    release.set()
+    assert discarded.wait(60)

@@ -140,23 +140,21 @@ def run(
         raise typer.BadParameter("requires --until", param_hint="--timeout")
     # Before the imports, which take a second: a signal during the imports is a clean stop too.
     with StopSignals() as signals:
-        from levada.cli.manifests import folder, read
         from levada.cli.run import RunOptions
-        from levada.cli.run import run as run_pipeline
+        from levada.cli.run import run as run_engine
 
-        manifests = read(manifest, secrets, work_dir)
         options = RunOptions(
             manifest=manifest,
             until_caught_up=until is Until.CAUGHT_UP,
             secrets=secrets,
-            work_dir=folder(manifest, manifests, work_dir),
+            work_dir=work_dir,
             host=host,
             port=port,
-            deadline=None if timeout is None else CALLED_AT + timeout,
             timeout_s=timeout,
+            called_at=CALLED_AT,
             debug=debugging(ctx),
         )
-        return run_pipeline(manifests, options, signals)
+        return run_engine(options, signals)
 
 
 @app.command()
@@ -165,17 +163,20 @@ def check(
 ) -> Exit:
     """Report everything that would keep a pipeline from running. Change nothing."""
     from levada.cli.check import check as check_pipeline
+    from levada.cli.check import refused
     from levada.cli.manifests import folder, read
-    from levada.cli.pod import TERMINATION_LOG, check_until_ok, mounted
+    from levada.runtime.host.pod import TERMINATION_LOG, check_until_ok, mounted
 
-    def once() -> tuple[Exit, tuple[Problem, ...]]:
+    def once() -> tuple[Problem, ...]:
         manifests = read(manifest, secrets, work_dir)
         return check_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
     log = os.environ.get(TERMINATION_LOG)
     if not log or secrets is None or work_dir is None:
-        return once()[0]
-    return check_until_ok(once, Path(log), mounted(manifest, secrets), work_dir)
+        problems = once()
+    else:
+        problems = check_until_ok(once, Path(log), mounted(manifest, secrets), work_dir)
+    return Exit.PREFLIGHT if refused(problems) else Exit.OK
 
 
 @app.command()

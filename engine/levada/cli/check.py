@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
@@ -17,10 +16,8 @@ from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
 
 
-def check(
-    manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output
-) -> tuple[Exit, tuple[Problem, ...]]:
-    """Print and return the problems. The exit code is `Exit.PREFLIGHT` if any of them is an error."""
+def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> tuple[Problem, ...]:
+    """Print and return the problems."""
     destination_class(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
@@ -41,7 +38,7 @@ def check(
         show_problems(problems)
         if config is not None and found is not None:
             show_coverage(found, config)
-    return Exit.PREFLIGHT if refused(problems) else Exit.OK, problems
+    return problems
 
 
 def refused(problems: Iterable[Problem]) -> bool:

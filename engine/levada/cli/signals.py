@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -15,7 +16,17 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._stop: Callable[[], None] = lambda: None
         self._before: dict[signal.Signals, Any] = {}
+
+    def call(self, stop: Callable[[], None]) -> None:
+        """Call ``stop`` in the handler of the first signal, or now if that was received before.
+
+        ``stop`` must take no lock.
+        """
+        self._stop = stop
+        if self.received is not None:
+            stop()
 
     def __enter__(self) -> Self:
         for each in _STOPS:
@@ -31,3 +42,4 @@ class StopSignals:
         if self.received is not None:
             os._exit(128 + number)
         self.received = signal.Signals(number)
+        self._stop()

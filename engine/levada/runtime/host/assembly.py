@@ -18,7 +18,7 @@ from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
-from levada.runtime.resources.spark import spark_session, stop_spark
+from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
 from levada.runtime.tables.places import TargetNameOf
@@ -63,17 +63,22 @@ _TRUSTED_CERTIFICATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PipelineParts:
-    """The arguments of a `levada.runtime.pipeline.Pipeline`, as a context manager that closes the store and Spark."""
+    """The arguments of a `levada.runtime.pipeline.Pipeline`, as a context manager that closes the store and Spark.
+
+    ``keeps_spark`` is True if the process had the Spark session before, which then stays.
+    """
 
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
     spark: SparkSession
+    keeps_spark: bool = False
 
     def close(self) -> None:
-        """Close the store and stop the Spark session. May be called again."""
+        """Close the store, and stop the Spark session if `assemble` has started it. May be called again."""
         self.store.close()
-        stop_spark(self.spark)
+        if not self.keeps_spark:
+            stop_spark(self.spark)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +96,8 @@ def assemble(
 ) -> PipelineParts:
     """Create the parts of the pipeline that the manifests describe.
 
-    Spark is started. No connection is opened yet to the source, the store or the destination.
+    Spark is started if the process has no session. No connection is opened yet to the source, the store or the
+    destination.
 
     ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches, and
     the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder. ``memory``
@@ -101,11 +107,12 @@ def assemble(
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     destination_class(manifests)
     store = open_store(manifests, config, memory)
+    keeps_spark = has_session()
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     source = SourceIdentity(config.source, partial(verified_source, store), partial(former_sources, store))
     work = config.work_dir / "destination"
     destination = make_destination(manifests, config, secrets, spark, work, source, former=partial(former_names, store))
-    return PipelineParts(config, store, destination, spark)
+    return PipelineParts(config, store, destination, spark, keeps_spark)
 
 
 def make_destination(

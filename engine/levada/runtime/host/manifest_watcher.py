@@ -68,13 +68,13 @@ def _changed_tables(running: Manifests, new: Manifests) -> dict[str, Change]:
 
 
 class ManifestWatcher:
-    """Polls the manifest's file. For one thread, except for `progress`.
+    """Polls the manifest's file. For one thread, except for `progress`. Without a ``path`` nothing ever changes.
 
     It compares contents. The file of a mounted ConfigMap is a symbolic link whose own times do not change.
     """
 
-    def __init__(self, path: Path, running: Manifests) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, running: Manifests) -> None:
+        self.path = path
         self._running = running
         self._seen: bytes | None = None
         self._judged: bytes | None = None
@@ -96,25 +96,27 @@ class ManifestWatcher:
         A content counts when two polls in a row have read it, because the first may have read a half-written file. An
         error in it, or one that ``apply`` raises, is logged once for each content and kept in `progress`.
         """
-        content = self._read()
+        if self.path is None:
+            return
+        content = _read(self.path)
         stable, self._seen = content == self._seen, content
         if not stable or content == self._judged:
             return
         self._judged = content
         try:
-            self._apply(content, apply)
+            self._apply(self.path, content, apply)
         except LevadaError as error:
             self._progress = replace(self._progress, error=fatal_progress(error))
             _log.error("the changed manifest is rejected, and the previous one stays in effect: %s", error)
 
-    def _apply(self, content: bytes, apply: Callable[[Manifests], None]) -> None:
+    def _apply(self, path: Path, content: bytes, apply: Callable[[Manifests], None]) -> None:
         if not content:
-            raise NeedsOperator("manifest_file_missing", f"{self._path} does not exist, or is empty")
+            raise NeedsOperator("manifest_file_missing", f"{path} does not exist, or is empty")
         try:
             text = content.decode()
         except UnicodeDecodeError:
-            raise InvalidManifest("invalid_manifest", f"{self._path} is not UTF-8 text") from None
-        accepted = accept_change(self._running, load_manifests(text, str(self._path)))
+            raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+        accepted = accept_change(self._running, load_manifests(text, str(path)))
         if accepted.applied:
             apply(accepted.manifests)
             self._running = accepted.manifests
@@ -124,11 +126,12 @@ class ManifestWatcher:
             _log.warning("not taken up before a restart: %s", _describe(accepted.waiting))
         self._progress = ManifestProgress(waiting=waiting)
 
-    def _read(self) -> bytes:
-        try:
-            return self._path.read_bytes()
-        except OSError:
-            return b""
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _describe(changes: Mapping[str, Change]) -> str:

@@ -96,6 +96,14 @@ def spark_session(
         return SparkSession.builder.getOrCreate()
 
 
+def has_session() -> bool:
+    """Return True if the process has a running Spark session. Raise NeedsOperator ``pyspark_missing`` if it cannot."""
+    pyspark_folder()
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
 @contextmanager
 def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Yield a session for a short check, local and without executors.
@@ -103,10 +111,7 @@ def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Ite
     A session that runs already is used and kept. A new one is stopped at the end. Settings in ``conf`` for the
     addresses of the driver and its executors are ignored.
     """
-    pyspark_folder()
-    from pyspark import SparkContext
-
-    running = SparkContext._active_spark_context is not None
+    running = has_session()
     here = {key: value for key, value in (conf or {}).items() if key not in _LOCATIONS}
     spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"})
     try:

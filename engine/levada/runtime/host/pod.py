@@ -1,4 +1,4 @@
-"""`levada check` and `levada run` in a pod: report each failed start once, and retry when a Secret changes.
+"""Checks and starts in a pod, which report each failure once and are repeated when a Secret or the manifest changes.
 
 Kubernetes reads a container's message when the container ends. It delays the restart of a container that fails
 repeatedly by up to five minutes. So a container ends only with an error that differs from its previous one.
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from levada.cli.exit_codes import Exit
 from levada.postgres.preflight import Problem, Severity
 from levada.runtime.host.secret_watcher import SecretWatcher
 
@@ -31,25 +30,26 @@ _STAY_S: Final = 600.0
 
 
 def check_until_ok(
-    check: Callable[[], tuple[Exit, tuple[Problem, ...]]], log: Path, folders: Iterable[Path], work_dir: Path
-) -> Exit:
-    """Repeat the check until it succeeds. Return early with a result that differs from the previous one.
+    check: Callable[[], tuple[Problem, ...]], log: Path, folders: Iterable[Path], work_dir: Path
+) -> tuple[Problem, ...]:
+    """Repeat the check until it finds no error. Return early with a result that differs from the previous one.
 
     A check that fails as before does not end. It runs again when a file in ``folders`` changes, and every few minutes.
+    ``log`` is the file for the container's message.
     """
     last, wait_s, watched = work_dir / "last-check", _FIRST_WAIT_S, tuple(folders)
     while True:
         # Created before the check, so that a change during the check is noticed.
         watchers = [SecretWatcher(folder) for folder in watched]
-        code, problems = check()
-        text = "".join(_lines(problems))
-        if code is Exit.OK:
+        problems = check()
+        if not any(p.severity is Severity.ERROR for p in problems):
             last.unlink(missing_ok=True)
-            return code
+            return problems
+        text = "".join(_lines(problems))
         if not last.is_file() or last.read_text("utf-8") != text:
             last.write_text(text, "utf-8")
             log.write_text(text, "utf-8")
-            return code
+            return problems
         _log.info("the check fails as before. It runs again when a Secret or the manifest changes")
         _wait(watchers, wait_s)
         wait_s = min(2 * wait_s, _MAX_WAIT_S)
@@ -91,9 +91,11 @@ class Starts:
         return True
 
 
-def driver_starts(manifest: Path, secrets: Path | None, work_dir: Path, is_over: Callable[[], bool]) -> Starts | None:
+def driver_starts(
+    manifest: Path | None, secrets: Path | None, work_dir: Path, is_over: Callable[[], bool]
+) -> Starts | None:
     """Return the start attempts of a driver, or None outside of a pod."""
-    if not os.environ.get(TERMINATION_LOG) or secrets is None:
+    if not os.environ.get(TERMINATION_LOG) or manifest is None or secrets is None:
         return None
     return Starts(mounted(manifest, secrets), work_dir, is_over)
 

@@ -1,0 +1,154 @@
+"""The engine as a Python object: everything that `levada run` does, without its output and its exit codes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from levada.errors import NeedsOperator
+from levada.runtime.host.access_token import access_token
+from levada.runtime.host.goals import Goal
+from levada.runtime.host.manifest_file import read_manifest_file, work_folder
+from levada.runtime.host.manifest_watcher import ManifestWatcher
+from levada.runtime.host.observer import EngineObserver
+from levada.runtime.host.outcomes import Outcome, Suspended
+from levada.runtime.host.run import Run, RunParts
+from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
+from levada.runtime.report.http import LOOPBACK, ProgressServer
+from levada.spec import Manifests
+from levada.status import Progress
+from levada.stores import MemoryStorage
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs the pipeline of a manifest, as `levada run` does.
+
+    ``with Engine(Path("pipeline.yaml")) as engine: engine.run(until=caught_up)`` runs it. In the block the engine holds
+    the lock of its work folder and serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics`` on ``host`` and
+    ``port``. Port 0 takes a free one. A manifest given as a path is followed while the pipeline runs. ``secrets`` is a
+    folder with a folder for each Secret. ``work_dir`` is by default `.levada/<pipeline>` next to the manifest's file.
+
+    A Spark session that the process has already is used and kept. Otherwise each run starts and stops its own.
+    """
+
+    def __init__(
+        self,
+        manifest: Path | Manifests,
+        *,
+        secrets: Path | None = None,
+        work_dir: Path | None = None,
+        host: str = LOOPBACK,
+        port: int = 0,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        """Read the manifest. Raise InvalidManifest, which lists every problem found."""
+        path = manifest if isinstance(manifest, Path) else None
+        manifests = read_manifest_file(manifest) if isinstance(manifest, Path) else manifest
+        self._watcher = ManifestWatcher(path, manifests)
+        self._secrets = secrets
+        self._work_dir = work_folder(path, manifests, work_dir)
+        self._listen = (host, port)
+        self._observer = observer or EngineObserver()
+        self._memory = MemoryStorage()
+        self._held = ExitStack()
+        self._server: ProgressServer | None = None
+        self._run: Run | None = None
+        self._running = threading.Lock()
+        self._stopping = False
+
+    @property
+    def name(self) -> str:
+        """The name of the pipeline."""
+        return self._watcher.running.pipeline.metadata.name
+
+    @property
+    def address(self) -> str | None:
+        """The base URL of the engine's port, or None while the port is closed."""
+        return None if self._server is None else self._server.address
+
+    def __enter__(self) -> Self:
+        """Open the work folder and the port. For a suspended pipeline open nothing.
+
+        Raise NeedsOperator ``engine_running`` if another process uses the work folder, ``work_dir_unusable`` if it
+        cannot be written, ``port_taken`` if the address cannot be bound, and ``secret_missing`` if the Secret of the
+        access token does not exist.
+        """
+        if self._suspended:
+            return self
+        spec, (host, port) = self._watcher.running.pipeline.spec, self._listen
+        with ExitStack() as held:
+            create_work_dir(self._work_dir)
+            held.enter_context(locked_work_dir(self._work_dir))
+            server = ProgressServer(
+                self.progress,
+                host=host,
+                port=port,
+                progress_deadline_s=spec.health.progress_deadline_seconds,
+                token=access_token(self._watcher.running, self._secrets),
+            )
+            held.enter_context(server)
+            held.enter_context(published_address(self._work_dir, server.address))
+            self._held = held.pop_all()
+        self._server = server
+        _log.info("progress at %s/v1/progress", server.address)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop the pipeline, wait for a run in another thread, then close the port and the work folder."""
+        self.stop()
+        with self._running:
+            self._server = None
+            self._held.close()
+
+    def run(self, until: Goal | None = None, timeout_s: float | None = None) -> Outcome:
+        """Run the pipeline until the goal ``until``, the end of ``timeout_s`` seconds, or a call of `stop`.
+
+        Without a goal the pipeline runs until it is stopped or suspended. May be called again after it has returned.
+        Raise the error that ends a started pipeline, InvalidManifest for a manifest that no engine can run, and
+        NeedsOperator ``engine_not_open`` outside of the engine's ``with`` block.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._running:
+            if self._suspended:
+                return Suspended()
+            if self._server is None:
+                raise NeedsOperator(
+                    "engine_not_open",
+                    f"the engine of pipeline {self.name} has no lock on its work folder",
+                    hint="call run() in the block of: with Engine(...) as engine",
+                )
+            parts = RunParts(
+                self._watcher,
+                self._secrets,
+                self._work_dir,
+                self._memory,
+                self._observer,
+                lambda: self._stopping,
+                self._server.set_progress_deadline,
+            )
+            self._run = Run(parts, until, deadline)
+            return self._run.run()
+
+    def stop(self) -> None:
+        """Make `run` stop the pipeline and return `Stopped`, also at later calls. Return without waiting.
+
+        Call it from any thread or from a signal's handler.
+        """
+        # No Event: a handler that takes a lock which its own thread holds would wait forever.
+        self._stopping = True
+
+    def progress(self) -> Progress | None:
+        """Return the newest progress, or None before there is a pipeline. From any thread, without waiting."""
+        run = self._run
+        return None if run is None else run.progress()
+
+    @property
+    def _suspended(self) -> bool:
+        return self._watcher.running.pipeline.spec.suspend

@@ -1,0 +1,29 @@
+"""A manifest's file, and the work folder next to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from levada.errors import InvalidManifest
+from levada.runtime.host.assembly import default_work_dir
+from levada.spec import Manifests, load_manifests
+
+
+def read_manifest_file(path: Path) -> Manifests:
+    """Return the Pipeline and the TableSyncs of a file. Raise InvalidManifest, which lists every problem found."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise InvalidManifest("invalid_manifest", f"{path} cannot be read: {error.strerror}") from None
+    return load_manifests(text, str(path))
+
+
+def work_folder(path: Path | None, manifests: Manifests, given: Path | None) -> Path:
+    """Return the absolute work folder: the given one, or the default next to the manifest's file.
+
+    Without a file the default is in the current folder.
+    """
+    parent = Path.cwd() if path is None else path.absolute().parent
+    return (given or default_work_dir(parent, manifests.pipeline.metadata.name)).absolute()

@@ -1,0 +1,75 @@
+"""The ways in which a run of the engine ends. An error that ends a pipeline after its start is raised instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+from levada.errors import NeedsOperator
+from levada.postgres.preflight import Problem, Severity
+from levada.status import Progress, RetryPolicy, TableProgress
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Every table has reached the goal, except suspended ones."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class TablesErrored:
+    """Every table has reached the goal, except suspended ones and errored ones that need a manual retry."""
+
+    progress: Progress
+
+    @property
+    def tables(self) -> tuple[TableProgress, ...]:
+        """The tables that need a manual retry."""
+        return tuple(t for t in self.progress.tables if needs_manual_retry(t))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The manifest suspends the pipeline, since before the run or since a change during the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """`Engine.stop` was called. ``progress`` is None if the pipeline had not started."""
+
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The time ended before the goal was reached. ``progress`` is None if the pipeline had not started."""
+
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The pipeline cannot start. Nothing was changed.
+
+    ``problems`` are those of the source, or the one that ``error`` reports.
+    """
+
+    problems: tuple[Problem, ...]
+    error: NeedsOperator | None = None
+
+    @classmethod
+    def by(cls, error: NeedsOperator) -> Self:
+        """Return the outcome of a start that raised ``error``."""
+        return cls((Problem(Severity.ERROR, error.code, error.message, error.hint),), error)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{p.message} [{p.code}]" for p in self.problems)
+
+
+Outcome: TypeAlias = CaughtUp | TablesErrored | Suspended | Stopped | TimedOut | Refused
+
+
+def needs_manual_retry(table: TableProgress) -> bool:
+    """Return True if the table is errored and is not retried until that is requested."""
+    return table.error is not None and table.error.retry_policy != RetryPolicy.TIMED_RETRY

@@ -1,0 +1,257 @@
+"""One run of the engine: the start, the pipeline, and the files that are watched meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from levada.errors import InvalidManifest, NeedsOperator, Transient
+from levada.postgres.preflight import Severity
+from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
+from levada.runtime.host.goals import Goal, judge
+from levada.runtime.host.manifest_watcher import ManifestWatcher
+from levada.runtime.host.observer import EngineObserver
+from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.runtime.host.pod import driver_starts
+from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
+from levada.runtime.host.waiting import Interrupted, wait_for
+from levada.runtime.pipeline import Pipeline
+from levada.runtime.source.preparation import check_source
+from levada.spec import Manifests
+from levada.status import Progress
+from levada.stores import MemoryStorage
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.25
+_WATCH_S: Final = 1.0
+_RETRY_S: Final = 2.0
+_START_PATIENCE_S: Final = 10.0
+"""Seconds that an interrupted start may take to end, so that it is closed in order.
+
+A start that waits for the source for longer is abandoned.
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """The parts of the engine that a run needs.
+
+    ``memory`` has the content of a store in memory between runs. ``stopping`` returns True once the run should end.
+    ``set_progress_deadline`` receives the value of a changed manifest.
+    """
+
+    watcher: ManifestWatcher
+    secrets: Path | None
+    work_dir: Path
+    memory: MemoryStorage
+    observer: EngineObserver
+    stopping: Callable[[], bool]
+    set_progress_deadline: Callable[[float], None]
+
+
+class Run:
+    """One run. It replaces its pipeline by a new one when the destination's Secret changes.
+
+    ``deadline`` is a time of the monotonic clock. None means no limit.
+    """
+
+    def __init__(self, parts: RunParts, goal: Goal | None, deadline: float | None) -> None:
+        self._parts = parts
+        self._goal = goal
+        self._deadline = deadline
+        self._pipeline: Pipeline | None = None
+        self._restarting = False
+
+    def progress(self) -> Progress | None:
+        """Return the newest progress, or None before there is a pipeline. From any thread."""
+        pipeline = self._pipeline
+        return None if pipeline is None else self._progress_of(pipeline)
+
+    def run(self) -> Outcome:
+        """Run until the end. In a pod, a start that fails like the previous one is repeated."""
+        parts = self._parts
+        starts = driver_starts(parts.watcher.path, parts.secrets, parts.work_dir, self._is_over)
+        try:
+            while True:
+                if starts is not None:
+                    starts.begin()
+                outcome = self._start()
+                if isinstance(outcome, Refused):
+                    parts.observer.refused(outcome)
+                if not isinstance(outcome, Refused) or starts is None or not starts.may_try_again(str(outcome)):
+                    return outcome
+                if self._is_over():
+                    raise Interrupted
+                for _ in range(2):  # A changed manifest is applied when two checks have found the same content.
+                    parts.watcher.poll(lambda _: None)
+        except Interrupted:
+            return Stopped(None) if parts.stopping() else TimedOut(None)
+
+    def _start(self) -> Outcome:
+        """Check the source, then run pipelines until the end. Raise the error of a pipeline that had started."""
+        parts = self._parts
+        try:
+            config = pipeline_config(parts.watcher.running, secrets=parts.secrets, work_dir=parts.work_dir)
+            problems = self._wait_for("checking the source", lambda: check_source(config))
+            if any(p.severity is Severity.ERROR for p in problems):
+                return Refused(problems)
+            while (end := self._run_pipeline()) is None:
+                pass
+        except InvalidManifest:
+            raise
+        except NeedsOperator as error:
+            if self._pipeline is not None or self._restarting:
+                # Something may have changed.
+                raise
+            return Refused.by(error)
+        return end
+
+    def _wait_for(
+        self,
+        step: str,
+        work: Callable[[], T],
+        *,
+        patience_s: float = 0.0,
+        discard: Callable[[T], object] = lambda _: None,
+    ) -> T:
+        """Run ``work`` as a step of the start. Raise `Interrupted` if a stop or the deadline comes first.
+
+        ``discard`` closes the result of work that ends later.
+        """
+        _log.info("%s: %s", self._parts.watcher.running.pipeline.metadata.name, step)
+        with self._parts.observer.step(step):
+            return wait_for(work, self._is_over, patience_s=patience_s, discard=discard)
+
+    def _is_over(self) -> bool:
+        return self._parts.stopping() or (self._deadline is not None and time.monotonic() > self._deadline)
+
+    def _run_pipeline(self) -> Outcome | None:
+        """Run one pipeline until the end. Return None if a new one must take its place."""
+        parts, manifests = self._parts, self._parts.watcher.running
+        # Watched before it is read, so that a change in between is noticed.
+        secret = SecretWatcher(destination_secret(manifests, parts.secrets))
+        with self._wait_for(
+            "starting Spark, which takes about 15 seconds",
+            lambda: assemble(manifests, secrets=parts.secrets, work_dir=parts.work_dir, memory=parts.memory),
+            discard=PipelineParts.close,
+        ) as made:
+            pipeline = self._pipeline = Pipeline(
+                made.config,
+                store=made.store,
+                destination=made.destination,
+                spark=made.spark,
+            )
+            try:
+                self._wait_for(
+                    "preparing the source",
+                    pipeline.start,
+                    patience_s=_START_PATIENCE_S,
+                    discard=lambda _: pipeline.stop(),
+                )
+            except NeedsOperator as error:
+                self._pipeline = None
+                return Refused.by(error)
+            except Transient as error:
+                if not self._restarting or self._is_over():
+                    raise
+                # The destination may be unavailable for a moment. That must not end a process that ran before.
+                _log.warning("cannot restart the pipeline yet, retrying in %.0f s: %s", _RETRY_S, error)
+                self._pipeline = None
+                time.sleep(_RETRY_S)
+                return None
+            return self._follow(pipeline, secret)
+
+    def _follow(self, pipeline: Pipeline, secret: SecretWatcher) -> Outcome | None:
+        """Follow a started pipeline and stop it. Return None if a new one must take its place."""
+        parts = self._parts
+        with stopped(pipeline), parts.observer.running():
+            reached = None if self._goal is None else self._goal(pipeline)
+            end = follow(
+                pipeline,
+                lambda: parts.observer.progress(self._progress_of(pipeline)),
+                (lambda _: None) if reached is None else (lambda progress: judge(progress, reached)),
+                parts.stopping,
+                self._deadline,
+                self._leave(pipeline, secret),
+            )
+        if self._suspended:
+            return Suspended()
+        if end is None and not parts.stopping():
+            _log.info("the destination's Secret has changed: restarting the pipeline with it")
+            self._pipeline, self._restarting = None, True
+            return None
+        return end or Stopped(self._progress_of(pipeline))
+
+    @property
+    def _suspended(self) -> bool:
+        return self._parts.watcher.running.pipeline.spec.suspend
+
+    def _progress_of(self, pipeline: Pipeline) -> Progress:
+        return replace(pipeline.progress(), manifest=self._parts.watcher.progress)
+
+    def _leave(self, pipeline: Pipeline, secret: SecretWatcher) -> Callable[[], bool]:
+        """Return a function that checks the manifest and the Secret once a second.
+
+        The function applies a changed manifest. It returns True once the pipeline is suspended or must be restarted.
+        """
+        next_check = 0.0
+
+        def check() -> bool:
+            nonlocal next_check
+            if time.monotonic() < next_check:
+                return False
+            next_check = time.monotonic() + _WATCH_S
+            self._parts.watcher.poll(lambda manifests: self._reconfigure(manifests, pipeline))
+            return self._suspended or (secret.changed() and may_replace_pipeline(pipeline.progress()))
+
+        return check
+
+    def _reconfigure(self, manifests: Manifests, pipeline: Pipeline) -> None:
+        parts, spec = self._parts, manifests.pipeline.spec
+        if not spec.suspend:
+            pipeline.reconfigure(pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir))
+            parts.set_progress_deadline(spec.health.progress_deadline_seconds)
+
+
+def follow(
+    pipeline: Pipeline,
+    show: Callable[[], None],
+    judged: Callable[[Progress], CaughtUp | TablesErrored | None],
+    stopping: Callable[[], bool],
+    deadline: float | None,
+    leave: Callable[[], bool] = lambda: False,
+) -> Outcome | None:
+    """Watch a started pipeline until ``judged`` returns an outcome, a stop, or the deadline in monotonic seconds.
+
+    Return None when ``leave`` returns True. Raise the error that ended the pipeline.
+    """
+    while True:
+        if leave():
+            return None
+        progress = pipeline.progress()
+        show()
+        if (outcome := judged(progress)) is not None:
+            return outcome
+        if stopping():
+            return Stopped(progress)
+        if deadline is not None and time.monotonic() > deadline:
+            return TimedOut(progress)
+        if pipeline.wait(_POLL_S):
+            raise NeedsOperator("pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal")
+
+
+@contextmanager
+def stopped(pipeline: Pipeline) -> Iterator[None]:
+    """Stop the pipeline after the block, even if it raises."""
+    try:
+        yield
+    finally:
+        pipeline.stop()

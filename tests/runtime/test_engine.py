@@ -1,0 +1,171 @@
+"""A Python caller does with the engine what the command line does, by the public names alone."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.manifest_text import manifest_text
+
+from levada import (
+    CaughtUp,
+    Engine,
+    EngineObserver,
+    NeedsOperator,
+    Progress,
+    Refused,
+    Stopped,
+    Suspended,
+    caught_up,
+    load_manifests,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TIMEOUT_S = 300
+
+
+class Seen(EngineObserver):
+    """Keeps the newest progress and the refusals."""
+
+    def __init__(self) -> None:
+        self.refusals: list[Refused] = []
+        self._newest: Progress | None = None
+        self._changed = threading.Condition()
+
+    def progress(self, progress: Progress) -> None:
+        with self._changed:
+            self._newest = progress
+            self._changed.notify_all()
+
+    def refused(self, refusal: Refused) -> None:
+        self.refusals.append(refusal)
+
+    def wait(self, done: Callable[[Progress], bool]) -> None:
+        """Wait for a progress for which ``done`` returns True."""
+        with self._changed:
+            self._newest = None
+            assert self._changed.wait_for(lambda: self._newest is not None and done(self._newest), TIMEOUT_S)
+
+
+def source_of(db: Database, secret: str) -> dict[str, Any]:
+    """Return the source of a manifest."""
+    address = {"host": "127.0.0.1", "port": db.server.port, "database": db.name}
+    return {**address, "credentialsSecretRef": {"name": secret}, "tls": {"mode": "Disable"}}
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """A folder with the Secret of the source."""
+    (tmp_path / "secrets" / "cdc").mkdir(parents=True)
+    (tmp_path / "secrets" / "cdc" / "username").write_text("postgres")
+    (tmp_path / "secrets" / "cdc" / "password").write_text("")
+    return tmp_path / "secrets"
+
+
+@pytest.fixture
+def shop(db: Database, secrets: Path) -> Callable[..., Path]:
+    """Return a function that writes the manifest of a database with two tables."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "INSERT INTO orders SELECT generate_series(1, 10)",
+        "CREATE TABLE items (id int PRIMARY KEY)",
+    )
+    folder = secrets.parent
+    path = folder / "pipeline.yaml"
+
+    def write(*table_syncs: dict[str, Any], **spec: Any) -> Path:
+        source = source_of(db, "cdc")
+        lake = {"catalog": {"type": "Hadoop", "warehouse": f"file://{folder}/lake"}}
+        spec = {"source": source, "destination": {"iceberg": lake}, "freshnessSeconds": 1, **spec}
+        path.write_text(manifest_text(db.name.replace("_", "-"), *table_syncs, **spec))
+        return path
+
+    return write
+
+
+def test_a_manifest_is_run_changed_and_stopped(shop: Callable[..., Path], secrets: Path, spark: SparkSession) -> None:
+    """It reaches its goal, applies a changed manifest, serves its port, and stops from another thread.
+
+    The Spark session of the process stays.
+    """
+    seen, ended = Seen(), list[object]()
+    with Engine(shop(), secrets=secrets, observer=seen) as engine:
+        outcome = engine.run(until=caught_up, timeout_s=TIMEOUT_S)
+        assert isinstance(outcome, CaughtUp)
+        assert {str(t.table): t.phase for t in outcome.progress.tables} == {
+            "public.orders": "Ready",
+            "public.items": "Ready",
+        }
+        runner = threading.Thread(target=lambda: ended.append(engine.run()))
+        runner.start()
+        seen.wait(lambda progress: progress.ready and progress.capture.connected and progress.slot.active is not False)
+        with urllib.request.urlopen(f"{engine.address}/readyz", timeout=30) as answer:
+            assert answer.status == 200
+        shop({"table": {"name": "orders"}, "suspend": True})
+        seen.wait(lambda progress: [str(t.table) for t in progress.tables if t.suspended] == ["public.orders"])
+        engine.stop()
+        runner.join(TIMEOUT_S)
+        assert [type(outcome) for outcome in ended] == [Stopped]
+        progress = engine.progress()
+        assert progress is not None
+        assert progress.state == "Stopped"
+        assert progress.manifest.error is None
+    assert seen.refusals == []
+    assert spark.range(3).count() == 3
+
+
+def test_a_start_that_is_refused_returns_its_problems(shop: Callable[..., Path], secrets: Path) -> None:
+    """They are those of the preflight, with their codes and hints. The observer receives them too."""
+    seen = Seen()
+    manifest = shop(tables={"include": [{"schema": "elsewhere"}]})
+    with Engine(manifest, secrets=secrets, observer=seen) as engine:
+        outcome = engine.run()
+    assert isinstance(outcome, Refused)
+    assert "no_tables_selected" in [problem.code for problem in outcome.problems]
+    assert seen.refusals == [outcome]
+
+
+def test_a_missing_secret_is_a_refusal(shop: Callable[..., Path], db: Database, secrets: Path) -> None:
+    """The error that kept the pipeline from starting comes with the problem that it reports."""
+    with Engine(shop(source=source_of(db, "other")), secrets=secrets) as engine:
+        outcome = engine.run()
+    assert isinstance(outcome, Refused)
+    assert outcome.error is not None
+    assert [problem.code for problem in outcome.problems] == [outcome.error.code] == ["secret_missing"]
+
+
+def test_a_suspended_pipeline_opens_nothing(shop: Callable[..., Path], tmp_path: Path) -> None:
+    """Its run returns, also in a folder that another engine uses."""
+    with Engine(shop(suspend=True), work_dir=tmp_path / "work") as engine:
+        assert engine.run() == Suspended()
+        assert engine.address is None
+    assert not (tmp_path / "work").exists()
+
+
+def test_one_engine_uses_a_work_folder(shop: Callable[..., Path], tmp_path: Path) -> None:
+    """A second engine is refused until the first one is closed, also one of manifests that are in no file."""
+    manifests = load_manifests(shop().read_text())
+    first, second = (Engine(manifests, work_dir=tmp_path / "work") for _ in range(2))
+    with first, pytest.raises(NeedsOperator) as refused, second:
+        pass
+    assert refused.value.code == "engine_running"
+    with second:
+        assert second.address is not None
+
+
+def test_a_stopped_engine_starts_nothing(shop: Callable[..., Path], secrets: Path) -> None:
+    """A stop before the run counts. A run outside of the block is an error, because nothing locks the work folder."""
+    engine = Engine(shop(), secrets=secrets)
+    with pytest.raises(NeedsOperator) as refused:
+        engine.run()
+    assert refused.value.code == "engine_not_open"
+    with engine:
+        engine.stop()
+        assert engine.run() == Stopped(None)
