@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 
-from levada.cli.cleanup import drop_table
 from levada.errors import StaleEpoch, Transient
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.server import read_server
@@ -19,6 +18,7 @@ from levada.postgres.slots import create_slot, drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.table_copy import TableCopy
+from levada.runtime.host.cleanup import drop_table
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.copy_plan import Recreate
 from levada.runtime.tables.requests import CopySettings
