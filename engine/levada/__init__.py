@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from levada.postgres.connection import PostgresConnection
     from levada.postgres.preflight import Problem
     from levada.runtime.config import PipelineConfig
+    from levada.runtime.host.cleanup import open_cleanup
+    from levada.runtime.host.dedicated_copy import DedicatedCopy
     from levada.runtime.host.engine import Engine
     from levada.runtime.host.goals import caught_up
     from levada.runtime.host.observer import EngineObserver
     from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
+    from levada.runtime.host.readiness import publication_coverage, start_problems
+    from levada.runtime.host.table_requests import resync_tables, retry_tables
+    from levada.runtime.host.takeover import take_over_pipeline
+    from levada.runtime.host.work_dir import running_progress
     from levada.runtime.pipeline import Pipeline
     from levada.spec import Manifests, load_manifests
     from levada.status import Progress
@@ -34,6 +40,7 @@ _LAZY_EXPORTS = {
     "Change": "levada.capture",
     "ChangeCapture": "levada.capture",
     "Continuity": "levada.capture",
+    "DedicatedCopy": "levada.runtime.host.dedicated_copy",
     "Destination": "levada.destinations",
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
@@ -63,6 +70,13 @@ _LAZY_EXPORTS = {
     "Watermark": "levada.values",
     "caught_up": "levada.runtime.host.goals",
     "load_manifests": "levada.spec",
+    "open_cleanup": "levada.runtime.host.cleanup",
+    "publication_coverage": "levada.runtime.host.readiness",
+    "resync_tables": "levada.runtime.host.table_requests",
+    "retry_tables": "levada.runtime.host.table_requests",
+    "running_progress": "levada.runtime.host.work_dir",
+    "start_problems": "levada.runtime.host.readiness",
+    "take_over_pipeline": "levada.runtime.host.takeover",
 }
 
 __all__ = [
@@ -71,6 +85,7 @@ __all__ = [
     "Change",
     "ChangeCapture",
     "Continuity",
+    "DedicatedCopy",
     "Destination",
     "Durability",
     "Engine",
@@ -100,6 +115,13 @@ __all__ = [
     "Watermark",
     "caught_up",
     "load_manifests",
+    "open_cleanup",
+    "publication_coverage",
+    "resync_tables",
+    "retry_tables",
+    "running_progress",
+    "start_problems",
+    "take_over_pipeline",
 ]
 
 

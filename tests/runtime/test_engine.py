@@ -9,21 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg import sql
 from tests.conftest import Database
 from tests.runtime.manifest_text import manifest_text
 
 from levada import (
     CaughtUp,
+    DedicatedCopy,
     Engine,
     EngineObserver,
     NeedsOperator,
+    PostgresStore,
     Progress,
     Refused,
     Stopped,
     Suspended,
+    TableId,
     caught_up,
     load_manifests,
+    open_cleanup,
+    publication_coverage,
+    resync_tables,
+    retry_tables,
+    slot_progress,
+    stored_progress,
 )
+from levada.stores import TableAction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,3 +180,33 @@ def test_a_stopped_engine_starts_nothing(shop: Callable[..., Path], secrets: Pat
     with engine:
         engine.stop()
         assert engine.run() == Stopped(None)
+
+
+def test_the_other_commands_are_functions(shop: Callable[..., Path], db: Database, secrets: Path) -> None:
+    """A caller checks, requests a retry and a resync, and cleans up, without a command line."""
+    manifests = load_manifests(shop().read_text())
+    coverage = publication_coverage(manifests, secrets=secrets)
+    assert [str(table) for table in coverage.missing] == ["public.items", "public.orders"]
+    name = sql.Identifier(f"levada_{db.name}")
+    with db.connect() as connection:
+        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
+    store = PostgresStore(db.connection, manifests.pipeline.metadata.name)
+    store.next_epoch()
+    orders = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
+    assert {str(table): phase for table, phase in retry_tables(manifests, ["orders"], secrets=secrets).items()} == {
+        "public.orders": None
+    }
+    assert [str(table) for table in resync_tables(manifests, ["orders"], secrets=secrets)] == ["public.orders"]
+    assert store.take_table_actions() == {orders: TableAction.RESYNC}
+    store.close()
+    progress = stored_progress(manifests, secrets=secrets)
+    assert (progress.state, progress.tables, progress.slot) == (
+        "Stopped",
+        (),
+        slot_progress(manifests, secrets=secrets),
+    )
+    assert not DedicatedCopy(manifests, "orders", secrets=secrets).is_ordered
+    with open_cleanup(manifests, secrets=secrets, work_dir=secrets.parent / "work") as cleanup:
+        assert cleanup.steps[0].what == f"slot levada_{db.name}"
+        removed = list(cleanup.run())
+    assert removed[0] == f"slot levada_{db.name}: does not exist"

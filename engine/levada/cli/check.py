@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from levada.cli.output import Output, console, show_problem, working, write_json
-from levada.postgres.catalog import list_tables
 from levada.postgres.preflight import Problem, Severity
-from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
+from levada.postgres.publications import CoverageReport
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import destination_class, pipeline_config
-from levada.runtime.host.readiness import start_problems
+from levada.runtime.host.readiness import publication_coverage, start_problems
 from levada.spec import Manifests
 
 
@@ -21,8 +20,7 @@ def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Ou
     destination_class(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
-    config = None if refused(problems) else pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    found = None if config is None else coverage(config)
+    found = None if refused(problems) else publication_coverage(manifests, secrets=secrets)
     if output is Output.JSON:
         write_json(
             {
@@ -36,8 +34,8 @@ def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Ou
         )
     else:
         show_problems(problems)
-        if config is not None and found is not None:
-            show_coverage(found, config)
+        if found is not None:
+            show_coverage(found, pipeline_config(manifests, secrets=secrets, work_dir=work_dir))
     return problems
 
 
@@ -50,16 +48,6 @@ def show_problems(problems: Iterable[Problem]) -> None:
     """Print each problem, errors last, where they stay visible."""
     for problem in sorted(problems, key=lambda p: p.severity is Severity.ERROR):
         show_problem(problem.severity.value.lower(), problem.code, problem.message, problem.hint)
-
-
-def coverage(config: PipelineConfig) -> CoverageReport:
-    """Compare the publication with the selected tables."""
-    with config.source.connect(application="check") as connection:
-        required = {table for table in list_tables(connection) if config.selects(table)}
-        publication = config.publication
-        if publication.managed:
-            required, _ = leave_out_unidentified(connection, publication.name, required)
-        return inspect_coverage(connection, publication.name, required)
 
 
 def coverage_json(report: CoverageReport) -> dict[str, Any]:

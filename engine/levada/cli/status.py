@@ -11,12 +11,12 @@ from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
 from levada.cli.render import dashboard
-from levada.cli.tables import known_tables
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import open_store, pipeline_config, target_names
+from levada.runtime.host.table_requests import known_tables
 from levada.runtime.host.work_dir import engine_is_starting, running_progress
 from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress

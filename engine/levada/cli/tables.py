@@ -1,95 +1,35 @@
-"""`levada retry` and `levada resync`: requests that the engine reads from the store, now or at its next start."""
+"""`levada retry` and `levada resync`: request them, and print the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from levada.cli.exit_codes import Exit
 from levada.cli.output import console
-from levada.errors import NeedsOperator
-from levada.postgres.catalog import published_tables
-from levada.runtime.config import PipelineConfig
-from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.host.table_requests import resync_tables, retry_tables
 from levada.spec import Manifests
-from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored
-from levada.values import QualifiedTable, TableId
 
 
 def retry(manifests: Manifests, secrets: Path | None, names: Sequence[str] | None) -> Exit:
     """Request a retry of the named tables, or of every errored table if ``names`` is None."""
-    with _opened(manifests, secrets) as (config, store):
-        known = known_tables(config)
-        states = store.get_table_replication_states()
-        errored = [t for t, id_ in known.items() if isinstance(states.get(id_), Errored)]
-        for table in errored if names is None else resolve(names, known):
-            phase = states.get(known[table])
-            if isinstance(phase, Errored):
-                store.request_table_action(known[table], TableAction.RETRY)
-                _print(f"{table}: will be retried")
-            else:
-                _print(f"{table}: {'not started' if phase is None else phase.name}, there is nothing to retry")
-        if names is None and not errored:
-            _print("no table is errored")
+    phases = retry_tables(manifests, names, secrets=secrets)
+    for table, phase in phases.items():
+        if isinstance(phase, Errored):
+            _print(f"{table}: will be retried")
+        else:
+            _print(f"{table}: {'not started' if phase is None else phase.name}, there is nothing to retry")
+    if names is None and not phases:
+        _print("no table is errored")
     return Exit.OK
 
 
 def resync(manifests: Manifests, secrets: Path | None, names: Sequence[str] | None) -> Exit:
     """Request a resync of the named tables, or of all tables if ``names`` is None."""
-    with _opened(manifests, secrets) as (config, store):
-        known = known_tables(config)
-        for table in sorted(known) if names is None else resolve(names, known):
-            store.request_table_action(known[table], TableAction.RESYNC)
-            _print(f"{table}: will be copied again")
+    for table in resync_tables(manifests, names, secrets=secrets):
+        _print(f"{table}: will be copied again")
     return Exit.OK
-
-
-def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
-    """Return the pipeline's tables with their OIDs, from the source's catalog.
-
-    Raise NeedsOperator ``publication_missing`` if there is no publication.
-    """
-    try:
-        with config.source.connect(application="tables") as connection:
-            published = published_tables(connection, config.publication.name)
-    except NeedsOperator as error:
-        if error.code != "publication_missing" or not config.publication.managed:
-            raise
-        # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
-        raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
-    return {t.name: t.id for t in published if config.selects(t.name)}
-
-
-def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> list[QualifiedTable]:
-    """Return the tables of these names. Raise NeedsOperator ``unknown_table``, which lists every unknown name."""
-    tables = [QualifiedTable.parse(name) for name in names]
-    unknown = [str(table) for table in tables if table not in known]
-    if unknown:
-        raise NeedsOperator(
-            "unknown_table",
-            f"not a table of this pipeline: {', '.join(unknown)}",
-            hint=f"its tables are: {' '.join(t.argument for t in sorted(known)) or 'none'}",
-        )
-    return tables
-
-
-@contextmanager
-def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[PipelineConfig, PipelineStore]]:
-    if manifests.pipeline.spec.store.memory is not None:
-        raise NeedsOperator(
-            "store_is_memory",
-            "the pipeline's state is in the memory of its engine: a request from another process cannot reach it",
-            hint="use spec.store.postgres. An engine that keeps its state in memory copies every table when restarted",
-        )
-    config = pipeline_config(manifests, secrets=secrets)
-    store = open_store(manifests, config)
-    try:
-        store.load_table_replication_states()
-        yield config, store
-    finally:
-        store.close()
 
 
 def _print(line: str) -> None:

@@ -8,9 +8,7 @@ import typer
 
 from levada.cli.exit_codes import Exit
 from levada.cli.output import console
-from levada.runtime.host.assembly import open_store, pipeline_config
-from levada.runtime.resources.staging import open_staging
-from levada.runtime.source.ownership import take_over
+from levada.runtime.host.takeover import take_over_pipeline
 from levada.spec import Manifests
 
 
@@ -18,11 +16,6 @@ def takeover(manifests: Manifests, secrets: Path | None, work_dir: Path, former:
     """Take over, after asking for confirmation unless ``confirmed``. A running engine of the former owner ends."""
     if not confirmed and not typer.confirm(f"End every engine of {former}, and take over what it owns?"):
         raise typer.Abort
-    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    store = open_store(manifests, config)
-    try:
-        owner = take_over(config, store, open_staging(config.staging), former)
-    finally:
-        store.close()
-    console().print(f"the owner of pipeline {config.name} is {owner}", markup=False)
+    owner = take_over_pipeline(manifests, former, secrets=secrets, work_dir=work_dir)
+    console().print(f"the owner of pipeline {manifests.pipeline.metadata.name} is {owner}", markup=False)
     return Exit.OK

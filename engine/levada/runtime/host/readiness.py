@@ -16,8 +16,9 @@ from pathlib import Path
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.catalog import read_table_ids
+from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.preflight import Problem, Severity
+from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import access_token
@@ -56,6 +57,17 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += _owner_problems(manifests, config, stored)
     problems += _destination_problems(manifests, secrets, config, stored or _Stored())
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+
+
+def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -> CoverageReport:
+    """Return which of the selected tables the publication has, and its limitations."""
+    config = pipeline_config(manifests, secrets=secrets)
+    publication = config.publication
+    with config.source.connect(application="check") as connection:
+        required = {table for table in list_tables(connection) if config.selects(table)}
+        if publication.managed:
+            required, _ = leave_out_unidentified(connection, publication.name, required)
+        return inspect_coverage(connection, publication.name, required)
 
 
 @dataclass(frozen=True, slots=True)

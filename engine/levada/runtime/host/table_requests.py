@@ -1,0 +1,96 @@
+"""Requests to retry or resync tables, which the engine reads from the store, now or at its next start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import published_tables
+from levada.runtime.config import PipelineConfig
+from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.spec import Manifests
+from levada.stores.interface import PipelineStore, TableAction
+from levada.stores.phases import Errored, TableReplicationPhase
+from levada.values import QualifiedTable, TableId
+
+
+def retry_tables(
+    manifests: Manifests, names: Sequence[str] | None = None, *, secrets: Path | None = None
+) -> dict[QualifiedTable, TableReplicationPhase | None]:
+    """Request a retry of the named tables that are errored, or of every errored table if ``names`` is None.
+
+    Return the phase of each named table, None for one that was not started. Raise NeedsOperator ``unknown_table`` for a
+    name that is no table of the pipeline.
+    """
+    with _opened(manifests, secrets) as (config, store):
+        known = known_tables(config)
+        states = store.get_table_replication_states()
+        errored = [t for t, id_ in known.items() if isinstance(states.get(id_), Errored)]
+        phases = {t: states.get(known[t]) for t in (errored if names is None else resolve(names, known))}
+        for table, phase in phases.items():
+            if isinstance(phase, Errored):
+                store.request_table_action(known[table], TableAction.RETRY)
+    return phases
+
+
+def resync_tables(
+    manifests: Manifests, names: Sequence[str] | None = None, *, secrets: Path | None = None
+) -> tuple[QualifiedTable, ...]:
+    """Request a resync of the named tables, or of all tables if ``names`` is None. Return these tables.
+
+    Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline.
+    """
+    with _opened(manifests, secrets) as (config, store):
+        known = known_tables(config)
+        tables = tuple(sorted(known) if names is None else resolve(names, known))
+        for table in tables:
+            store.request_table_action(known[table], TableAction.RESYNC)
+    return tables
+
+
+def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
+    """Return the pipeline's tables with their OIDs, from the source's catalog.
+
+    Raise NeedsOperator ``publication_missing`` if there is no publication.
+    """
+    try:
+        with config.source.connect(application="tables") as connection:
+            published = published_tables(connection, config.publication.name)
+    except NeedsOperator as error:
+        if error.code != "publication_missing" or not config.publication.managed:
+            raise
+        # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
+        raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
+    return {t.name: t.id for t in published if config.selects(t.name)}
+
+
+def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> list[QualifiedTable]:
+    """Return the tables of these names. Raise NeedsOperator ``unknown_table``, which lists every unknown name."""
+    tables = [QualifiedTable.parse(name) for name in names]
+    unknown = [str(table) for table in tables if table not in known]
+    if unknown:
+        raise NeedsOperator(
+            "unknown_table",
+            f"not a table of this pipeline: {', '.join(unknown)}",
+            hint=f"its tables are: {' '.join(t.argument for t in sorted(known)) or 'none'}",
+        )
+    return tables
+
+
+@contextmanager
+def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[PipelineConfig, PipelineStore]]:
+    if manifests.pipeline.spec.store.memory is not None:
+        raise NeedsOperator(
+            "store_is_memory",
+            "the pipeline's state is in the memory of its engine: a request from another process cannot reach it",
+            hint="use spec.store.postgres. An engine that keeps its state in memory copies every table when restarted",
+        )
+    config = pipeline_config(manifests, secrets=secrets)
+    store = open_store(manifests, config)
+    try:
+        store.load_table_replication_states()
+        yield config, store
+    finally:
+        store.close()
