@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from levada.runtime.host.observer import EngineObserver
     from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
     from levada.runtime.host.readiness import publication_coverage, start_problems
+    from levada.runtime.host.stored_progress import slot_progress, stored_progress
     from levada.runtime.host.table_requests import resync_tables, retry_tables
     from levada.runtime.host.takeover import take_over_pipeline
     from levada.runtime.host.work_dir import running_progress
@@ -75,7 +76,9 @@ _LAZY_EXPORTS = {
     "resync_tables": "levada.runtime.host.table_requests",
     "retry_tables": "levada.runtime.host.table_requests",
     "running_progress": "levada.runtime.host.work_dir",
+    "slot_progress": "levada.runtime.host.stored_progress",
     "start_problems": "levada.runtime.host.readiness",
+    "stored_progress": "levada.runtime.host.stored_progress",
     "take_over_pipeline": "levada.runtime.host.takeover",
 }
 
@@ -120,7 +123,9 @@ __all__ = [
     "resync_tables",
     "retry_tables",
     "running_progress",
+    "slot_progress",
     "start_problems",
+    "stored_progress",
     "take_over_pipeline",
 ]
 

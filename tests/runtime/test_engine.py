@@ -183,7 +183,7 @@ def test_a_stopped_engine_starts_nothing(shop: Callable[..., Path], secrets: Pat
 
 
 def test_the_other_commands_are_functions(shop: Callable[..., Path], db: Database, secrets: Path) -> None:
-    """A caller checks, requests a retry and a resync, and cleans up, without a command line."""
+    """A caller reads the state, requests a retry and a resync, and cleans up, without a command line."""
     manifests = load_manifests(shop().read_text())
     coverage = publication_coverage(manifests, secrets=secrets)
     assert [str(table) for table in coverage.missing] == ["public.items", "public.orders"]
