@@ -126,6 +126,8 @@ class Run:
 
         ``discard`` closes the result of work that ends later.
         """
+        if self._parts.stopping():
+            raise Interrupted
         _log.info("%s: %s", self._parts.watcher.running.pipeline.metadata.name, step)
         with self._parts.observer.step(step):
             return wait_for(work, self._is_over, patience_s=patience_s, discard=discard)
