@@ -230,7 +230,7 @@ def test_versions_keep_their_excluded_columns_until_others_are_set(db: Database,
     db.execute(BASE)
     capture.prepare()
     configured = frozenset({"x"})
-    capture.worker._resolver._excluded_columns = lambda table: configured
+    capture.excluded_columns = lambda table: configured
     with capture.running() as worker:
         db.execute("INSERT INTO a VALUES (1, 1, 'one')")
         capture.catch_up()

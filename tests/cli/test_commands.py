@@ -342,7 +342,7 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
     manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the slot itself is retained: the engine goes on, and has its state, publication and lake tables."""
-    monkeypatch.setattr("levada.runtime.host.cleanup._WAIT_S", 0.0)
+    monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
     removed = {"slot": "Retain", "destinationTables": "Delete", "state": "Delete", "publication": "Delete"}
     body = yaml.safe_load(manifest.read_text())
     body["spec"]["deletionPolicy"] = removed

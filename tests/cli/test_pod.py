@@ -33,7 +33,7 @@ def secret(tmp_path: Path) -> Path:
 
 def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that the status has is not reported again. A corrected Secret is tried without another start."""
-    monkeypatch.setattr(pod, "_POLL_S", 0.01)
+    monkeypatch.setattr(pod, "POLL_S", 0.01)
     log, checks = tmp_path / "termination-log", []
 
     def check() -> tuple[Problem, ...]:
@@ -51,7 +51,7 @@ def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monke
     assert log.read_text() == "error: no login [source_auth_failed]\n  hint: check the password\n"
     assert start() == (LOGIN, STORE, WARNING)
     assert "store_privilege_missing" in log.read_text()
-    monkeypatch.setattr(pod, "_FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(pod, "FIRST_WAIT_S", 0.05)
     assert start() == (WARNING,)
     assert checks == ["wrong"] * 4 + ["right"]
 
@@ -68,7 +68,7 @@ def test_each_refused_start_ends_the_container_once(
     tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusal ends the container. The same one at its next start waits, and a corrected Secret is tried there."""
-    monkeypatch.setattr(pod, "_POLL_S", 0.01)
+    monkeypatch.setattr(pod, "POLL_S", 0.01)
 
     def starts() -> Starts:
         found = Starts([secret], tmp_path, lambda: False)
@@ -81,7 +81,7 @@ def test_each_refused_start_ends_the_container_once(
     assert second.may_try_again("no login")
     assert not second.may_try_again("no rights"), "another refusal is not in the status yet"
     assert not starts().may_try_again("no login")
-    monkeypatch.setattr(pod, "_STAY_S", 0.0)
+    monkeypatch.setattr(pod, "STAY_S", 0.0)
     assert not starts().may_try_again("no login"), "an old failure would not count as today's"
 
 

@@ -44,7 +44,7 @@ def seen() -> OrderedCopy:
 @pytest.fixture
 def wait(store: MemoryStore, seen: OrderedCopy, monkeypatch: pytest.MonkeyPatch) -> Wait:
     """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
-    monkeypatch.setattr(remote, "_POLL_S", 0.001)
+    monkeypatch.setattr(remote, "POLL_S", 0.001)
     copy = DedicatedCopy(store, Recording(), 1, silence_s=0.1)
     return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
 

@@ -25,8 +25,8 @@ def test_a_locked_table_of_the_store_is_named(
     db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A write ends as Transient. It names the store, and the query that finds the lock. Later it works."""
-    monkeypatch.setattr(postgres_store, "_LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr(postgres_store, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.5)
     store = PostgresStore(db.connection, "shop")
     store.next_epoch()
     store.update_table_replication_states({ORDERS: Init()})
@@ -48,7 +48,7 @@ def test_a_locked_table_of_the_store_is_named(
 
 def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine says which store it waits for before it gives up."""
-    monkeypatch.setattr(postgres_store, "_LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
     store = PostgresStore(db.connection, "shop")
     store.next_epoch()
     with ThreadPoolExecutor(1) as pool:

@@ -55,7 +55,7 @@ def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PostgresStor
     """Let the connection break after the commit of the store's next transaction. Return that transaction's answer."""
     storage = store._storage
     lost: list[object] = []
-    attempt = storage._attempt  # type: ignore[attr-defined]  # the PostgreSQL storage has it
+    attempt = storage.attempt  # type: ignore[attr-defined]  # the PostgreSQL storage has it
 
     def losing(work: object) -> object:
         answer = attempt(work)
@@ -64,7 +64,7 @@ def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PostgresStor
             raise Transient("source_unreachable", "the connection broke after the commit")
         return answer
 
-    monkeypatch.setattr(storage, "_attempt", losing)
+    monkeypatch.setattr(storage, "attempt", losing)
     return lost
 
 

@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 3.0
 _FIRST_PATIENCE_S: Final = 2.0
-_PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 120.0
 """Seconds to wait for a server that has answered before. It is about the duration of a restart or a password change."""
 
-_LOCK_TIMEOUT: Final = "10s"
+LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
 _LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
 
@@ -79,15 +79,16 @@ class PostgresStorage(Storage):
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
         retrying = Retrying(
-            stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
+            stop=stop_after_delay(PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
             retry=retry_if_exception(self._is_retryable),
             reraise=True,
         )
-        done: _T = retrying(self._attempt, work)
+        done: _T = retrying(self.attempt, work)
         return done
 
-    def _attempt(self, work: Callable[[_Connection], _T]) -> _T:
+    def attempt(self, work: Callable[[_Connection], _T]) -> _T:
+        """Run ``work`` in one transaction, without another attempt."""
         doing = f"writing state of pipeline {self._pipeline} to schema {self._schema} at {self._source.where}"
         try:
             with _store_errors(doing, self._schema):
@@ -121,7 +122,7 @@ class PostgresStorage(Storage):
         return self._connection
 
     def _prepare(self, connection: _Connection) -> None:
-        connection.execute(_LIMITS, [_LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
+        connection.execute(_LIMITS, [LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
         migrate(connection, self._schema)
         connection.execute(
             "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"

@@ -21,7 +21,7 @@ from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import Lsn, QualifiedTable, TableId
 
-_POLL_S: Final = 2.0
+POLL_S: Final = 2.0
 
 _NO_PROGRESS: Final = CopyProgress(total_rows=0, total_bytes=0)
 
@@ -78,7 +78,7 @@ class DedicatedCopy:
         self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
     ) -> tuple[Lsn, TableStorage]:
         beat, heard_at = -1, time.monotonic()
-        while not cancelled.wait(_POLL_S):
+        while not cancelled.wait(POLL_S):
             now = self.store.get_copy_order(table)
             if now is None or now.token != order.token:
                 break

@@ -43,7 +43,7 @@ from levada.values import PipelineOwner
 
 _NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
 """Codes of errors for which the pipeline never created the table at the destination."""
-_WAIT_S: Final = 30.0
+WAIT_S: Final = 30.0
 """Seconds to wait for the database session of an engine that has ended."""
 
 
@@ -156,7 +156,7 @@ def _take_over(config: PipelineConfig, store: PipelineStore) -> None:
     Raise Transient ``slot_active`` if an engine streams. The engine then continues.
     """
     with config.source.connect(application="cleanup") as connection:
-        wait_until_inactive(connection, config.slot.name, _WAIT_S)
+        wait_until_inactive(connection, config.slot.name, WAIT_S)
     require_owner(config, store)
     store.next_epoch()
 

@@ -22,10 +22,10 @@ TERMINATION_LOG: Final = "LEVADA_TERMINATION_LOG"
 """The variable with the path of the file whose content Kubernetes puts into the pod's status. Set only in pods."""
 _MAX_BYTES: Final = 4096
 """The limit of Kubernetes: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/"""
-_POLL_S: Final = 1.0
-_FIRST_WAIT_S: Final = 60.0
+POLL_S: Final = 1.0
+FIRST_WAIT_S: Final = 60.0
 _MAX_WAIT_S: Final = 300.0
-_STAY_S: Final = 600.0
+STAY_S: Final = 600.0
 """Seconds for which a start with a known error is repeated. The operator counts a failure for 15 minutes."""
 
 
@@ -37,7 +37,7 @@ def check_until_ok(
     A check that fails as before does not end. It runs again when a file in ``folders`` changes, and every few minutes.
     ``log`` is the file for the container's message.
     """
-    last, wait_s, watched = work_dir / "last-check", _FIRST_WAIT_S, tuple(folders)
+    last, wait_s, watched = work_dir / "last-check", FIRST_WAIT_S, tuple(folders)
     while True:
         # Created before the check, so that a change during the check is noticed.
         watchers = [SecretWatcher(folder) for folder in watched]
@@ -69,8 +69,8 @@ class Starts:
         # If the process ends for another reason, the pod's status has another message.
         self._file.unlink(missing_ok=True)
         self._watchers: list[SecretWatcher] = []
-        self._wait_s = _FIRST_WAIT_S
-        self._deadline = time.monotonic() + _STAY_S
+        self._wait_s = FIRST_WAIT_S
+        self._deadline = time.monotonic() + STAY_S
 
     def begin(self) -> None:
         """Record the files' content before a start reads them."""
@@ -110,7 +110,7 @@ def _wait(watchers: list[SecretWatcher], most_s: float, is_over: Callable[[], bo
     while time.monotonic() < deadline and not is_over():
         if any([w.changed() for w in watchers]):  # noqa: C419 - each must be checked
             return
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 def _lines(problems: Iterable[Problem]) -> Iterator[str]:
