@@ -11,6 +11,7 @@ import pytest
 
 from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
+from levada.private import process_folder
 from levada.runtime.host.work_dir import create_work_dir
 from levada.runtime.resources.spark import _settings
 from levada.segments import Staging
@@ -56,14 +57,14 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
 def test_sparks_scratch_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's blocks have rows. A folder that others may enter is not used. A setting of the manifest holds."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first, second = (Path(_settings("x", "1", None, {})["spark.local.dir"]) for _ in range(2))
-    assert first == second
-    assert mode(first) == 0o700
-    first.chmod(0o777)
-    other = Path(_settings("x", "1", None, {})["spark.local.dir"])
-    assert other != first
-    assert mode(other) == 0o700
-    first.rmdir()
-    first.symlink_to(tmp_path)
-    assert Path(_settings("x", "1", None, {})["spark.local.dir"]) != first
+    first = process_folder("levada-spark")
+    shared = first.parent
+    assert mode(first) == mode(shared) == 0o700
+    shared.chmod(0o777)
+    other = process_folder("levada-spark")
+    assert shared not in other.parents
+    assert mode(other) == mode(other.parent) == 0o700
+    shared.rename(tmp_path / "elsewhere")
+    shared.symlink_to(tmp_path)
+    assert process_folder("levada-spark").parent not in (shared, tmp_path)
     assert _settings("x", "1", None, {"spark.local.dir": "/fast"})["spark.local.dir"] == "/fast"
