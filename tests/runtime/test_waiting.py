@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -53,3 +55,32 @@ def test_a_late_result_is_discarded() -> None:
     assert not discarded.is_set()
     release.set()
     assert discarded.wait(60)
+
+
+def test_a_result_after_an_interrupted_wait_is_discarded() -> None:
+    """Ctrl-C in a Python program ends the wait with KeyboardInterrupt. The work's result is closed then too."""
+    release, discarded = threading.Event(), threading.Event()
+
+    def press_ctrl_c() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(lambda: release.wait(60), press_ctrl_c, discard=lambda result: discarded.set())
+    release.set()
+    assert discarded.wait(60)
+
+
+def test_a_result_after_which_the_observer_fails_is_discarded() -> None:
+    """An observer whose context raises an error once the work has ended leaves nothing open. Otherwise nothing ends."""
+    discarded: list[str] = []
+
+    @contextmanager
+    def failing() -> Iterator[None]:
+        yield
+        raise OSError("no terminal")
+
+    with pytest.raises(OSError, match="no terminal"):
+        wait_for(lambda: "made", lambda: False, discard=discarded.append, during=failing())
+    assert discarded == ["made"]
+    assert wait_for(lambda: "kept", lambda: False, discard=discarded.append) == "kept"
+    assert discarded == ["made"]

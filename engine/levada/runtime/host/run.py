@@ -124,13 +124,13 @@ class Run:
     ) -> T:
         """Run ``work`` as a step of the start. Raise `Interrupted` if a stop or the deadline comes first.
 
-        ``discard`` closes the result of work that ends later.
+        ``discard`` closes the result of work that ends later, or after which the observer raises an error.
         """
         if self._parts.stopping():
             raise Interrupted
         _log.info("%s: %s", self._parts.watcher.running.pipeline.metadata.name, step)
-        with self._parts.observer.step(step):
-            return wait_for(work, self._is_over, patience_s=patience_s, discard=discard)
+        during = self._parts.observer.step(step)
+        return wait_for(work, self._is_over, patience_s=patience_s, discard=discard, during=during)
 
     def _is_over(self) -> bool:
         return self._parts.stopping() or (self._deadline is not None and time.monotonic() > self._deadline)
