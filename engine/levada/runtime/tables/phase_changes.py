@@ -9,7 +9,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
-from levada.errors import LevadaError, Permanent
+from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
@@ -61,11 +61,18 @@ class PhaseChanges:
     def roll_back(self, record: TableRecord) -> None:
         """Return a parked table to the phase before the error, from which it is retried.
 
-        Raise ValueError for a table that is not parked.
+        If the store has no phase before the error, only a resync repairs the table, so it is parked until then. Raise
+        ValueError for a table that is not parked.
         """
         if not isinstance(record.phase, Errored):
             raise ValueError(f"{record.phase.name} is not parked")
-        phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        try:
+            phase = at_restart(self._store.rollback_table_replication_state(record.id))
+        except NeedsOperator as error:
+            if error.code != "no_previous_phase":
+                raise
+            self.park_until_resync(record, error)
+            return
         check_transition(record.phase, phase)
         self._store.update_table_replication_states({record.id: phase})
         _log.info("table %s: retrying from %s", record.name, phase.name)
@@ -73,12 +80,14 @@ class PhaseChanges:
 
     def restart_copy(self, record: TableRecord) -> None:
         """Put the table back to Init, with the current settings. A shadow copy is abandoned."""
+        if not isinstance(record.phase, Init):
+            # Before the rest. After a crash, neither is the request lost, nor does the table of the last copy get
+            # changes without the columns that only its next copy excludes.
+            self.enter(record, Init())
         self._shadows.abandon(record)
         record.copy.forget()
         self._columns.apply_configured(record)
         self._tables.places_changed = True
-        if not isinstance(record.phase, Init):
-            self.enter(record, Init())
         self._handled.mark_handled(record)
         self.release_segments(record)
 

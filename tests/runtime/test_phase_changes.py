@@ -1,0 +1,62 @@
+"""The order of the writes that begin a copy again, and retries without a phase to return to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.runtime.recording import Recording
+from tests.runtime.test_doubted_tables import NAME, TABLE, config_ref
+
+from levada.postgres.catalog import PublishedTable
+from levada.postgres.membership import PublicationState
+from levada.runtime.config import TableConfig
+from levada.runtime.tables.registry import TableRegistry
+from levada.runtime.tables.source_tables import SourceTables
+from levada.status import RetryPolicy
+from levada.stores import MemoryStore
+from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
+from levada.values import TableId
+
+FOUND = SourceTables((PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {}))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """The store of a pipeline that an engine has taken over."""
+    made = MemoryStore("shop")
+    made.next_epoch()
+    return made
+
+
+def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path, store: MemoryStore) -> None:
+    """A crash leaves no changes with the next copy's columns to a table that streams under those of its last copy."""
+    seen: list[tuple[frozenset[str], TableReplicationPhase | None]] = []
+
+    def exclude(table: TableId, columns: frozenset[str]) -> None:
+        seen.append((columns, store.get_table_replication_state(table)))
+
+    store.update_table_replication_states({TABLE: Ready()})
+    ref = config_ref(tmp_path)
+    registry = TableRegistry(ref, store, Recording(), lambda: 1, exclude)
+    registry.membership.adopt(FOUND, (), resync=False)
+    seen.clear()
+    ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
+    registry.requests.apply_manifest()
+    assert seen == [(frozenset({"note"}), Init())]
+
+
+def test_a_retry_without_a_phase_before_the_error_parks_the_table(tmp_path: Path, store: MemoryStore) -> None:
+    """Other tables continue. The table waits for a resync, which needs no earlier phase."""
+    due = Errored("a", "it failed", "", RetryPolicy.TIMED_RETRY, next_retry=datetime.now(UTC))
+    store.update_table_replication_states({TABLE: due})
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
+    registry.membership.adopt(FOUND, (), resync=False)
+    record = registry.tables[TABLE]
+    registry.step(record)
+    assert isinstance(record.phase, Errored)
+    assert (record.phase.code, record.phase.retry_policy) == ("no_previous_phase", RetryPolicy.NO_RETRY)
+    registry.requests.resync(record)
+    assert record.phase == Init()
