@@ -14,10 +14,13 @@ from levada.runtime.copies import remote
 from levada.runtime.copies.job import open_order
 from levada.runtime.copies.orders import Answer, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
+from levada.runtime.tables.copy_plan import Recreate
+from levada.runtime.tables.requests import CopySettings
+from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.status import CopyProgress
 from levada.stores import CopyOrder, MemoryStore
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
 ORDER = CopyOrder("token", 1)
@@ -115,3 +118,37 @@ def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
     assert taken.worker == "job"
     said(store, answer)
     assert open_order(store, ORDERS) is None
+
+
+class Elsewhere(Recording):
+    """Knows the copy of another process only after `copied_elsewhere`, as a destination that keeps tables open."""
+
+    def __init__(self, mark: Watermark) -> None:
+        super().__init__()
+        self._mark = mark
+        self.targets: list[TableTarget] = []
+
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        self.targets.append(target)
+        self.marks[target.id] = self._mark
+
+
+def test_the_destination_learns_of_the_copy_before_it_is_verified(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may have created the table under another name, which the driver's destination has never seen."""
+    monkeypatch.setattr(remote, "POLL_S", 0.001)
+    settings = CopySettings(NAME, TableMode.UPSERT, "bills", frozenset(), "", QualifiedTable("public", "bills"))
+    schema = ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL)
+    destination = Elsewhere(Watermark("shop", 1, Lsn(7)))
+    storage = TableStorage({ORDERS: LeafStorage(1, 2, False, False)}, {}, {})
+
+    def copy_in_the_process(_: OrderedCopy) -> None:
+        store.store_table_schema(schema)
+        said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
+
+    copied = DedicatedCopy(store, destination, 1, silence_s=60).run(
+        ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process
+    )
+    assert copied.lsn == Lsn(7)
+    assert destination.targets == [TableTarget(schema, TableMode.UPSERT, QualifiedTable("public", "bills"))]

@@ -229,6 +229,12 @@ class Destination(ABC):
         it continues to apply changes.
         """
 
+    def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
+        """Discard the state that this object keeps of the table, because another process has copied it to ``target``.
+
+        The engine calls this after a dedicated copy, before it asks for the watermark with `applied`.
+        """
+
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's durable watermark, or None if the table or its watermark does not exist."""
         return None

@@ -172,6 +172,13 @@ class IcebergDestination(Destination):
                 self._apply(state, changes, mark)
         return Durability.DURABLE
 
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        """Forget the table of the last copy, with its index. The table has the target's name now."""
+        state = self._state(target)
+        with state.lock:
+            state.forget()
+            state.name = self._tables.table_name(target)
+
     def applied(self, table: TableId) -> Watermark | None:
         """Return the watermark of Levada's last commit.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from levada.destinations.answers import require_watermark
+from levada.destinations.answers import perform, require_watermark
 from levada.destinations.interface import Destination
 from levada.errors import Transient
 from levada.runtime.copies.orders import plan_to_text, read_answer
@@ -72,7 +72,7 @@ class DedicatedCopy:
             self.store.load_table_schemas()
             self.store.load_table_controls()
             self.store.load_fingerprints()
-        return self._verify_copy(table, name, lsn, storage)
+        return self._verify_copy(table, name, plan, lsn, storage)
 
     def _wait(
         self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
@@ -98,10 +98,15 @@ class DedicatedCopy:
                 )
         raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
 
-    def _verify_copy(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
+    def _verify_copy(
+        self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace, lsn: Lsn, storage: TableStorage
+    ) -> Copied:
         destination = self.destination
         watermark = destination.capabilities.watermark
         schema = self.store.get_table_schema(table, COPY_VERSION)
+        if schema is not None:
+            # The process may have created the table, or under another name. This process has not seen that.
+            perform(destination.copied_elsewhere, plan.settings.target(schema))
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
             raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")
