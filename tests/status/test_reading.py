@@ -76,6 +76,26 @@ def test_fields_of_a_newer_engine_are_ignored() -> None:
     assert newer.tables_by_phase == {"Resting": 1, "DataSync": 1, "Errored": 1}
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lagSeconds", float("nan")),
+        ("lagSeconds", float("inf")),
+        ("retryNonce", 10**400),
+        ("pendingRows", -(2**63) - 1),
+        ("lastCommitAt", "0001-01-01T00:00:00+14:00"),
+        ("lastCommitAt", "9999-12-31T23:59:59-14:00"),
+    ],
+)
+def test_a_value_that_no_status_can_hold_is_refused(field: str, value: object) -> None:
+    """A reader can compute with each number and each time, and write it into a Kubernetes object."""
+    document = full()
+    document["tables"][0][field] = value
+    with pytest.raises(NeedsOperator) as refused:
+        read_progress(document)
+    assert refused.value.code == "progress_unreadable"
+
+
 def test_missing_fields_and_nulls_are_unknown() -> None:
     """An older engine lacks fields. The rest of its document counts."""
     table = {"id": 5, "schema": "public", "name": "orders", "phase": "Ready", "retryNonce": None, "note": None}

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     ConfigDict,
     Field,
@@ -25,6 +26,8 @@ from pydantic.alias_generators import to_camel
 from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
 from levada.values import TableMode
 
+_INTEGER_BITS: Final = 63
+"""The size of the largest number in the status of a Kubernetes object, without the sign."""
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
 
@@ -38,6 +41,7 @@ class Part:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=to_camel,
         extra="ignore",
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,
     )
@@ -60,6 +64,8 @@ class Part:
     def _drop_nulls(cls, document: object) -> object:
         if not isinstance(document, dict):
             return document
+        if any(isinstance(value, int) and value.bit_length() > _INTEGER_BITS for value in document.values()):
+            raise ValueError(f"a number has more than {_INTEGER_BITS} bits")
         return {key: value for key, value in document.items() if value is not None}
 
 
@@ -74,11 +80,20 @@ def utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
+def _utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time outside of the years 1 to 9999 in UTC") from None
+
+
 def _rounded(digits: int) -> PlainSerializer:
     return PlainSerializer(partial(round, ndigits=digits), return_type=float)
 
 
-Time = Annotated[AwareDatetime, PlainSerializer(utc_text, return_type=str), WithJsonSchema(_TIME_SCHEMA)]
+Time = Annotated[
+    AwareDatetime, AfterValidator(_utc), PlainSerializer(utc_text, return_type=str), WithJsonSchema(_TIME_SCHEMA)
+]
 """A time, written in UTC with milliseconds."""
 Tenths = Annotated[float, _rounded(1)]
 Thousandths = Annotated[float, _rounded(3)]
