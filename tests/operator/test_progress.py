@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,7 @@ GARBAGE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_of_a_driver_is_no_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The sweep goes on, the last progress stays with its time, and the log says once what is wrong."""
+    caplog.set_level(logging.WARNING, logger="levada_operator")
     answers = Answers()
     answers.after(document())
     for seconds in (10, 20):

@@ -181,7 +181,8 @@ def test_exported_snapshot_holds_what_committed_before_it(db: Database) -> None:
             c.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
             assert c.execute("SELECT id FROM public.t").fetchall() == [(1,)]
         status = db.query(
-            "SELECT temporary, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name <> 's'"
+            "SELECT temporary, confirmed_flush_lsn::text FROM pg_replication_slots"
+            " WHERE slot_name <> 's' AND database = current_database()"
         )
         assert status == [(True, str(snapshot.lsn))]
     with db.connection.connect() as c, c.transaction():

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import TIMEOUT_S, Rig, table
 
-import levada.runtime.pipeline
+import levada.runtime.report.catch_up
 from levada.errors import SlotLost, StaleEpoch, Transient
 from levada.postgres.stream import ReplicationStream
 from levada.runtime.config import RetryLimits
@@ -189,7 +189,7 @@ def test_nothing_is_caught_up_with_a_server_that_was_not_verified(
     assert rig.running is not None
     with take_slot(db):
         with monkeypatch.context() as patch:
-            patch.setattr(levada.runtime.pipeline, "read_start_time", lambda connection: "a later start")
+            patch.setattr(levada.runtime.report.catch_up, "read_start_time", lambda connection: "a later start")
             caught_up = rig.running.caught_up()
         rig.wait(lambda p: p.capture.error is not None)
         assert not caught_up(rig.running.progress())
