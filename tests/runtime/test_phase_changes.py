@@ -15,10 +15,11 @@ from levada.postgres.membership import PublicationState
 from levada.runtime.config import TableConfig
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.source_tables import SourceTables
+from levada.schema import IdentityKind, ReplicatedTableSchema
 from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
-from levada.values import TableId
+from levada.values import SnapshotId, TableId
 
 FOUND = SourceTables((PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {}))
 
@@ -46,6 +47,28 @@ def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path,
     ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
     registry.requests.apply_manifest()
     assert seen == [(frozenset({"note"}), Init())]
+
+
+@pytest.mark.parametrize("version", [frozenset({"note"}), frozenset({"other"}), None])
+@pytest.mark.parametrize("phase", [Init(), Ready()])
+def test_a_start_sets_the_excluded_columns_of_the_stream(
+    tmp_path: Path, store: MemoryStore, phase: TableReplicationPhase, version: frozenset[str] | None
+) -> None:
+    """Also if the newest version has them. The slot may send the row before which that version was stored again."""
+    seen: dict[TableId, frozenset[str]] = {}
+    ref = config_ref(tmp_path)
+    ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
+    store.update_table_replication_states({TABLE: phase})
+    if version is not None:
+        store.store_table_schema(
+            ReplicatedTableSchema(
+                TABLE, NAME, (), IdentityKind.FULL, snapshot_id=SnapshotId(150), excluded_columns=version
+            )
+        )
+    registry = TableRegistry(ref, store, Recording(), lambda: 1, seen.__setitem__)
+    registry.membership.adopt(FOUND, (), resync=False)
+    assert seen == {TABLE: frozenset({"note"})}
+    assert registry.tables[TABLE].copy.after_session == (1 if version == {"other"} else 0)
 
 
 def test_a_retry_without_a_phase_before_the_error_parks_the_table(tmp_path: Path, store: MemoryStore) -> None:

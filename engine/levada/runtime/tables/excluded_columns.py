@@ -41,13 +41,12 @@ class ExcludedColumns:
         """
         configured = self._config_ref.current.table(record.name).excluded_columns
         kept = configured if last is None or isinstance(record.phase, Init) else last.excluded_columns
-        if newest is None:
-            # The stream reads them from the configuration, which may change before the table's first row.
-            self._columns[record.id] = kept
-            self._exclude(record.id, kept)
-        else:
-            self._columns[record.id] = newest.excluded_columns
-            self._apply(record, kept)
+        self._columns[record.id] = kept
+        # Also if the newest version has them, because the stream may begin below that version. Without a version the
+        # stream reads them from the configuration, which may change before the table's first row.
+        self._exclude(record.id, kept)
+        if newest is not None and newest.excluded_columns != kept:
+            self.wait_for_session(record)
 
     def forget(self, record: TableRecord) -> None:
         """Forget the columns of a table that is no longer replicated."""
@@ -55,14 +54,12 @@ class ExcludedColumns:
 
     def apply_configured(self, record: TableRecord) -> None:
         """Apply the configured columns to the stream. The next copy waits for a session that excludes them."""
-        self._apply(record, self._config_ref.current.table(record.name).excluded_columns)
-
-    def wait_for_session(self, record: TableRecord) -> None:
-        """Request a new session of the stream. The table's next copy waits for it."""
-        record.copy.wait_for_session(self._reopen())
-
-    def _apply(self, record: TableRecord, columns: frozenset[str]) -> None:
+        columns = self._config_ref.current.table(record.name).excluded_columns
         if self._columns[record.id] != columns:
             self._columns[record.id] = columns
             self._exclude(record.id, columns)
             self.wait_for_session(record)
+
+    def wait_for_session(self, record: TableRecord) -> None:
+        """Request a new session of the stream. The table's next copy waits for it."""
+        record.copy.wait_for_session(self._reopen())
