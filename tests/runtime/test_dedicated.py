@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.runtime.recording import Recording
+from tests.runtime.test_doubted_tables import config_ref
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.copies import remote
-from levada.runtime.copies.job import open_order
-from levada.runtime.copies.orders import Answer, read_answer
+from levada.runtime.copies.job import CopyJob, open_order
+from levada.runtime.copies.orders import Answer, plan_to_text, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
 from levada.runtime.tables.copy_plan import Recreate
 from levada.runtime.tables.requests import CopySettings
@@ -152,3 +155,32 @@ def test_the_destination_learns_of_the_copy_before_it_is_verified(
     )
     assert copied.lsn == Lsn(7)
     assert destination.targets == [TableTarget(schema, TableMode.UPSERT, QualifiedTable("public", "bills"))]
+
+
+class Overtaken(Recording):
+    """A process that pauses while it checks the table's place. The driver orders another copy meanwhile."""
+
+    def __init__(self, store: MemoryStore, now: CopyOrder | None) -> None:
+        super().__init__()
+        self._store, self._now = store, now
+
+    def check_place(self, target: TableTarget) -> None:
+        self._store.order_copy(ORDERS, self._now)
+
+
+@pytest.mark.parametrize("now", [None, CopyOrder("another", 1), CopyOrder("token", 1, worker="another")])
+def test_a_process_without_the_order_removes_nothing(store: MemoryStore, tmp_path: Path, now: CopyOrder | None) -> None:
+    """After a pause, the table and the stored schema may be those of the copy that was ordered since."""
+    settings = CopySettings(NAME, TableMode.UPSERT, "", frozenset(), "", NAME)
+    former = ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL)
+    store.store_table_schema(former)
+    store.order_copy(ORDERS, CopyOrder("token", 1, plan=plan_to_text(Recreate(settings))))
+    destination, cancelled = Overtaken(store, now), threading.Event()
+    job = CopyJob(config_ref(tmp_path).current, store, destination, cast(Any, None), cancelled)
+    with pytest.raises(Transient) as caught:
+        job.run(ORDERS, NAME)
+    assert caught.value.code == "copy_cancelled"
+    assert destination.dropped == []
+    assert store.get_table_schemas() == (former,)
+    assert store.get_copy_order(ORDERS) == now
+    assert cancelled.is_set()

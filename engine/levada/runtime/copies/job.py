@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from levada.destinations.interface import Destination
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer, read_plan
@@ -64,7 +64,14 @@ class CopyJob:
         _log.info("copying %s for the driver with epoch %d", name, order.epoch)
         with self._heartbeat(table, mine) as answer:
             try:
-                copier = TableCopy(ConfigRef(self._config), self._store, self._destination, self._spark, order.epoch)
+                copier = TableCopy(
+                    ConfigRef(self._config),
+                    self._store,
+                    self._destination,
+                    self._spark,
+                    order.epoch,
+                    require_order=lambda: self._require_order(table, name, mine),
+                )
                 self._load()
                 copied = copier.run(table, name, read_plan(order), self._cancelled, self._started)
             except Exception as error:
@@ -78,6 +85,16 @@ class CopyJob:
 
     def _started(self, rows: SnapshotRows) -> None:
         self._rows = rows
+
+    def _require_order(self, table: TableId, name: QualifiedTable, mine: CopyOrder) -> None:
+        """Raise Transient ``copy_cancelled`` unless this process still has the order.
+
+        The heartbeat finds that too, but only later, and after a pause of this process too late.
+        """
+        now = self._store.get_copy_order(table)
+        if now is None or (now.token, now.worker) != (mine.token, mine.worker):
+            self._cancelled.set()
+            raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
 
     def _load(self) -> None:
         """Load from the store what the driver has stored."""

@@ -63,6 +63,8 @@ class TableCopy:
     epoch: int
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
+    require_order: Callable[[], object] = lambda: None
+    """Raises an error if the driver wants another copy by now. Called before something that exists is changed."""
 
     def run(
         self,
@@ -128,6 +130,7 @@ class TableCopy:
             perform(self.destination.check_place, plan.settings.target(replace(former, name=name)))
             if isinstance(plan, Recreate):
                 self._drop((plan.former or plan.settings).target(former))
+        self.require_order()
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
         if former is not None and isinstance(plan, ReplaceInPlace):
@@ -151,6 +154,7 @@ class TableCopy:
             perform(self.destination.check_place, target)
         if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
             self._drop(plan.former.target(former or rows.schema))
+        self.require_order()
         self.store.store_table_schema(rows.schema)
         if plan.former != plan.settings:
             self._store_settings(plan.settings, target.id)
@@ -165,11 +169,13 @@ class TableCopy:
             self.destination.swap_replacement,
             plan.settings.target(rows.schema),
         )
+        self.require_order()
         try:
             self._store_settings(plan.settings, target.id)
             if not require_flag(copy(target, rows, mark), copy):
                 return False
             rows.check()
+            self.require_order()
             if require_flag(swap(target.id, mark), swap):
                 return True
         except BaseException:
@@ -180,8 +186,10 @@ class TableCopy:
         )
 
     def _drop(self, target: TableTarget) -> None:
-        # After a pause of this process the table may be a newer driver's, and the destination may not check epochs.
+        # After a pause of this process the table may be a newer driver's or another process's copy, and the destination
+        # may not check that.
         self.store.require_epoch()
+        self.require_order()
         perform(self.destination.drop_table_for_copy, target, self.epoch)
 
     def _write(self, target: TableTarget, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
