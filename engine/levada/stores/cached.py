@@ -30,7 +30,7 @@ from levada.stores.codecs import (
 )
 from levada.stores.interface import CopyOrder, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
-from levada.stores.storage import Document, DocumentKind, Key, Storage
+from levada.stores.storage import Document, DocumentKind, Key, Storage, decoded
 from levada.stores.workers import table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
@@ -80,10 +80,18 @@ class CachedStore(PipelineStore):
     # Documents
 
     def _scan(self, kind: DocumentKind[_T]) -> dict[Key[_T], _T]:
-        return {key: kind.decode(document) for key, document in self._storage.scan(kind).items()}
+        return {key: self._decode(key, document) for key, document in self._storage.scan(kind).items()}
 
     def _get(self, key: Key[_T]) -> _T | None:
-        return _decoded(key.kind, self._storage.get(key))
+        return self._decoded(key, self._storage.get(key))
+
+    def _decoded(self, key: Key[_T], document: Document | None) -> _T | None:
+        return None if document is None else self._decode(key, document)
+
+    def _decode(self, key: Key[_T], document: Document) -> _T:
+        of = "" if key.table is None else f" of table {int(key.table)}"
+        name = f" {key.name}" if key.name else ""
+        return decoded(key.kind, document, f"pipeline {self.pipeline}: the stored {key.kind.name}{name}{of}")
 
     def _put(self, key: Key[_T], value: _T) -> None:
         self._storage.put(self._epoch, {key: key.kind.encode(value)})
@@ -95,12 +103,12 @@ class CachedStore(PipelineStore):
         """Replace the value of a key by the result of ``work``, in one step, and return it."""
 
         def change(_: Key[Any], document: Document | None) -> Document | None:
-            before = _decoded(key.kind, document)
+            before = self._decoded(key, document)
             after = work(before)
             # A kept value keeps its document, which a former release may have encoded differently.
             return document if after == before else None if after is None else key.kind.encode(after)
 
-        return _decoded(key.kind, self._storage.update(epoch, [key], change)[key].after)
+        return self._decoded(key, self._storage.update(epoch, [key], change)[key].after)
 
     def _exchange(self, key: Key[_T], expected: _T | None, now: _T | None, epoch: int | None) -> bool:
         """Replace the value ``expected`` by ``now``. Return True if it is ``now`` afterwards."""
@@ -125,7 +133,7 @@ class CachedStore(PipelineStore):
             return changed
 
     def _require_owner(self, document: Document | None) -> None:
-        record = _decoded(OWNER, document)
+        record = self._decoded(Key(OWNER), document)
         theirs = None if record is None else record.owner
         if self._owner is not None and theirs is not None and theirs.uid != self._owner.uid:
             raise not_the_owner("the state in the store", theirs, self._owner)
@@ -139,7 +147,7 @@ class CachedStore(PipelineStore):
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
             taken = self._delete(Key(ACTION))
-            return {TableId(key.name): ACTION.decode(document) for key, document in taken.items()}
+            return {TableId(key.name): self._decode(key, document) for key, document in taken.items()}
 
     # Phases
 
@@ -173,7 +181,7 @@ class CachedStore(PipelineStore):
                     f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one",
                     hint="copy the table again instead: change spec.resyncNonce of its TableSync",
                 )
-            phase = PHASES.decode(after)
+            phase = self._decode(key, after)
             self._phases = {**self._phases, table: phase}
             return phase
 
@@ -311,10 +319,6 @@ class CachedStore(PipelineStore):
             self._storage.clear(self._epoch, Key(OWNER))
             self._phases, self._schemas, self._progress = {}, {}, {}
             self._controls, self._fingerprints = {}, {}
-
-
-def _decoded(kind: DocumentKind[_T], document: Document | None) -> _T | None:
-    return None if document is None else kind.decode(document)
 
 
 def _table(key: Key[Any]) -> TableId:

@@ -6,9 +6,9 @@ A new fact needs an entry here, and methods in the interface and in `CachedStore
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from levada.schema import ReplicatedTableSchema
 from levada.status import RetryPolicy
@@ -104,6 +104,18 @@ def _owner_from_json(document: Document) -> OwnerRecord:
     return OwnerRecord(owner, document["slot"], document["publication"], tuple(document["former"]))
 
 
+def _of_fields(kind: type[T]) -> Callable[[Document], T]:
+    """Return the decoder of a dataclass. It requires every field, also those with a default."""
+
+    def decode(document: Document) -> T:
+        names = {field.name for field in fields(cast(Any, kind))}
+        if document.keys() != names:
+            raise ValueError(f"it has {sorted(document)} instead of {sorted(names)}")
+        return kind(**document)
+
+    return decode
+
+
 def _under(name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> dict[str, Any]:
     """Return the codec of a single value, which becomes an object with one member."""
     return {"encode": lambda value: {name: encode(value)}, "decode": lambda document: decode(document[name])}
@@ -118,15 +130,11 @@ SCHEMA: Final[DocumentKind[ReplicatedTableSchema]] = DocumentKind(
 PROGRESS: Final[DocumentKind[Lsn]] = DocumentKind(
     "progress", **_under("lsn", str, Lsn.parse), pipeline_wide=True, cleared_by_copy=True, reserve=True
 )
-CONTROLS: Final[DocumentKind[TableControls]] = DocumentKind(
-    "controls", asdict, lambda document: TableControls(**document)
-)
+CONTROLS: Final[DocumentKind[TableControls]] = DocumentKind("controls", asdict, _of_fields(TableControls))
 FINGERPRINT: Final[DocumentKind[str]] = DocumentKind(
     "fingerprint", **_under("text", str, str), pipeline_wide=True, cleared_by_copy=True
 )
-ORDER: Final[DocumentKind[CopyOrder]] = DocumentKind(
-    "order", asdict, lambda document: CopyOrder(**document), reserve=True
-)
+ORDER: Final[DocumentKind[CopyOrder]] = DocumentKind("order", asdict, _of_fields(CopyOrder), reserve=True)
 ACTION: Final[DocumentKind[TableAction]] = DocumentKind(
     "action", **_under("action", str, TableAction), pipeline_wide=True
 )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, NeedsOperator
 from levada.values import TableId
 
 T = TypeVar("T")
@@ -151,3 +152,21 @@ def changes(keys: Collection[Key[Any]], found: Mapping[Key[Any], Document], chan
 def document_text(document: Document) -> str:
     """Return a document as compact JSON in ASCII."""
     return json.dumps(document, separators=(",", ":"))
+
+
+def decoded(kind: DocumentKind[T], document: Document, where: str) -> T:
+    """Return the value of a document. Raise NeedsOperator ``store_damaged`` if it is not of the kind's form."""
+    with _readable(where):
+        return kind.decode(document)
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise NeedsOperator(
+            "store_damaged",
+            f"{where} is not as this release of Levada writes it: {type(error).__name__}: {error}",
+            hint="run the release of Levada that wrote it, or restore the store from a backup",
+        ) from error
