@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.conftest import Database
 from tests.stores.test_behaviours import ORDERS
 
 from levada.errors import NeedsOperator
-from levada.stores import CachedStore, Document, Key, MemoryStorage, MemoryStore
+from levada.stores import CachedStore, Document, Key, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.codecs import CONTROLS, FINGERPRINT, ORDER, OWNER, PHASES, PROGRESS, SCHEMA, action_key
+from levada.stores.readiness import check_postgres_store
+from levada.stores.slot_owners import slot_owners
+from levada.stores.storage import parsed_document
 from levada.values import Lsn
 
 READS: list[tuple[Key[Any], Callable[[CachedStore], object]]] = [
@@ -44,3 +48,27 @@ def test_a_document_that_cannot_be_read_is_named(
     assert damaged.value.hint
     assert damaged.value.message.startswith(f"pipeline shop: the stored {key.kind.name}")
     assert key.table is None or f"of table {int(ORDERS)}" in damaged.value.message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+def test_text_that_is_no_json_is_named(text: str) -> None:
+    """A ConfigMap may hold any text."""
+    with pytest.raises(NeedsOperator, match=r"phases\.7 in ConfigMap data/shop-state-7 is not") as damaged:
+        parsed_document(text, "phases.7 in ConfigMap data/shop-state-7")
+    assert damaged.value.code == "store_damaged"
+
+
+def test_checks_name_a_damaged_document(db: Database) -> None:
+    """The check before a start, and the search for other owners of a slot, read the tables directly."""
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    store.close()
+    insert = "INSERT INTO levada.documents (pipeline, kind, table_id, name, content) VALUES ('shop', %s, %s, '', '[1]')"
+    with db.connect() as connection:
+        connection.execute(insert, [PHASES.name, int(ORDERS)])
+        connection.execute(insert, [OWNER.name, 0])
+        with pytest.raises(NeedsOperator, match="schema levada") as of_owners:
+            slot_owners(connection, "levada_shop")
+    with pytest.raises(NeedsOperator, match="schema levada") as of_check:
+        check_postgres_store(db.connection, "shop", "levada")
+    assert of_owners.value.code == of_check.value.code == "store_damaged"

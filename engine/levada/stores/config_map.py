@@ -19,7 +19,6 @@ set of independent changes that can be repeated.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import random
 import re
@@ -44,6 +43,7 @@ from levada.stores.storage import (
     Versions,
     changes,
     document_text,
+    parsed_document,
     selected,
 )
 from levada.values import TableId
@@ -171,7 +171,7 @@ class ConfigMapStorage(Storage):
 
     def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
         def take(data: _Data) -> int:
-            check(_document(data, key))
+            check(self._document(data, key))
             data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
             return int(data[_EPOCH])
 
@@ -183,14 +183,22 @@ class ConfigMapStorage(Storage):
     def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
         names = [*self._parts, self._head] if kind.pipeline_wide else self._parts
         return {
-            Key(kind, table, name): json.loads(text)
+            key: parsed_document(text, self._where(key))
             for place in names
             for (of, table, name), text in _entries(self._read(place).data).items()
             if of == kind.name
+            for key in [Key(kind, table, name)]
         }
 
     def get(self, key: Key[Any]) -> Document | None:
-        return _document(self._read(self._place(key)).data, key)
+        return self._document(self._read(self._place(key)).data, key)
+
+    def _document(self, data: Mapping[str, str], key: Key[Any]) -> Document | None:
+        text = data.get(_key_text(key))
+        return None if text is None else parsed_document(text, self._where(key))
+
+    def _where(self, key: Key[Any]) -> str:
+        return f"{_key_text(key)} in ConfigMap {self._maps.namespace}/{self._place(key)}"
 
     def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
         done: dict[Key[Any], Versions] = {}
@@ -200,8 +208,21 @@ class ConfigMapStorage(Storage):
         for place, group in itertools.groupby(sorted(keys, key=self._place), self._place):
             here = list(group)
             room = 0 if all(key.kind.reserve for key in here) else ROOM_BYTES
-            self._change(place, epoch, partial(_update, here, change, done), room=room)
+            self._change(place, epoch, partial(self._update, here, change, done), room=room)
         return done
+
+    def _update(self, keys: Collection[Key[Any]], change: Change, done: dict[Key[Any], Versions], data: _Data) -> None:
+        """Apply a change to the documents of a ConfigMap, and add them to ``done``."""
+        texts = selected(keys, _entries(data))
+        found = {key: parsed_document(text, self._where(key)) for key, text in texts.items()}
+        new = changes(keys, found, change)
+        # An earlier attempt may have deleted documents that this one does not find any more.
+        done.update(new)
+        for key, (before, after) in new.items():
+            if after is None:
+                data.pop(_key_text(key), None)
+            elif after != before:
+                data[_key_text(key)] = document_text(after)
 
     def clear(self, epoch: int, kept: Key[Any]) -> None:
         def delete(data: _Data) -> None:
@@ -235,25 +256,6 @@ class ConfigMapStore(CachedStore):
                 hint="pip install 'levada[kubernetes]'",
             ) from None
         super().__init__(pipeline, ConfigMapStorage(ConfigMaps(namespace), pipeline))
-
-
-def _update(keys: Collection[Key[Any]], change: Change, done: dict[Key[Any], Versions], data: _Data) -> None:
-    """Apply a change to the documents of a ConfigMap, and add them to ``done``."""
-    found = {key: json.loads(text) for key, text in selected(keys, _entries(data)).items()}
-    new = changes(keys, found, change)
-    # An earlier attempt may have deleted documents that this one does not find any more.
-    done.update(new)
-    for key, (before, after) in new.items():
-        if after is None:
-            data.pop(_key_text(key), None)
-        elif after != before:
-            data[_key_text(key)] = document_text(after)
-
-
-def _document(data: Mapping[str, str], key: Key[Any]) -> Document | None:
-    text = data.get(_key_text(key))
-    document: Document | None = None if text is None else json.loads(text)
-    return document
 
 
 def _entries(data: Mapping[str, str]) -> dict[Entry, str]:

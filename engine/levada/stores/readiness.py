@@ -15,6 +15,7 @@ from levada.stores.codecs import PHASES
 from levada.stores.migrations import MIGRATIONS, TABLES, store_version
 from levada.stores.phases import DataSync, Init
 from levada.stores.schema_owner import require_own_schema
+from levada.stores.storage import decoded
 
 _RIGHTS: Final = """
 SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
@@ -85,7 +86,8 @@ def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bo
     query = sql.SQL("SELECT content FROM {} WHERE pipeline = %s AND kind = %s").format(
         sql.Identifier(schema, "documents")
     )
-    phases = (PHASES.decode(content) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
+    where = f"pipeline {pipeline}: the stored {PHASES.name} of a table in schema {schema}"
+    phases = (decoded(PHASES, content, where) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
     return any(not isinstance(phase, Init | DataSync) for phase in phases)
 
 

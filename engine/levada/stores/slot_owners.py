@@ -11,6 +11,7 @@ from psycopg import sql
 from levada.postgres.failures import source_errors
 from levada.postgres.slots import database_slots, parse_slot_name
 from levada.stores.codecs import OWNER
+from levada.stores.storage import decoded
 from levada.values import PipelineOwner
 
 # Other roles' tables are not read: their row-level policies would run with this role's privileges.
@@ -46,6 +47,6 @@ def _claims(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, PipelineOwner]
     for (schema,) in conn.execute(_STORES).fetchall():
         query = sql.SQL("SELECT content FROM {} WHERE kind = %s").format(sql.Identifier(schema, "documents"))
         for (content,) in conn.execute(query, [OWNER.name]).fetchall():
-            record = OWNER.decode(content)
+            record = decoded(OWNER, content, f"a pipeline's {OWNER.name} in the store in schema {schema}")
             if record.owner is not None:
                 yield record.slot, record.owner

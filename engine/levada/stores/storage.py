@@ -154,6 +154,13 @@ def document_text(document: Document) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
+def parsed_document(text: str, where: str) -> Document:
+    """Parse a result of `document_text`. Raise NeedsOperator ``store_damaged`` for other text."""
+    with _readable(where):
+        document: Document = json.loads(text)
+        return document
+
+
 def decoded(kind: DocumentKind[T], document: Document, where: str) -> T:
     """Return the value of a document. Raise NeedsOperator ``store_damaged`` if it is not of the kind's form."""
     with _readable(where):
