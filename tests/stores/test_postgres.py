@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,9 +14,11 @@ from tests.conftest import Database
 from tests.stores.test_behaviours import ERRORED
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.stores import PostgresStore, TableAction, migrations
+from levada.stores import Document, Key, PostgresStore, TableAction, migrations
+from levada.stores.codecs import OWNER
 from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
+from levada.stores.postgres import PostgresStorage
 from levada.stores.readiness import FoundStore, check_postgres_store
 from levada.values import Lsn, TableId
 
@@ -108,6 +112,27 @@ def test_write_waits_for_a_takeover_under_way(db: Database, store: PostgresStore
         with pytest.raises(StaleEpoch):
             write.result()
     assert db.query("SELECT count(*) FROM levada.documents") == [(0,)]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_takeover_that_waits_for_a_new_owner_sees_it(db: Database, isolation: str) -> None:
+    """Whatever isolation is the database's default: what was written while a step waited for its lock counts in it."""
+    db.query(f"ALTER DATABASE {db.connection.database} SET default_transaction_isolation = '{isolation}'")
+    first, second = (PostgresStorage(db.connection, "shop", "levada") for _ in range(2))
+    owner, seen = {"uid": "uid-1"}, list[Document | None]()
+    assert second.get(Key(OWNER)) is None
+    with closing(first), closing(second), ThreadPoolExecutor(1) as pool:
+        takeovers: list[Future[int]] = []
+
+        def change(_: Key[Any], document: Document | None) -> Document:
+            takeovers.append(pool.submit(second.next_epoch, Key(OWNER), seen.append))
+            while not db.query("SELECT FROM pg_locks WHERE NOT granted"):
+                assert not takeovers[0].done()
+            return owner
+
+        first.update(None, [Key(OWNER)], change)
+        assert [takeover.result() for takeover in takeovers] == [1]
+    assert seen == [owner]
 
 
 def test_documents_can_be_read_with_sql(db: Database, store: PostgresStore) -> None:

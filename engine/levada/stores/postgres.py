@@ -123,6 +123,8 @@ class PostgresStorage(Storage):
 
     def _prepare(self, connection: _Connection) -> None:
         connection.execute(_LIMITS, [LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
+        # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         migrate(connection, self._schema)
         connection.execute(
             "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"
