@@ -117,7 +117,7 @@ def test_write_waits_for_a_takeover_under_way(db: Database, store: PostgresStore
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_a_takeover_that_waits_for_a_new_owner_sees_it(db: Database, isolation: str) -> None:
     """Whatever isolation is the database's default: what was written while a step waited for its lock counts in it."""
-    db.query(f"ALTER DATABASE {db.connection.database} SET default_transaction_isolation = '{isolation}'")
+    db.execute(f"ALTER DATABASE {db.connection.database} SET default_transaction_isolation = '{isolation}'")
     first, second = (PostgresStorage(db.connection, "shop", "levada") for _ in range(2))
     owner, seen = {"uid": "uid-1"}, list[Document | None]()
     assert second.get(Key(OWNER)) is None

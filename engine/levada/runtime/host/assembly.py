@@ -111,7 +111,15 @@ def assemble(
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
     source = SourceIdentity(config.source, partial(verified_source, store), partial(former_sources, store))
     work = config.work_dir / "destination"
-    destination = make_destination(manifests, config, secrets, spark, work, source, former=partial(former_names, store))
+    try:
+        destination = make_destination(
+            manifests, config, secrets, spark, work, source, former=partial(former_names, store)
+        )
+    except BaseException:
+        if not keeps_spark:
+            stop_spark(spark)
+        store.close()
+        raise
     return PipelineParts(config, store, destination, spark, keeps_spark)
 
 
