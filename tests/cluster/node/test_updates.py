@@ -106,10 +106,11 @@ def test_two_replicas(shop: Place, deployment: Kubectl) -> None:
         found = deployment.get("pods", "", "-l", "app.kubernetes.io/component=operator")
         return [pod["metadata"]["name"] for pod in found]
 
-    first = eventually(holder)
-    assert first in replicas()
+    # A pod that is being deleted is listed until it has ended.
+    eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
+    first = holder()
     (standby,) = set(replicas()) - {first}
-    assert "standby: " in deployment("logs", standby)
+    eventually(lambda: "standby: " in deployment("logs", standby))
     deployment("delete", "pod", first, "--wait=false")
     eventually(lambda: holder() == standby)
     before = shop.driver_uid()
