@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
 from levada.private import process_folder
 from levada.runtime.host.work_dir import create_work_dir

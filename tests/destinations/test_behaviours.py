@@ -12,7 +12,8 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream, column, table
 
 from levada.destinations import OnSchemaChange
-from levada.destinations.iceberg import IcebergDestination, upsert
+from levada.destinations.data_files import upsert
+from levada.destinations.iceberg import IcebergDestination
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import ColumnType, Kind, ReplicatedTableSchema, TableTarget
 from levada.values import Durability, QualifiedTable, SnapshotId, TableId, TableMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from levada.destinations.iceberg.files import dictionary_columns
+from levada.destinations.data_files.data_writer import dictionary_columns
 
 
 def test_dictionaries_are_for_values_that_repeat() -> None:

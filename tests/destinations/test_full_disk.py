@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from tests.servers.mounts import fill, small_file_system
 
-from levada.destinations.iceberg.files import DataWriter, Storage, write_position_deletes
-from levada.destinations.iceberg.index import KeyIndex, index_errors
+from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.position_deletes import write_position_deletes
+from levada.destinations.iceberg.storage import POSITION_DELETES, IcebergStorage
+from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.keys import KeyKind, Keys
 from levada.errors import Transient
 
@@ -22,7 +24,7 @@ def test_a_full_lake_is_waited_for(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     rows = pa.table([np.random.default_rng(1).integers(0, 2**60, 300_000)], schema=pa.schema([FIELD]))
     with small_file_system(lake, "1m"):
-        storage = Storage(f"file://{lake}/", {})
+        storage = IcebergStorage(f"file://{lake}/", {})
         with pytest.raises(Transient) as full, DataWriter(storage, rows.schema) as writer:
             writer.write(rows)
         assert full.value.code == "destination_full"
@@ -30,7 +32,7 @@ def test_a_full_lake_is_waited_for(tmp_path: Path) -> None:
         assert list(lake.iterdir()) == []
         filler = fill(lake, leaving=0)
         with pytest.raises(Transient) as full:
-            write_position_deletes(storage, ["x"], np.zeros(9, np.int64), np.arange(9))
+            write_position_deletes(storage, POSITION_DELETES, ["x"], np.zeros(9, np.int64), np.arange(9))
         assert full.value.code == "destination_full"
         assert list(lake.iterdir()) == [filler]
 

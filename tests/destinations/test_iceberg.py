@@ -223,8 +223,8 @@ def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: p
     assert len(_files(lake)) == 1
     assert lake.rows() == before
     assert destination.applied(ORDERS.id) == lake.mark(stream.taken)
-    assert state.index is not None
-    assert state.index.snapshot_id == metadata.current_snapshot_id
+    assert state.index.opened is not None
+    assert state.index.opened.snapshot_id == metadata.current_snapshot_id
     stream.update(id=1, item="later", note=None, unchanged=[3])
     stream.delete(id=20)
     apply(lake, destination, stream)

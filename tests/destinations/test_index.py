@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from levada.destinations.iceberg import index as index_module
-from levada.destinations.iceberg import index_files, index_runs
-from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.key_index import file_numbers, runs
+from levada.destinations.key_index import index as index_module
+from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import KeyKind, Keys
 from levada.segments.checksums import DamageError
 
@@ -170,9 +170,9 @@ class IndexMachine(RuleBasedStateMachine):
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few rows do what otherwise takes millions."""
-    monkeypatch.setattr(index_runs, "FENCE_ROWS", 4)
+    monkeypatch.setattr(runs, "FENCE_ROWS", 4)
     monkeypatch.setattr(index_module, "IN_MEMORY_ROWS", 16)
-    monkeypatch.setattr(index_files, "OBSOLETE_LINES", 3)
+    monkeypatch.setattr(file_numbers, "OBSOLETE_LINES", 3)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -27,8 +27,8 @@ from tests.destinations.foreign_commits import (
 )
 from tests.destinations.test_behaviours import ORDERS, apply
 
+from levada.destinations.data_files.layout import FIELD_ID
 from levada.destinations.iceberg import index_sync
-from levada.destinations.iceberg.schema import FIELD_ID
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 

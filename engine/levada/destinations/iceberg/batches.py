@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from levada.destinations.iceberg.changelog import write_changelog
-from levada.destinations.iceberg.index import index_errors
+from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles
+from levada.destinations.data_files.storage import remove_files
+from levada.destinations.data_files.upsert import Upsert
+from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.table_index import commit_index, synced_index
-from levada.destinations.iceberg.upsert import Upsert
+from levada.destinations.key_index.index import index_errors
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
 
@@ -25,8 +28,9 @@ def upsert_batch(
 ) -> None:
     """Write the last state of each key, with position deletes for the rows before, from commit LSN ``after`` on."""
     index = synced_index(state, table, events.schema, layout, pipeline)
-    batch = Upsert(table.storage(), layout, events.schema, index)
-    with index_errors(state.index_folder):
+    deletes = PositionDeleteFiles(table.storage(), POSITION_DELETES)
+    batch = Upsert(table.storage(), layout.files, events.schema, index, deletes)
+    with index_errors(state.index.folder):
         batch.run(events, after)
     if not batch.changes and len(events.versions) == 1:
         index.discard()
@@ -34,7 +38,7 @@ def upsert_batch(
         table.record_mark(mark)
         return
     try:
-        snapshot = table.write(batch.files, batch.deletes, mark=mark, replacing=batch.truncated)
+        snapshot = table.write(batch.files, deletes.files, mark=mark, replacing=batch.truncated)
     except CommitConflict:
         batch.discard()
         raise
@@ -42,18 +46,18 @@ def upsert_batch(
         # The commit may have succeeded all the same, so keep the files.
         index.discard()
         raise
-    commit_index(state, index, snapshot)
+    state.index.commit(snapshot)
 
 
 def append_batch(table: IcebergTable, layout: IcebergSchema, events: TableEvents, after: Lsn, mark: Watermark) -> None:
     """Write every change as a row, from commit LSN ``after`` on."""
     storage = table.storage()
-    files = write_changelog(storage, layout, events.schema, events, after)
+    files = write_changelog(storage, layout.files, events.schema, events, after)
     if not files and len(events.versions) == 1:
         table.record_mark(mark)
         return
     try:
         table.write(files, mark=mark)
     except CommitConflict:
-        storage.remove(files)
+        remove_files(storage, files)
         raise

@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Final
 
 from levada.copy.rows import TableRows
+from levada.destinations.data_files.data_writer import PartitionWriter
+from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_lease import CopyLease
-from levada.destinations.iceberg.files import PartitionWriter, WrittenFile
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.table import IcebergTable

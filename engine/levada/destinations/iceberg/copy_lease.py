@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from levada.destinations.iceberg.files import Storage
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.storage import IcebergStorage
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import StaleEpoch
 from levada.values import Watermark
@@ -80,6 +80,6 @@ class CopyLease:
         """
         table.remove_folder(self.folder)
 
-    def storage(self, table: IcebergTable) -> Storage:
+    def storage(self, table: IcebergTable) -> IcebergStorage:
         """Return the storage for the copy's folder, with the table's current credentials."""
         return replace(table.storage(), folder=self.folder)

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.data_writer import PartitionWriter
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.evolution import backfill, evolve_to
-from levada.destinations.iceberg.files import PartitionWriter
 from levada.destinations.iceberg.foreign_changes import missing, rolled_back
-from levada.destinations.iceberg.index import index_errors
+from levada.destinations.iceberg.index_sync import index_copy, synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
@@ -32,8 +32,9 @@ from levada.destinations.iceberg.maintenance import (
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.table_index import index_copy, synced_index
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.key_index.index import index_errors
+from levada.destinations.key_index.table_index import TableIndex
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
@@ -156,7 +157,8 @@ class IcebergDestination(Destination):
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark)
-            files = write_leased(rows, PartitionWriter(lease.storage(table), layout, schema, copied), lease, table)
+            writer = PartitionWriter(lease.storage(table), layout.files, schema, copied)
+            files = write_leased(rows, writer, lease, table)
             snapshot = commit_copy(table, files, mark, lease)
             state.schema, state.mark = schema, mark
             if mode is TableMode.UPSERT:
@@ -236,11 +238,11 @@ class IcebergDestination(Destination):
                 return False
             table.check_epoch(mark)
             state.forget_replacement()
-            folder = state.index_folder.with_name(f"{state.index_folder.name}-replacement")
+            folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
             made = Replacement.begin(table, schema, self.effective_mode(target), mark, folder)
             state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
-        parts = rows.map_partitions(PartitionWriter(storage, made.layout, schema, copied))
+        parts = rows.map_partitions(PartitionWriter(storage, made.layout.files, schema, copied))
         with vanishing(), index_errors(made.index_folder):
             made.copied([f for part in parts for f in part], storage)
         return True
@@ -269,8 +271,8 @@ class IcebergDestination(Destination):
             snapshot = made.commit(opened, mark)
             if snapshot is None:
                 return False
-            state.index = None
-            made.hand_over_index(snapshot, state.index_folder)
+            state.index.opened = None
+            made.hand_over_index(snapshot, state.index.folder)
             state.replacement, state.schema, state.mark = None, made.schema, mark
             return True
 
@@ -298,7 +300,7 @@ class IcebergDestination(Destination):
         rewritten = compact(table, self._tables.jvm)
         if self._intact(state, table).since:
             table.record_current()
-        if rewritten and state.index is not None and state.schema is not None:
+        if rewritten and state.index.opened is not None and state.schema is not None:
             # Update the index before old snapshots expire. Afterwards the history between its snapshot and the current
             # one is lost.
             synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline)
@@ -336,7 +338,7 @@ class IcebergDestination(Destination):
             return self._states.get(table)
 
     def _new_state(self, table: TableId, name: TableName) -> TableState:
-        return TableState(table, name, self._context.work_dir / "iceberg-keys" / str(int(table)))
+        return TableState(table, name, TableIndex(self._context.work_dir / "iceberg-keys" / str(int(table))))
 
     def _open(self, state: TableState) -> IcebergTable | None:
         """Return the table with its current metadata, or None if there is no table."""
@@ -403,7 +405,7 @@ class IcebergDestination(Destination):
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         if mode is TableMode.UPSERT:
             if backfill(table, schema, layout, self._spark):
-                state.forget_index()
+                state.index.forget()
             upsert_batch(state, table, layout, events, after, mark, self._context.pipeline)
         else:
             append_batch(table, layout, events, after, mark)

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
-from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, cast_columns
+from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.layout import FileLayout, cast_columns
+from levada.destinations.data_files.live_files import LiveFile
+from levada.destinations.data_files.storage import Storage, WrittenFile
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.scan import LiveFile, live_files
+from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile, unsupported
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import OnSchemaChange, TableMode
@@ -88,7 +91,7 @@ def _rewrite(
     table: IcebergTable, layout: IcebergSchema, constants: Mapping[str, pa.Scalar], spark: SparkSession
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
-    task = _FillTask(table.storage(), layout, constants, str(table.name))
+    task = _FillTask(table.storage(), layout.files, constants, str(table.name))
     tasks: SparkTasks[list[WrittenFile]] = SparkTasks(
         spark.sparkContext,
         f"new column of {table.name}",
@@ -102,19 +105,19 @@ def _rewrite(
 @dataclass(frozen=True, slots=True)
 class _FillTask:
     storage: Storage
-    layout: IcebergSchema
+    layout: FileLayout
     constants: Mapping[str, pa.Scalar]
     table: str
 
     def __call__(self, file: LiveFile) -> list[WrittenFile]:
-        held = [f for f in self.layout.fields if f.name not in self.constants]
+        held = [f for f in self.layout.arrow if f.name not in self.constants]
         with DataWriter(self.storage, self.layout.arrow) as writer:
-            for rows, _ in file.read(self.storage.io(), held):
+            for rows, _ in file.read(self.storage, held):
                 arrays = [
                     pa.repeat(self.constants[f.name], rows.num_rows)
                     if f.name in self.constants
                     else rows.column(f.name)
-                    for f in self.layout.fields
+                    for f in self.layout.arrow
                 ]
                 writer.write(cast_columns(arrays, self.layout.arrow, self.table))
         return writer.files

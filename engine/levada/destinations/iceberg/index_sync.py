@@ -1,73 +1,51 @@
-"""Keeps a key index up to date with its table: adds data files, reads new snapshots, or rebuilds the index."""
+"""Keeps a key index up to date with its Iceberg table: reads new snapshots, or rebuilds the index."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from levada.destinations.iceberg.columns import as_source
-from levada.destinations.iceberg.files import Positions
-from levada.destinations.iceberg.index import KeyIndex
+from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.metadata import Snapshot
-from levada.destinations.iceberg.scan import READERS, LiveFile, live_files, without_deletes
-from levada.destinations.iceberg.schema import IcebergSchema, NestedField, unsupported
+from levada.destinations.iceberg.scan import live_files
+from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.keys import KeyEncoder, Keys
+from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyReader:
-    """Reads the keys of an Iceberg table's rows."""
+def synced_index(
+    state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema, pipeline: str
+) -> KeyIndex:
+    """Return the key index, up to date with the table's current snapshot. A damaged one is rebuilt."""
 
-    schema: ReplicatedTableSchema
-    fields: tuple[NestedField, ...]
-    """The key columns in the Iceberg table, in key order."""
-    seed: bytes
+    def sync(index: KeyIndex) -> None:
+        sync_index(index, table, KeyReader.of(schema, layout.files, index.seed), pipeline)
 
-    @classmethod
-    def of(cls, schema: ReplicatedTableSchema, layout: IcebergSchema, seed: bytes) -> KeyReader:
-        """Return a reader of the key columns. Raise NeedsOperator if the table lacks one of them.
-
-        ``seed`` is the seed of the index.
-        """
-        fields = [layout.column(attnum) for attnum in schema.key]
-        found = [f for f in fields if f is not None]
-        if len(found) < len(fields):
-            raise unsupported(schema, "a column of the key is not in the Iceberg table")
-        return cls(schema, tuple(found), seed)
-
-    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
-        """Return the keys of rows. ``columns`` are the Iceberg table's key columns in key order."""
-        wanted = [c.type.arrow for c in self.schema.key_columns]
-        return KeyEncoder(self.schema, self.seed).encode_columns(
-            [as_source(column, kind) for column, kind in zip(columns, wanted, strict=True)]
-        )
-
-    def file_keys(self, io: FileIO, file: LiveFile) -> list[tuple[Keys, Positions]]:
-        """Return the keys of a data file's rows with their positions, in blocks."""
-        return [(self.encode(rows.columns), positions) for rows, positions in file.read(io, self.fields)]
+    return state.index.synced(key_kind(schema), sync)
 
 
-def add_files(index: KeyIndex, reader: KeyReader, io: FileIO, files: Iterable[LiveFile]) -> None:
-    """Add all rows of the data files to the index."""
-    waiting = iter(files)
-    with ThreadPoolExecutor(READERS) as pool:
-        while wave := list(itertools.islice(waiting, READERS)):
-            for file, blocks in zip(wave, pool.map(lambda f: reader.file_keys(io, f), wave), strict=True):
-                for keys, positions in blocks:
-                    index.add_file(file.path, keys, positions)
+def index_copy(
+    state: TableState,
+    table: IcebergTable,
+    schema: ReplicatedTableSchema,
+    layout: IcebergSchema,
+    files: Sequence[WrittenFile],
+    snapshot: int,
+) -> None:
+    """Build the key index of a copy that is committed as ``snapshot``, from its files."""
+
+    def add(index: KeyIndex) -> None:
+        reader = KeyReader.of(schema, layout.files, index.seed)
+        add_files(index, reader, table.storage(), (without_deletes(f.path) for f in files))
+
+    state.index.build(key_kind(schema), add, snapshot)
 
 
 def sync_index(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:
@@ -87,7 +65,6 @@ def sync_index(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline
         rebuild(index, table, reader)
         return
     _log.info("%s: updating the key index over %d snapshots", table.name, len(gap))
-    io = table.storage().io()
     added: dict[str, None] = {}
     for snapshot in gap:
         changed = table.changed_files(snapshot.id)
@@ -104,7 +81,7 @@ def sync_index(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline
         for path in minus:
             added.pop(path, None)
         index.remove_files(minus)
-    add_files(index, reader, io, (without_deletes(path) for path in added))
+    add_files(index, reader, table.storage(), (without_deletes(path) for path in added))
     index.commit(current)
 
 
@@ -130,5 +107,5 @@ def rebuild(index: KeyIndex, table: IcebergTable, reader: KeyReader) -> None:
     files = live_files(table)
     current = table.metadata.snapshot_id
     assert current is not None
-    add_files(index, reader, table.storage().io(), files)
+    add_files(index, reader, table.storage(), files)
     index.commit(current)

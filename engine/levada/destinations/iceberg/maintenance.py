@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from levada.destinations.data_files.data_writer import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
-from levada.destinations.iceberg.files import TARGET_BYTES
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
 from levada.destinations.iceberg.table import IcebergTable

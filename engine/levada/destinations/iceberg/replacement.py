@@ -13,19 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
+from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.catalog import key_property
-from levada.destinations.iceberg.changelog import write_changelog
 from levada.destinations.iceberg.copy_lease import CopyLease
-from levada.destinations.iceberg.files import Storage, WrittenFile
-from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.index_sync import KeyReader, add_files
 from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.scan import without_deletes
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
+from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.upsert import Upsert
 from levada.destinations.interface import TableMode
+from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, Transient
 from levada.schema import ReplicatedTableSchema
@@ -83,8 +85,8 @@ class Replacement:
         if self.mode is TableMode.UPSERT:
             shutil.rmtree(self.index_folder, ignore_errors=True)
             self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
-            reader = KeyReader.of(self.schema, self.layout, self.index.seed)
-            add_files(self.index, reader, storage.io(), (without_deletes(f.path) for f in files))
+            reader = KeyReader.of(self.schema, self.layout.files, self.index.seed)
+            add_files(self.index, reader, storage, (without_deletes(f.path) for f in files))
             self.index.commit(_NO_SNAPSHOT)
 
     def apply(self, events: TableEvents, mark: Watermark, storage: Storage) -> bool:
@@ -99,14 +101,15 @@ class Replacement:
             return False
         after = max(events.after, self.lsn)
         if self.index is None:
-            self.files += write_changelog(storage, self.layout, events.schema, events, after)
+            self.files += write_changelog(storage, self.layout.files, events.schema, events, after)
         else:
             self._upsert(self.index, events, after, storage)
         self.schema, self.lsn = events.schema, mark.lsn
         return True
 
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
-        batch = Upsert(storage, self.layout, events.schema, index)
+        deletes = PositionDeleteFiles(storage, POSITION_DELETES)
+        batch = Upsert(storage, self.layout.files, events.schema, index, deletes)
         batch.run(events, after)
         try:
             index.commit(_NO_SNAPSHOT)
@@ -114,10 +117,10 @@ class Replacement:
             batch.discard()
             raise
         if batch.truncated:
-            storage.remove([*self.files, *self.deletes])
+            remove_files(storage, [*self.files, *self.deletes])
             self.files, self.deletes = [], []
         self.files += batch.files
-        self.deletes += batch.deletes
+        self.deletes += deletes.files
 
     def commit(self, table: IcebergTable, mark: Watermark) -> int | None:
         """Replace all files of the table by those of the shadow copy in one commit. Return the snapshot's ID.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from levada.destinations.data_files.layout import FIELD_ID, FileLayout
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.errors import NeedsOperator
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
@@ -23,7 +24,6 @@ from levada.values import resync_command
 IcebergType = str | dict[str, Any]
 """A type in the JSON form of Iceberg's specification (appendix C)."""
 
-FIELD_ID: Final = b"PARQUET:field_id"
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 _NAMES: Final[Mapping[Kind, str]] = {
@@ -69,8 +69,6 @@ CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
 )
 """The additional columns of a changelog. The last one has the names of columns with unknown values."""
 
-RESERVED: Final = frozenset(name for name, _ in CHANGELOG_FIELDS)
-
 
 @dataclass(frozen=True, slots=True)
 class NestedField:
@@ -112,6 +110,11 @@ class IcebergSchema:
     def arrow(self) -> pa.Schema:
         """The Arrow schema, with field IDs."""
         return pa.schema([f.arrow for f in self.fields])
+
+    @property
+    def files(self) -> FileLayout:
+        """The columns of the table's data files."""
+        return FileLayout(self.arrow, self.attnums)
 
     @property
     def by_id(self) -> Mapping[int, NestedField]:
@@ -343,10 +346,3 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
     if kind not in _ARROW:
         raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind} was not created by Levada")
     return _ARROW[kind]
-
-
-def columns_of(layout: IcebergSchema, schema: ReplicatedTableSchema) -> Iterator[tuple[NestedField, Column | None]]:
-    """Yield each column of the table with its source column, or with None if the column is NULL."""
-    by_id = {layout.attnums[c.attnum]: c for c in schema.columns if c.attnum in layout.attnums}
-    for f in layout.fields:
-        yield f, by_id.get(f.id)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.index import KeyIndex
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.key_index.table_index import TableIndex
 from levada.schema import ReplicatedTableSchema
 from levada.values import TableId, Watermark
 
@@ -24,12 +22,11 @@ class TableState:
 
     id: TableId
     name: TableName
-    index_folder: Path
+    index: TableIndex
     lock: threading.RLock = field(default_factory=threading.RLock)
     table: IcebergTable | None = None
     loaded_at: float = 0.0
     """The `time.monotonic` value when ``table`` was loaded from the catalog."""
-    index: KeyIndex | None = None
     schema: ReplicatedTableSchema | None = None
     """The version that was written last."""
     mark: Watermark | None = None
@@ -47,13 +44,8 @@ class TableState:
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
         self.table = self.mark = None
-        self.forget_index()
+        self.index.forget()
         self.forget_replacement()
-
-    def forget_index(self) -> None:
-        """Remove the index. It is rebuilt from the table on demand."""
-        self.index = None
-        shutil.rmtree(self.index_folder, ignore_errors=True)
 
     def forget_replacement(self) -> None:
         """Discard the shadow copy and its index. The next copy removes its files when it takes the lease."""

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.files import Storage, WrittenFile
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
@@ -27,6 +27,7 @@ from levada.destinations.iceberg.java import (
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
 from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.storage import IcebergStorage
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
@@ -169,11 +170,11 @@ class IcebergTable:
         own = self.metadata.own_folder
         return own if own is not None and self.storage().folder.startswith(own) else None
 
-    def storage(self) -> Storage:
+    def storage(self) -> IcebergStorage:
         """Return the folder for new files, and the properties to access it."""
         with java_errors(f"read {self.name}"):
             folder = self.java.locationProvider().newDataLocation("")
-            return Storage(folder, self._jvm.read_map(self.java.io().properties()))
+            return IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()))
 
     def write(
         self,

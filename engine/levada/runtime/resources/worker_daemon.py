@@ -14,7 +14,8 @@ import pyiceberg.io.pyarrow
 from pyspark import daemon
 
 import levada.copy.snapshot
-import levada.destinations.iceberg.files
+import levada.destinations.data_files.data_writer
+import levada.destinations.iceberg.storage
 
 __all__ = ["levada", "pyarrow", "pyiceberg"]
 

@@ -5,9 +5,9 @@ times as large as all newer runs together. A lookup searches the newest run firs
 bytes per row (24 for hashed keys), so the operating system caches the pages in use.
 
 The index is a cache of the table, and can be rebuilt from it. `KeyIndex.snapshot_id` is the table's snapshot to which
-the index corresponds. If that is not the table's current one, `levada.destinations.iceberg.index_sync` updates or
-rebuilds the index. An unreadable index is treated as an empty one without a snapshot, and not as an error. Every file
-has a checksum, so that a damaged or outdated file is detected.
+the index corresponds. If that is not the table's current one, the destination updates or rebuilds the index. An
+unreadable index is treated as an empty one without a snapshot, and not as an error. Every file has a checksum, so that
+a damaged or outdated file is detected.
 
 `KeyIndex.seed` is the secret seed of hashed keys. It is created and removed with the index.
 
@@ -29,9 +29,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from levada.destinations.iceberg import index_runs as runs
-from levada.destinations.iceberg.index_files import FileNumbers
-from levada.destinations.iceberg.index_runs import Entries, Run
+from levada.destinations.key_index import runs
+from levada.destinations.key_index.file_numbers import FileNumbers
+from levada.destinations.key_index.runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.errors import Transient
 from levada.locations import FULL

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project
-from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.layout import FileLayout, project
+from levada.destinations.data_files.storage import Storage, WrittenFile
 from levada.destinations.keys import KeyEncoder, new_seed
 from levada.pgoutput.changes import Truncate
 from levada.schema import ReplicatedTableSchema
@@ -29,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def write_changelog(
-    storage: Storage, layout: IcebergSchema, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
+    storage: Storage, layout: FileLayout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
 ) -> list[WrittenFile]:
     """Write the changes from ``after`` on, inclusive. Return the files."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]

@@ -1,4 +1,4 @@
-"""Conversion of columns from the Iceberg table's Arrow types to those of the source."""
+"""Conversion of columns from the Arrow types of data files to those of the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 
 def as_source(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return a column of the Iceberg table in the source's Arrow type. Iceberg tables store times as text."""
+    """Return a column of a data file in the source's Arrow type. A time may be stored as text."""
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):

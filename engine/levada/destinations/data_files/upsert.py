@@ -1,35 +1,49 @@
 """Applies one batch of changes to an upsert table, which has the last state of each row.
 
-The batch is folded in pieces of bounded size, in WAL order. Each piece becomes one data file and one position-delete
-file. The key index has the positions of the rows to delete, including those of earlier pieces. One commit adds all the
-files. The index is committed after it.
+The batch is folded in pieces of bounded size, in WAL order. Each piece becomes one data file and a set of deleted
+positions. The key index has the positions of the rows to delete, including those of earlier pieces. The caller adds all
+the files in one commit, and then commits the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.layout import FileLayout, project
+from levada.destinations.data_files.live_files import Positions
+from levada.destinations.data_files.row_lookup import RowLookup
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.fold import Folded, PartialRows, fold
-from levada.destinations.iceberg.files import DataWriter, Storage, WrittenFile, project, write_position_deletes
-from levada.destinations.iceberg.index import KeyIndex
-from levada.destinations.iceberg.row_lookup import RowLookup
-from levada.destinations.iceberg.schema import IcebergSchema, resync_hint
+from levada.destinations.key_index.index import KeyIndex
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, ORDINAL
 from levada.segments.batch import TableEvents
-from levada.values import Lsn
+from levada.values import Lsn, resync_command
 
 PIECE_ROWS: Final = 500_000
 PIECE_BYTES: Final = 48 << 20
 """The size of a piece, in rows and in Arrow bytes. The limit that is reached first bounds the memory of a batch."""
+
+
+class Deletes(Protocol):
+    """Takes the rows that a batch deletes, in the form that the table's format needs."""
+
+    def add(self, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions) -> None:
+        """Delete the rows at ``positions[i]`` of ``paths[files[i]]``. A data file may come in several calls."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the deleted rows, and remove the files of them, which are not committed."""
+        ...
 
 
 @dataclass(slots=True)
@@ -37,11 +51,11 @@ class Upsert:
     """The files of one batch. `run` writes the files and changes the index. `discard` undoes both."""
 
     storage: Storage
-    layout: IcebergSchema
+    layout: FileLayout
     schema: ReplicatedTableSchema
     index: KeyIndex
+    deletes: Deletes
     files: list[WrittenFile] = field(default_factory=list)
-    deletes: list[WrittenFile] = field(default_factory=list)
     truncated: bool = False
     changes: int = 0
     """The number of changes, including truncates."""
@@ -70,7 +84,8 @@ class Upsert:
     def discard(self) -> None:
         """Remove the files, which are not committed, and reset the index to its last commit."""
         self.index.discard()
-        self.storage.remove([*self.files, *self.deletes])
+        remove_files(self.storage, self.files)
+        self.deletes.discard()
 
     def _write(self, folded: Folded) -> None:
         upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
@@ -79,7 +94,7 @@ class Upsert:
         if len(found):
             numbers, files = np.unique(gone.file_id[found], return_inverse=True)
             paths = [self.index.file_path(int(n)) for n in numbers]
-            self.deletes.append(write_position_deletes(self.storage, paths, files, gone.position[found]))
+            self.deletes.add(paths, files, gone.position[found])
         if upserts.num_rows:
             with DataWriter(self.storage, self.layout.arrow) as writer:
                 writer.write(project(upserts, self.layout, self.schema))
@@ -95,8 +110,8 @@ class Upsert:
             raise NeedsOperator(
                 "unknown_value",
                 f"{self.schema.name}: an update leaves column {next(iter(partial_rows.columns))} unchanged,"
-                " but the row is not in the Iceberg table",
-                hint=resync_hint(self.schema),
+                " but the row is not in the table at the destination",
+                hint=f"copy the table again: {resync_command(self.schema.name)}",
             )
         held = RowLookup(self.storage, self.layout, self.schema)
         numbers, files = np.unique(old.file_id, return_inverse=True)

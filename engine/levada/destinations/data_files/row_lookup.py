@@ -1,4 +1,4 @@
-"""Reads rows of an Iceberg table by their positions."""
+"""Reads rows of data files by their positions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from levada.destinations.iceberg.columns import as_source
-from levada.destinations.iceberg.files import Positions, Storage, names_by_id, open_parquet, storage_errors
-from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.data_files.layout import FileLayout, field_id, names_by_id
+from levada.destinations.data_files.live_files import Positions, open_parquet
+from levada.destinations.data_files.source_types import as_source
+from levada.destinations.data_files.storage import Storage, storage_errors
 from levada.schema import ReplicatedTableSchema
 
 
@@ -22,20 +23,19 @@ class RowLookup:
     """Reads source columns of rows in data files. Only the row groups with these rows are read."""
 
     storage: Storage
-    layout: IcebergSchema
+    layout: FileLayout
     schema: ReplicatedTableSchema
 
     def read(
         self, names: Sequence[str], paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions
     ) -> pa.Table:
         """Return the named columns. Row ``i`` of the result is the row at ``positions[i]`` of ``paths[files[i]]``."""
-        io = self.storage.io()
         wanted = pa.schema([self.schema.arrow.field(name) for name in names])
         order = np.lexsort((positions, files))
         parts = []
         for number in np.unique(files):
             mine = order[files[order] == number]
-            with open_parquet(io, paths[number]) as file, storage_errors(f"read {paths[number]}"):
+            with open_parquet(self.storage, paths[number]) as file, storage_errors(f"read {paths[number]}"):
                 parts.append(self._rows(file, wanted, positions[mine]))
         rows = pa.concat_tables(parts)
         back = np.empty(len(order), np.int64)
@@ -47,7 +47,8 @@ class RowLookup:
         by_id = names_by_id(file)
         columns = [c for c in self.schema.columns if c.name in wanted.names]
         fields = {c.name: self.layout.column(c.attnum) for c in columns}
-        inside = {name: by_id[f.id] for name, f in fields.items() if f is not None and f.id in by_id}
+        ids = {name: field_id(f) for name, f in fields.items() if f is not None}
+        inside = {name: by_id[number] for name, number in ids.items() if number is not None and number in by_id}
         metadata = file.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         ends = np.cumsum(sizes)

@@ -1,0 +1,160 @@
+"""Writes rows to Parquet data files, in this process or in the tasks of a copy."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from levada.destinations.data_files.layout import FileLayout, project
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors
+from levada.schema import ReplicatedTableSchema
+
+TARGET_BYTES: Final = 128 << 20
+"""The size in bytes from which a data file is closed."""
+ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_BYTES: Final = 64 << 20
+"""A row group is written at this number of rows or Arrow bytes. Until then a writer holds it in memory."""
+_SAMPLE_ROWS: Final = 8192
+"""The number of rows that are sampled to find columns with repeated values."""
+
+
+class DataWriter:
+    """Writes rows to data files of a target size.
+
+    It is a context manager. If the context ends with an error, the files are removed.
+    """
+
+    def __init__(self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES) -> None:
+        self._storage = storage
+        self._schema = schema
+        self._target = target_bytes
+        self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: Any = None
+        self._path = ""
+        self._written = 0
+        self.files: list[WrittenFile] = []
+        """The complete files. After the end of the context, all files."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows with the columns of the schema."""
+        if not rows.num_rows:
+            return
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def __enter__(self) -> DataWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+                self._close_file()
+                return
+        except BaseException:
+            self._abandon()
+            raise
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Remove all written files, including the open one."""
+        if self._writer is not None:
+            for file in (self._writer, self._sink):
+                # The file is removed anyway.
+                with suppress(OSError):
+                    file.close()
+            self.files.append(WrittenFile(self._path, 0, 0))
+            self._writer = None
+        remove_files(self._storage, self.files)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        group = pa.concat_tables(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        with storage_errors(f"write to {self._storage.folder}"):
+            if self._writer is None:
+                self._open_file(dictionary_columns(group))
+            assert self._writer is not None
+            self._writer.write_table(group, row_group_size=group.num_rows)
+            self._written += group.num_rows
+            if self._sink.tell() >= self._target:
+                self._close_file()
+
+    def _open_file(self, dictionaries: list[str]) -> None:
+        self._path = self._storage.folder + f"{uuid.uuid4()}.parquet"
+        self._sink = self._storage.create(self._path)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            use_dictionary=dictionaries,
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
+        self._written = 0
+
+    def _close_file(self) -> None:
+        if self._writer is None:
+            return
+        with storage_errors(f"write {self._path}"):
+            self._writer.close()
+            size = self._sink.tell()
+            self._sink.close()
+        self.files.append(WrittenFile(self._path, self._written, size))
+        self._writer = None
+
+
+def dictionary_columns(rows: pa.Table) -> list[str]:
+    """Return the Parquet paths of the columns to encode with dictionaries.
+
+    These are the columns with at most half as many distinct values as rows in a sample. For other columns the writer
+    would build a dictionary and discard it as too large. Without that, writing costs half as much, and a file is a
+    fifth larger if the guess is wrong.
+    """
+    sample = rows.slice(0, _SAMPLE_ROWS).combine_chunks()
+    return [path for f in sample.schema if (path := _repeating(f.name, sample.column(f.name)))]
+
+
+def _repeating(path: str, values: pa.ChunkedArray) -> str:
+    while pa.types.is_list(values.type):
+        path, values = f"{path}.list.element", pc.list_flatten(values)
+    return path if 2 * len(pc.unique(values)) <= len(values) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes one partition of a copy to data files. It is pickled into Spark tasks.
+
+    ``constants`` has the values of columns that the rows lack, by column name.
+    """
+
+    storage: Storage
+    layout: FileLayout
+    schema: ReplicatedTableSchema
+    constants: Mapping[str, Any]
+
+    def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
+        """Write the rows, and return the files."""
+        with DataWriter(self.storage, self.layout.arrow) as writer:
+            for batch in reader:
+                writer.write(project(self._with_constants(batch), self.layout, self.schema))
+        return writer.files
+
+    def _with_constants(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        types = self.layout.arrow
+        for name, value in self.constants.items():
+            batch = batch.append_column(name, pa.repeat(pa.scalar(value, types.field(name).type), batch.num_rows))
+        return batch

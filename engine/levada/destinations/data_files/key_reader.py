@@ -1,0 +1,67 @@
+"""Reads the keys of a table's data files, for its key index."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.live_files import READERS, LiveFile, Positions
+from levada.destinations.data_files.source_types import as_source
+from levada.destinations.data_files.storage import Storage
+from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.keys import KeyEncoder, Keys
+from levada.errors import NeedsOperator
+from levada.schema import ReplicatedTableSchema
+from levada.values import resync_command
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReader:
+    """Reads the keys of rows in data files."""
+
+    schema: ReplicatedTableSchema
+    fields: tuple[pa.Field, ...]
+    """The key columns in the data files, in key order."""
+    seed: bytes
+
+    @classmethod
+    def of(cls, schema: ReplicatedTableSchema, layout: FileLayout, seed: bytes) -> KeyReader:
+        """Return a reader of the key columns. Raise NeedsOperator if the table lacks one of them.
+
+        ``seed`` is the seed of the index.
+        """
+        fields = [layout.column(attnum) for attnum in schema.key]
+        found = [f for f in fields if f is not None]
+        if len(found) < len(fields):
+            raise NeedsOperator(
+                "schema_change_unsupported",
+                f"{schema.name}: a column of the key is not in the table at the destination",
+                hint=f"copy the table again: {resync_command(schema.name)}",
+            )
+        return cls(schema, tuple(found), seed)
+
+    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
+        """Return the keys of rows. ``columns`` are the key columns of the data files, in key order."""
+        wanted = [c.type.arrow for c in self.schema.key_columns]
+        return KeyEncoder(self.schema, self.seed).encode_columns(
+            [as_source(column, kind) for column, kind in zip(columns, wanted, strict=True)]
+        )
+
+    def file_keys(self, storage: Storage, file: LiveFile) -> list[tuple[Keys, Positions]]:
+        """Return the keys of a data file's rows with their positions, in blocks."""
+        return [(self.encode(rows.columns), positions) for rows, positions in file.read(storage, self.fields)]
+
+
+def add_files(index: KeyIndex, reader: KeyReader, storage: Storage, files: Iterable[LiveFile]) -> None:
+    """Add all rows of the data files to the index."""
+    waiting = iter(files)
+    with ThreadPoolExecutor(READERS) as pool:
+        while wave := list(itertools.islice(waiting, READERS)):
+            for file, blocks in zip(wave, pool.map(lambda f: reader.file_keys(storage, f), wave), strict=True):
+                for keys, positions in blocks:
+                    index.add_file(file.path, keys, positions)

@@ -1,0 +1,67 @@
+"""Reads data files without the rows that position deletes have removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from levada.destinations.data_files.layout import field_id, names_by_id
+from levada.destinations.data_files.storage import Storage, storage_errors, table_file
+
+READERS: Final = 4
+"""Threads that read files. Reads from an object store spend most of their time waiting."""
+BATCH_ROWS: Final = 131_072
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveFile:
+    """A data file, and the ascending positions of its deleted rows."""
+
+    path: str
+    deleted: Positions
+
+    def read(self, storage: Storage, fields: Sequence[pa.Field]) -> Iterator[tuple[pa.RecordBatch, Positions]]:
+        """Yield the columns of the remaining rows, with the rows' positions. Names and types are those of ``fields``.
+
+        A column that is not in the file is NULL, because it was added to the table later.
+        """
+        with open_parquet(storage, self.path) as file, storage_errors(f"read {self.path}"):
+            by_id = names_by_id(file)
+            inside = [by_id.get(number) if (number := field_id(f)) is not None else None for f in fields]
+            first = 0
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name for name in inside if name]):
+                positions = self._kept(first, first + batch.num_rows)
+                first += batch.num_rows
+                arrays = [
+                    pa.nulls(batch.num_rows, f.type) if name is None else batch.column(name)
+                    for f, name in zip(fields, inside, strict=True)
+                ]
+                rows = pa.RecordBatch.from_arrays(arrays, names=[f.name for f in fields])
+                if len(positions) < batch.num_rows:
+                    rows = rows.take(pa.array(positions - (first - batch.num_rows)))
+                yield rows, positions
+
+    def _kept(self, begin: int, end: int) -> Positions:
+        kept = np.ones(end - begin, np.bool_)
+        low, high = np.searchsorted(self.deleted, [begin, end])
+        kept[self.deleted[low:high] - begin] = False
+        return np.flatnonzero(kept) + begin
+
+
+def without_deletes(path: str) -> LiveFile:
+    """Return a data file without deleted rows."""
+    return LiveFile(path, np.empty(0, np.int64))
+
+
+def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
+    """Open a data file for reading. The caller closes it."""
+    with table_file(path):
+        return pq.ParquetFile(storage.open(path))

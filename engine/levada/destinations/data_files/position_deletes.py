@@ -1,0 +1,88 @@
+"""Files of position deletes: each row has the path of a data file and the position of a deleted row."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from levada.destinations.data_files.live_files import READERS, Positions
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors, table_file
+
+
+@dataclass(slots=True)
+class PositionDeleteFiles:
+    """Writes the deleted rows of a batch to files of position deletes, a file for each call of `add`.
+
+    ``schema`` has the two columns, the path and the position, with the names and field IDs of the table's format.
+    """
+
+    storage: Storage
+    schema: pa.Schema
+    files: list[WrittenFile] = field(default_factory=list)
+
+    def add(self, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions) -> None:
+        """Delete the rows at ``positions[i]`` of ``paths[files[i]]``."""
+        self.files.append(write_position_deletes(self.storage, self.schema, paths, files, positions))
+
+    def discard(self) -> None:
+        """Remove the files, which are not committed."""
+        remove_files(self.storage, self.files)
+
+
+def write_position_deletes(
+    storage: Storage,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    files: npt.NDArray[np.integer[Any]],
+    positions: Positions,
+) -> WrittenFile:
+    """Write one file that deletes the rows at ``positions[i]`` of ``paths[files[i]]``.
+
+    Its rows are sorted by file path and position. ``schema`` has a column for each of the two, in this order.
+    """
+    rank = np.empty(len(paths), np.int64)
+    rank[np.argsort(np.array(paths, dtype=object))] = np.arange(len(paths))
+    order = np.lexsort((positions, rank[files]))
+    names = pa.DictionaryArray.from_arrays(pa.array(files[order].astype(np.int32)), pa.array(paths, pa.string()))
+    rows = pa.Table.from_arrays([names.cast(pa.string()), pa.array(positions[order])], schema=schema)
+    path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
+    try:
+        with storage_errors(f"write {path}"), storage.create(path) as sink:
+            pq.write_table(rows, sink, compression="zstd", store_schema=False)
+            size = sink.tell()
+    except BaseException:
+        remove_files(storage, [WrittenFile(path, 0, 0)])
+        raise
+    return WrittenFile(path, rows.num_rows, size)
+
+
+def read_position_deletes(storage: Storage, schema: pa.Schema, paths: Sequence[str]) -> Mapping[str, Positions]:
+    """Return the distinct deleted positions of each data file, in ascending order.
+
+    ``paths`` are files of position deletes, at least one. ``schema`` has their two columns.
+    """
+    with ThreadPoolExecutor(READERS) as pool:
+        parts = list(pool.map(lambda path: _read(storage, schema.names, path), paths))
+    rows = pa.concat_tables(parts).combine_chunks()
+    codes = pc.dictionary_encode(rows.column(0)).combine_chunks()
+    order = np.argsort(codes.indices.to_numpy(), kind="stable")
+    positions = rows.column(1).to_numpy()[order]
+    bounds = np.searchsorted(codes.indices.to_numpy()[order], np.arange(len(codes.dictionary) + 1))
+    return {
+        path: np.unique(positions[begin:end])
+        for path, begin, end in zip(codes.dictionary.to_pylist(), bounds[:-1], bounds[1:], strict=True)
+    }
+
+
+def _read(storage: Storage, names: Sequence[str], path: str) -> pa.Table:
+    with table_file(path), storage.open(path) as source:
+        return pq.read_table(source, columns=list(names)).select(list(names))

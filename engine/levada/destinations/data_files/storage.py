@@ -1,0 +1,114 @@
+"""The place of a table's files, and errors of its file system."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from pyarrow import fs
+
+from levada.errors import AccessDenied, DestinationChanged, Transient
+from levada.locations import FULL
+
+_log = logging.getLogger(__name__)
+
+_COPY_AGAIN: Final = "copy the table again: levada resync MANIFEST TABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is not committed yet."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class Storage(Protocol):
+    """Access to a table's files. It is pickled into the tasks of a copy, and may contain secrets.
+
+    Errors of the file system are OSError. Several threads call the methods at the same time.
+    """
+
+    @property
+    def folder(self) -> str:
+        """The folder of new files. It ends with a slash."""
+        ...
+
+    def create(self, path: str) -> Any:
+        """Open a new file for writing, as a binary file object with ``tell``."""
+        ...
+
+    def open(self, path: str) -> Any:
+        """Open a file for reading, as a binary file object with ``seek``."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemStorage:
+    """A folder of a file system of Arrow. Paths are those of ``file_system``, without a scheme."""
+
+    folder: str
+    file_system: fs.FileSystem = field(repr=False)
+
+    def create(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing. Its folder is created if it does not exist."""
+        self.file_system.create_dir(path.rpartition("/")[0], recursive=True)
+        return self.file_system.open_output_stream(path)
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a file for reading."""
+        return self.file_system.open_input_file(path)
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        self.file_system.delete_file(path)
+
+
+def remove_files(storage: Storage, files: Iterable[WrittenFile]) -> None:
+    """Remove uncommitted files. A file that cannot be removed is left as an orphan."""
+    for written in files:
+        try:
+            storage.delete(written.path)
+        except Exception as error:
+            _log.warning("cannot remove the orphan file %s: %s", written.path, type(error).__name__)
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Convert errors of a file system to Levada's errors. ``what`` describes the operation in their messages."""
+    try:
+        yield
+    except PermissionError as error:
+        raise AccessDenied(
+            "destination_denied", f"{what}: no permission", hint="check the destination's credentials"
+        ) from error
+    except OSError as error:
+        if error.errno in FULL:
+            raise Transient(
+                "destination_full", f"{what}: {error}", hint="free space in the lake's storage, or enlarge it"
+            ) from error
+        raise Transient("destination_unavailable", f"{what}: {error}") from error
+
+
+@contextmanager
+def table_file(path: str) -> Iterator[None]:
+    """Raise DestinationChanged if a file of the table is missing or is not valid Parquet.
+
+    Other errors are converted as by `storage_errors`.
+    """
+    with storage_errors(f"read {path}"):
+        try:
+            yield
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise DestinationChanged(
+                "table_damaged", f"a file of the table is missing or damaged: {path}", hint=_COPY_AGAIN
+            ) from error

@@ -1,0 +1,54 @@
+"""The files of an Iceberg table, accessed by PyIceberg with the properties of the table's catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from levada.destinations.data_files.layout import FIELD_ID
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, InputStream, OutputStream
+
+# Fixed by Iceberg's specification, "Position Delete Files".
+POSITION_DELETES: Final = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: "2147483546"}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: "2147483545"}),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergStorage:
+    """The folder for a table's new files, and PyIceberg's properties to access it. May contain secrets."""
+
+    folder: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def create(self, path: str) -> OutputStream:
+        """Open a new file for writing."""
+        return self._io().new_output(path).create()
+
+    def open(self, path: str) -> InputStream:
+        """Open a file for reading."""
+        return self._io().new_input(path).open()
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        self._io().delete(path)
+
+    def _io(self) -> FileIO:
+        return _file_io(self.folder, tuple(sorted(self.properties.items())))
+
+
+@lru_cache(maxsize=64)
+def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
+    # Cached, because it has a connection pool of the object store.
+    from pyiceberg.io import load_file_io
+
+    return load_file_io(dict(properties), folder)
