@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from levada.copy.rows import TableRows
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.settings import Settings
 from levada.pgoutput.changes import Truncate
 from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
@@ -193,7 +194,7 @@ def scan(spark: SparkSession, name: str) -> tuple[float, tuple[int, ...]]:
 def compare(spark: SparkSession, rows: int, changes: Sequence[int], turns: int, folder: Path) -> dict[int, float]:
     context = DestinationContext(PIPELINE, folder / "work", spark)
     warehouse = {"catalog": {"type": "Hadoop", "warehouse": str(folder / "lake")}}
-    destination = IcebergDestination.from_config(warehouse, context)
+    destination = IcebergDestination.from_settings(Settings.model_validate(warehouse), context)
     destination.drop_table_for_copy(TARGET)
     with Meter() as meter:
         destination.write_table_rows(TARGET, Base(rows), Watermark(PIPELINE, 1, Lsn(1000)))

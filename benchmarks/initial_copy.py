@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.settings import Settings
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
@@ -69,8 +70,8 @@ class Levada:
         self._connections = connections
         self._attempts = itertools.count(1)
         catalog = {"type": "Hadoop", "warehouse": str(lake / "warehouse")}
-        self._destination = IcebergDestination.from_config(
-            {"catalog": catalog, "namespace": "{schema}"}, DestinationContext(PIPELINE, lake / "work", spark)
+        self._destination = IcebergDestination.from_settings(
+            Settings.model_validate({"catalog": catalog}), DestinationContext(PIPELINE, lake / "work", spark)
         )
 
     def into_iceberg(self) -> None:

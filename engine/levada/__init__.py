@@ -6,8 +6,9 @@ decodes rows does not import the rest of the engine.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from levada.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from levada.capture import Ack, Change, ChangeCapture, Continuity, WalChangeCapture
@@ -129,8 +130,4 @@ __all__ = [
     "take_over_pipeline",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_EXPORTS:
-        return getattr(importlib.import_module(_LAZY_EXPORTS[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports(__name__, _LAZY_EXPORTS)

@@ -14,6 +14,7 @@ from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.settings import Settings
 from levada.values import Lsn, Watermark
 
 
@@ -31,7 +32,8 @@ class Lake:
         changed = replace(self.context, **context)
         if work:
             changed = replace(changed, work_dir=self.context.work_dir / work)
-        return IcebergDestination.from_config({**self.manifest, "maintenance": maintenance or {}}, changed)
+        settings = Settings.model_validate({**self.manifest, "maintenance": maintenance or {}})
+        return IcebergDestination.from_settings(settings, changed)
 
     def mark(self, lsn: int, epoch: int = 1) -> Watermark:
         return Watermark(self.context.pipeline, epoch, Lsn(lsn))

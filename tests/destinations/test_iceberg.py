@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import NOW, MemoryRows, Stream, column, table
 from tests.destinations.test_behaviours import ORDERS, apply, copy, items
@@ -19,9 +20,11 @@ from levada.destinations.iceberg import maintenance
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, Work, oldest_kept, work_due
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
+from levada.destinations.iceberg.settings import Settings
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import InvalidManifest, NeedsOperator
+from levada.errors import NeedsOperator
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema, TableTarget
+from levada.spec.problems import explain
 from levada.values import QualifiedTable, TableId
 
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
@@ -336,16 +339,16 @@ def test_a_table_without_a_key_is_a_changelog(hadoop: Lake) -> None:
     assert caught.value.code == "mode_changed"
 
 
-def test_settings_that_cannot_be_meant(hadoop: Lake) -> None:
+def test_settings_that_cannot_be_meant() -> None:
     """An unknown catalog, a missing setting and another placeholder are named by their path."""
     for config, path in (
         ({"catalog": {"type": "Nessie"}}, "catalog.type"),
         ({"catalog": {"type": "Jdbc", "warehouse": "w"}}, "catalog.uri"),
         ({"catalog": {"type": "Hadoop", "warehouse": "w"}, "namespace": "a_{table}"}, "namespace"),
     ):
-        with pytest.raises(InvalidManifest) as caught:
-            hadoop.destination().from_config(config, hadoop.context)
-        assert f"spec.destination.iceberg.{path}" in caught.value.message
+        with pytest.raises(ValidationError) as caught:
+            Settings.model_validate(config)
+        assert [p.path for p in explain(caught.value, Settings)] == [path]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -22,7 +22,7 @@ class Theirs(Destination):
     drop_table_for_copy = write_table_rows = write_events = applied = None
 
     @classmethod
-    def from_config(cls, config, context):
+    def from_settings(cls, settings, context):
         raise KeyError("url")
 """
 
@@ -35,7 +35,7 @@ class Failing(Recording):
 
 
 def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of `from_config` names the package and the entry point, and keeps its cause."""
+    """An error of `from_settings` names the package and the entry point, and keeps its cause."""
     install_package(monkeypatch, tmp_path, "their_destination", "Theirs", MODULE)
     given = manifests(destination={"custom": {"type": "theirs", "options": {}}})
     config = pipeline_config(given, work_dir=tmp_path / "work")
@@ -43,7 +43,7 @@ def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.
         make_destination(given, config, None, cast(Any, None), tmp_path / "work")
     assert raised.value.code == "destination_failed"
     assert raised.value.message == (
-        "from_config of entry point theirs = their_destination:Theirs of package their-package raised KeyError: 'url'"
+        "from_settings of entry point theirs = their_destination:Theirs of package their-package raised KeyError: 'url'"
     )
     assert isinstance(raised.value.__cause__, KeyError)
 

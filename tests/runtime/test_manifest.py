@@ -13,12 +13,11 @@ from tests.runtime.manifest_text import manifest_text
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
 from levada.runtime.host.assembly import (
-    destination_class,
-    load_destination,
     open_store,
     pipeline_config,
     secret_folder,
 )
+from levada.runtime.host.plugins import destination_class, load_destination
 from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode

@@ -9,6 +9,7 @@ import pytest
 
 from levada.destinations.collisions import Place, TargetName, find_later
 from levada.destinations.iceberg.catalog_config import CatalogConfig
+from levada.destinations.iceberg.settings import Settings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.places import find_misplaced, place_problems
@@ -28,7 +29,7 @@ CATALOGS: dict[str, dict[str, Any]] = {
 
 def catalog(kind: str = "Hadoop", namespace: str = "lake") -> CatalogConfig:
     """A catalog as a manifest names it."""
-    return CatalogConfig.from_manifest({"catalog": CATALOGS[kind], "namespace": namespace}, "shop")
+    return CatalogConfig.of(Settings.model_validate({"catalog": CATALOGS[kind], "namespace": namespace}), "shop")
 
 
 def config(**tables: TableConfig) -> PipelineConfig:

@@ -10,14 +10,15 @@ from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport
 from levada.runtime.config import PipelineConfig
-from levada.runtime.host.assembly import destination_class, pipeline_config
+from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.host.plugins import destination_settings
 from levada.runtime.host.readiness import publication_coverage, start_problems
 from levada.spec import Manifests
 
 
 def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> tuple[Problem, ...]:
     """Print and return the problems."""
-    destination_class(manifests)
+    destination_settings(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
     found = None if refused(problems) else publication_coverage(manifests, secrets=secrets)

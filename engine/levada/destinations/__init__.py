@@ -4,15 +4,22 @@ A destination writes rows and changes, and reports up to which LSN its tables ar
 to call it, and in which phase of a table.
 """
 
-from levada.destinations.interface import (
-    Capabilities,
-    Destination,
-    DestinationContext,
-    OnSchemaChange,
-    Ordering,
-    TableMode,
-    TableTarget,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from levada.destinations.interface import (
+        Capabilities,
+        Destination,
+        DestinationContext,
+        OnSchemaChange,
+        Ordering,
+        TableMode,
+        TableTarget,
+    )
 
 __all__ = [
     "Capabilities",
@@ -23,3 +30,16 @@ __all__ = [
     "TableMode",
     "TableTarget",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Capabilities": "levada.destinations.interface",
+        "Destination": "levada.destinations.interface",
+        "DestinationContext": "levada.destinations.interface",
+        "OnSchemaChange": "levada.destinations.interface",
+        "Ordering": "levada.destinations.interface",
+        "TableMode": "levada.destinations.interface",
+        "TableTarget": "levada.destinations.interface",
+    },
+)

@@ -31,7 +31,7 @@ class Collision:
             "destination_collision",
             f"tables {', '.join(most)} and {last} have the same table at the destination: {self.target}",
             hint=f"give {last} another name: set destinationTable in its TableSync,"
-            " or use {schema} in spec.destination.iceberg.namespace",
+            " or name the tables by their schema in spec.destination, where {schema} stands for it",
         )
 
 

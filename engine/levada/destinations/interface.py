@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from pydantic import BaseModel
+
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.schema import TableTarget
@@ -115,14 +117,33 @@ class Destination(ABC):
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
-        """Create a destination from the manifest's settings, whose keys are in camelCase.
+    settings_model: ClassVar[type[BaseModel] | None] = None
+    """The pydantic model of the destination's settings in a manifest, or None if it has no settings."""
 
-        Only a destination with this method can be named in a manifest. Raise InvalidManifest with the path of the field
-        for an invalid setting.
+    @classmethod
+    def from_settings(cls, settings: Any, context: DestinationContext) -> Self:
+        """Create a destination. ``settings`` is an instance of `settings_model`, or None without one.
+
+        Only a destination with this method can be named in a manifest.
         """
         raise NotImplementedError(f"{cls.__name__} cannot be created from a manifest")
+
+    @classmethod
+    def object_store(cls, settings: Any, credentials: Path | None) -> Mapping[str, str]:
+        """Return the properties of the destination's object store by PyIceberg's names, such as ``s3.endpoint``.
+
+        The staging area uses them, if it is on S3 and its URI has no settings. ``credentials`` is the folder of the
+        destination's Secret, or None.
+        """
+        return {}
+
+    @classmethod
+    def planned_name(cls, settings: Any, table: QualifiedTable, name: QualifiedTable) -> TargetName | None:
+        """Return what `target_name` of a destination with these settings would return, without creating it.
+
+        `levada status` calls this for a pipeline that does not run.
+        """
+        return None
 
     def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
         """Open connections. This is called after the state is loaded, before the workers start.

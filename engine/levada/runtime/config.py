@@ -47,14 +47,13 @@ class PublicationConfig:
 class StagingConfig:
     """The staging area, which has the segments. If ``durable`` is None, the kind of storage decides.
 
-    ``properties`` and the files in ``credentials`` are those of the lake's catalog. An object store for staging is
-    accessed with the same settings as the lake's.
+    ``object_store`` returns the properties of an object store by PyIceberg's names. It is called each time the staging
+    area is opened, so that a changed Secret needs no new configuration.
     """
 
     uri: str
     durable: bool | None = None
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    credentials: Path | None = None
+    object_store: Callable[[], Mapping[str, str]] = field(default=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
 
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
+from levada.spec.plugins import DESTINATIONS
 
 _log = logging.getLogger(__name__)
-
-DESTINATIONS: Final = "levada.destinations"
-"""The entry-point group of destinations. The name of an entry point is the destination's name in a manifest."""
 
 
 @contextmanager

@@ -3,20 +3,27 @@
 The CRDs, the command line's parser and the reference page are all generated from these models.
 """
 
-from levada.spec.manifests import Manifests, load_manifests, parse_manifest
-from levada.spec.model import Change, changed_fields, with_hot_fields
-from levada.spec.names import default_object_name, state_names
-from levada.spec.pipeline import (
-    CopyDriver,
-    PipelineManifest,
-    PipelineSpec,
-    TableSyncManifest,
-    TableSyncSpec,
-)
-from levada.spec.quantity import format_bytes, parse_bytes, parse_quantity
-from levada.spec.running import DeletionAction, DriverMode
-from levada.spec.schema import json_schema, structural
-from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from levada.spec.manifests import Manifests, load_manifests, parse_manifest
+    from levada.spec.model import Change, changed_fields, with_hot_fields
+    from levada.spec.names import default_object_name, state_names
+    from levada.spec.pipeline import (
+        CopyDriver,
+        PipelineManifest,
+        PipelineSpec,
+        TableSyncManifest,
+        TableSyncSpec,
+    )
+    from levada.spec.quantity import format_bytes, parse_bytes, parse_quantity
+    from levada.spec.running import DeletionAction, DriverMode
+    from levada.spec.schema import json_schema, structural
+    from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
 
 __all__ = [
     "Change",
@@ -45,3 +52,34 @@ __all__ = [
     "structural",
     "with_hot_fields",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Change": "levada.spec.model",
+        "CopyDriver": "levada.spec.pipeline",
+        "DeletionAction": "levada.spec.running",
+        "DriverMode": "levada.spec.running",
+        "Manifests": "levada.spec.manifests",
+        "OnLostSlot": "levada.spec.source",
+        "PipelineManifest": "levada.spec.pipeline",
+        "PipelineSpec": "levada.spec.pipeline",
+        "PublicationManagement": "levada.spec.source",
+        "TableSyncManifest": "levada.spec.pipeline",
+        "TableSyncSpec": "levada.spec.pipeline",
+        "Tables": "levada.spec.source",
+        "TlsMode": "levada.spec.source",
+        "changed_fields": "levada.spec.model",
+        "default_object_name": "levada.spec.names",
+        "format_bytes": "levada.spec.quantity",
+        "json_schema": "levada.spec.schema",
+        "load_manifests": "levada.spec.manifests",
+        "parse_bytes": "levada.spec.quantity",
+        "parse_manifest": "levada.spec.manifests",
+        "parse_quantity": "levada.spec.quantity",
+        "selects": "levada.spec.source",
+        "state_names": "levada.spec.names",
+        "structural": "levada.spec.schema",
+        "with_hot_fields": "levada.spec.model",
+    },
+)

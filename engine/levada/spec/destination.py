@@ -1,162 +1,82 @@
-"""The manifest's ``destination``: exactly one kind of destination."""
+"""The manifest's ``destination``: exactly one kind of destination.
+
+Each destination of Levada has a section, whose model is in the destination's package. See `own_sections`.
+"""
 
 from __future__ import annotations
 
-import re
-from enum import StrEnum
-from typing import Annotated, Any
+import json
+from collections.abc import Iterator
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import create_model
 
-from levada.spec.model import Change, Model, Rule, StrictInt, exactly_one, setting
-from levada.spec.names import CatalogNamespace
-from levada.spec.source import SecretRef
+from levada.spec.model import CHANGE, Change, Model, exactly_one, setting
+from levada.spec.plugins import DESTINATIONS, own_sections
+from levada.spec.section import DestinationSettings, PluginSection
 from levada.values import TableMode
 
 
-class CatalogType(StrEnum):
-    """The service that keeps the tables' current metadata."""
-
-    REST = "Rest"
-    JDBC = "Jdbc"
-    HADOOP = "Hadoop"
-    HIVE = "Hive"
-    GLUE = "Glue"
-
-
-_NEED_URI = (CatalogType.REST, CatalogType.JDBC, CatalogType.HIVE)
-_NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
-# A Hadoop catalog commits by a rename that fails if the name is taken: https://iceberg.apache.org/spec/#file-system-tables
-_OBJECT_STORES = "^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|oss)://"
-
-
-_SECRET_PROPERTIES = (
-    "credential",
-    "token",
-    "password",
-    "jdbc.password",
-    "rest.auth.basic.password",
-    "s3.secret-access-key",
-    "s3.session-token",
-    "client.secret-access-key",
-    "client.session-token",
-    "fs.s3a.secret.key",
-    "fs.s3a.session.token",
-    "gcs.oauth2.token",
-    "adls.auth.shared-key.account.key",
-    "adls.account-key",
-    "adls.sas-token",
-    "oss.access-key-secret",
-)
-"""Properties of Iceberg and its file systems whose values are secrets."""
-_PASSWORD_IN_URI = "://[^/?#]*:[^/?#]*@|[?&;]password="
-
-
-class Catalog(Model):
-    """An Iceberg catalog."""
-
-    rules = (
-        Rule(
-            "a catalog of type Rest, Jdbc or Hive needs a uri",
-            "!(self.type in ['Rest', 'Jdbc', 'Hive']) || self.uri != ''",
-            lambda c: c.type not in _NEED_URI or bool(c.uri),
-            field="uri",
-        ),
-        Rule(
-            "a catalog of type Jdbc, Hadoop or Glue needs a warehouse",
-            "!(self.type in ['Jdbc', 'Hadoop', 'Glue']) || self.warehouse != ''",
-            lambda c: c.type not in _NEED_WAREHOUSE or bool(c.warehouse),
-            field="warehouse",
-        ),
-        Rule(
-            "a catalog of type Hadoop cannot be on an object store, which has no atomic rename: use Rest, Jdbc or Glue",
-            f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
-            lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
-            field="warehouse",
-        ),
-        Rule(
-            "secrets must not be properties: put them into the Secret of credentialsSecretRef, under the same names",
-            f"[{', '.join(map(repr, _SECRET_PROPERTIES))}].all(k, !(k in self.properties))",
-            lambda c: not c.properties.keys() & set(_SECRET_PROPERTIES),
-            field="properties",
-        ),
-        Rule(
-            "must not contain a password: put it into the Secret of credentialsSecretRef",
-            f"!self.uri.matches('{_PASSWORD_IN_URI}')",
-            lambda c: re.search(_PASSWORD_IN_URI, c.uri) is None,
-            field="uri",
-        ),
-    )
-
-    type: CatalogType = setting(Change.IMMUTABLE)
-    """The kind of catalog."""
-    uri: Annotated[str, Field(max_length=2048)] = setting(Change.RESTART, "")
-    """The catalog's address: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
-    warehouse: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
-    """The folder of the tables as a URI, or for Rest the warehouse's name. Empty: the catalog's default."""
-    properties: dict[str, str] = setting(Change.RESTART, {})
-    """Further properties of the catalog and its file system, by Iceberg's names. Secrets belong into
-    credentialsSecretRef.
-    """
-
-
-class Maintenance(Model):
-    """Maintenance of the tables, which runs between batches."""
-
-    compact_every_seconds: StrictInt = setting(Change.RESTART, 600, ge=0, le=604800)
-    """Seconds between two searches of a table for small files and deletes to compact. 0: no maintenance at all."""
-    expire_snapshots_after_hours: StrictInt = setting(Change.RESTART, 120, ge=0, le=87600)
-    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files.
-    0: snapshots never expire.
-    """
-
-
-class Iceberg(Model):
-    """Iceberg tables."""
-
-    catalog: Catalog = setting(Change.RESTART)
-    """The catalog that the tables are in."""
-    namespace: CatalogNamespace = setting(Change.RESYNC, "{schema}", min_length=1)
-    """The namespace of the tables. {schema} is replaced by the source table's schema."""
-    mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
-    """Upsert: the tables hold the last state of each row. Changelog: they hold one row per change."""
-    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """A Secret whose keys are added to the properties of the catalog and its file system. A changed key needs no
-    restart. Unset: the pod's own identity is used.
-    """
-    maintenance: Maintenance = setting(Change.RESTART, {})
-    """Maintenance of the tables. Once a day it also removes data files older than three days that no commit refers
-    to.
-    """
-
-
-class Custom(Model):
+class CustomDestination(PluginSection, DestinationSettings):
     """A destination from another Python package."""
 
     type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
     """The destination's name in the entry-point group levada.destinations."""
-    options: dict[str, Any] = Field(
-        {},
-        json_schema_extra={"x-levada-change": Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True},
-    )
-    """The destination's own settings, described in its documentation. Secrets belong into credentialsSecretRef."""
-    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
-    """A Secret that is mounted for the destination, one file per key. A changed key needs no restart. Unset: no Secret
-    is mounted.
-    """
 
 
-class DestinationSpec(Model):
-    """The destination. Exactly one kind must be set."""
+class DestinationSection(Model):
+    """The section of the one destination that is set."""
 
-    rules = (exactly_one("iceberg", "custom", what="destination"),)
+    @property
+    def section(self) -> DestinationSettings:
+        """The section's settings."""
+        sections = (getattr(self, name) for name in type(self).model_fields)
+        found: DestinationSettings = next(section for section in sections if section is not None)
+        return found
 
-    iceberg: Iceberg | None = setting(Change.IMMUTABLE, None)
-    """Iceberg tables, written by Spark."""
-    custom: Custom | None = setting(Change.IMMUTABLE, None)
-    """A destination from another Python package."""
+    @property
+    def type(self) -> str:
+        """The destination's name in the entry-point group levada.destinations."""
+        if isinstance(section := self.section, CustomDestination):
+            return section.type
+        return next(name for name in type(self).model_fields if getattr(self, name) is section)
 
     @property
     def mode(self) -> TableMode:
         """The mode of tables whose TableSync does not set one."""
-        return TableMode.UPSERT if self.iceberg is None else self.iceberg.mode
+        return TableMode(getattr(self.section, "mode", TableMode.UPSERT))
+
+    @property
+    def copies_depend_on(self) -> str:
+        """The values of the section's fields whose change copies every table again, except for the mode."""
+        values = list(_resync_values(self.section))
+        return values[0] if len(values) == 1 else json.dumps(values) if values else ""
+
+
+def _resync_values(settings: Model) -> Iterator[str]:
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        assert isinstance(field.json_schema_extra, dict)
+        if isinstance(value, Model):
+            yield from _resync_values(value)
+        elif field.json_schema_extra[CHANGE] == Change.RESYNC and name != "mode":
+            yield value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+if TYPE_CHECKING:
+    DestinationSpec = DestinationSection
+else:
+
+    def _spec() -> type[DestinationSection]:
+        sections = {**own_sections(DESTINATIONS), "custom": CustomDestination}
+        fields: dict[str, Any] = {
+            name: (section | None, setting(Change.IMMUTABLE, None, description=getdoc(section)))
+            for name, section in sections.items()
+        }
+        made = create_model("DestinationSpec", __base__=DestinationSection, **fields)
+        made.__doc__ = "The destination. Exactly one kind must be set."
+        made.rules = (exactly_one(*sections, what="destination"),)
+        return made
+
+    DestinationSpec = _spec()

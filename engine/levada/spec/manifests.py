@@ -10,8 +10,10 @@ import yaml
 from pydantic import ValidationError
 from yaml.constructor import ConstructorError
 
+from levada.spec.destination import CustomDestination
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncManifest
+from levada.spec.plugins import DESTINATIONS, plugin_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.source import Tables, selects
 from levada.values import QualifiedTable
@@ -57,10 +59,11 @@ class Selection:
         return table.schema != self.store_schema and selects(self.tables, table)
 
 
-def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
+def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = True) -> Manifests:
     """Read one Pipeline and any number of its TableSyncs from YAML, one document each.
 
-    ``source`` names the text in error messages. Raise InvalidManifest, which lists every problem found.
+    ``source`` names the text in error messages. With ``plugins``, the options of another package's destination are
+    validated too, by its class, which is imported. Raise InvalidManifest, which lists every problem found.
     """
     documents = _documents(text, source)
     problems: list[SpecProblem] = []
@@ -78,6 +81,8 @@ def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
             continue
         if isinstance(read, PipelineManifest):
             pipelines.append(read)
+            if plugins:
+                problems += [document.placed(problem) for problem in _plugin_problems(read)]
         else:
             table_syncs.append(read)
             problems += [document.placed(problem) for problem in _check_references(read, documents, table_syncs[:-1])]
@@ -87,6 +92,13 @@ def load_manifests(text: str, source: str = "pipeline.yaml") -> Manifests:
     if problems:
         raise invalid(problems, source)
     return Manifests(pipelines[0], tuple(table_syncs))
+
+
+def _plugin_problems(pipeline: PipelineManifest) -> list[SpecProblem]:
+    section = pipeline.spec.destination.section
+    if not isinstance(section, CustomDestination):
+        return []
+    return plugin_problems(DESTINATIONS, ("spec", "destination", "custom"), section)
 
 
 def parse_manifest(model: type[_M], content: object, source: str) -> _M:

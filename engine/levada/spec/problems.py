@@ -11,11 +11,10 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from levada.errors import InvalidManifest
-from levada.spec.model import Model
 from levada.spec.names import FORMS
 
 Location = tuple[str | int, ...]
@@ -49,7 +48,7 @@ def invalid(problems: Iterable[SpecProblem], source: str) -> InvalidManifest:
     return InvalidManifest("invalid_manifest", "\n  ".join([f"{source} has {count}:", *lines]))
 
 
-def explain(error: ValidationError, model: type[Model]) -> list[SpecProblem]:
+def explain(error: ValidationError, model: type[BaseModel]) -> list[SpecProblem]:
     """Return pydantic's errors as problems."""
     problems = []
     details = error.errors(include_url=False)
@@ -88,7 +87,7 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _describe(detail: ErrorDetails, model: type[Model]) -> str:
+def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TYPES:
         return _TYPES[kind]
@@ -108,7 +107,7 @@ def _describe(detail: ErrorDetails, model: type[Model]) -> str:
         case "less_than_equal":
             return f"must be at most {context['le']}"
         case "string_pattern_mismatch":
-            return FORMS[context["pattern"]]
+            return FORMS.get(context["pattern"], f"must match {context['pattern']}")
         case "string_too_short":
             return "must not be empty"
         case "string_too_long":
@@ -125,27 +124,29 @@ def _wrong_below(location: Location, details: Iterable[ErrorDetails]) -> bool:
     return any(d["loc"][: len(location)] == location and len(d["loc"]) > len(location) for d in details)
 
 
-def _model_at(model: type[Model], location: Iterable[str | int]) -> tuple[type[Model] | None, Any]:
+def _model_at(model: type[BaseModel], location: Iterable[str | int]) -> tuple[type[BaseModel] | None, Any]:
     """Return the model and the annotation at a location below a model, or None for each if there is none."""
-    at: type[Model] | None = model
+    at: type[BaseModel] | None = model
     annotation: Any = model
     for step in location:
         if isinstance(step, int):
             continue
-        field = None if at is None else next((f for f in at.model_fields.values() if f.alias == step), None)
+        field = (
+            None if at is None else next((f for name, f in at.model_fields.items() if (f.alias or name) == step), None)
+        )
         if field is None:
             return None, None
         annotation = field.annotation
-        at = next(iter(_classes(annotation, Model)), None)
+        at = next(iter(_classes(annotation, BaseModel)), None)
     return at, annotation
 
 
-def _keys(model: type[Model], location: Iterable[str | int]) -> list[str]:
+def _keys(model: type[BaseModel], location: Iterable[str | int]) -> list[str]:
     at, _ = _model_at(model, location)
     return [] if at is None else [field.alias or name for name, field in at.model_fields.items()]
 
 
-def _choices(model: type[Model], location: Iterable[str | int]) -> list[str]:
+def _choices(model: type[BaseModel], location: Iterable[str | int]) -> list[str]:
     _, annotation = _model_at(model, location)
     return [str(member.value) for enum in _classes(annotation, Enum) for member in enum]
 

@@ -46,7 +46,7 @@ def read_manifest(body: Mapping[str, Any] | None) -> Manifests | None:
 @lru_cache(maxsize=1000)
 def _read(text: str) -> Manifests | None:
     try:
-        return load_manifests(text)
+        return load_manifests(text, plugins=False)
     except InvalidManifest:
         # A newer operator or a user wrote it. The specs are then accepted as if for the first time.
         return None

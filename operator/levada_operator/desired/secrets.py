@@ -33,13 +33,12 @@ def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
 
 
 def _secret_names(owner: Owner) -> Iterator[str | None]:
-    source, destination = owner.spec.source, owner.spec.destination
+    source, destination = owner.spec.source, owner.spec.destination.section
     token = owner.spec.driver.token_secret_ref
     yield token.name if token else None
     for reference in (
         source.credentials_secret_ref,
         source.tls.ca_secret_ref,
-        destination.iceberg.credentials_secret_ref if destination.iceberg else None,
-        destination.custom.credentials_secret_ref if destination.custom else None,
+        destination.credentials_secret_ref,
     ):
         yield reference.name if reference else None

@@ -7,29 +7,22 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from levada.destinations.collisions import TargetName
-from levada.errors import InvalidManifest, LoginFailed, NeedsOperator
+from levada.destinations.credentials import read_credentials
+from levada.destinations.iceberg.settings import CatalogType, Settings
+from levada.errors import NeedsOperator
 from levada.locations import MAX_NAME_BYTES, folded_name, source_name, target_name
 from levada.values import QualifiedTable
 
-_FIELD: Final = "spec.destination.iceberg"
 _SCHEMA: Final = "{schema}"
 
-_TYPES: Final[Mapping[str, str]] = {"Rest": "rest", "Jdbc": "jdbc", "Hadoop": "hadoop", "Hive": "hive", "Glue": "glue"}
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "Rest": ("uri",),
-    "Jdbc": ("uri", "warehouse"),
-    "Hadoop": ("warehouse",),
-    "Hive": ("uri",),
-    "Glue": ("warehouse",),
-}
 _S3: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
 _ON_S3: Final = re.compile("s3[an]?://")
-_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Rest": {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"},
-    "Jdbc": {"jdbc.schema-version": "V1"},
+_DEFAULTS: Final[Mapping[CatalogType, Mapping[str, str]]] = {
+    CatalogType.REST: {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"},
+    CatalogType.JDBC: {"jdbc.schema-version": "V1"},
 }
 _NAMES: Final = {
     "hive": (re.compile(r"[A-Za-z0-9_]{1,128}"), "at most 128 letters a-z, digits and _"),
@@ -63,30 +56,22 @@ class CatalogConfig:
     namespace: tuple[str, ...]
 
     @classmethod
-    def from_manifest(cls, config: Mapping[str, Any], pipeline: str, credentials: Path | None = None) -> Self:
-        """Read the manifest's section. Each file in ``credentials`` is a catalog property of that name.
-
-        Raise InvalidManifest with the path of the invalid field.
-        """
-        catalog = config.get("catalog") or {}
-        kind = str(catalog.get("type"))
-        if kind not in _TYPES:
-            raise _invalid("catalog.type", f"is {kind!r}, not one of {', '.join(_TYPES)}")
-        for needed in _NEEDED[kind]:
-            if not catalog.get(needed):
-                raise _invalid(f"catalog.{needed}", f"is needed for a catalog of the type {kind}")
-        properties = {"type": _TYPES[kind], **_DEFAULTS.get(kind, {})}
-        if kind == "Jdbc" and str(catalog["uri"]).startswith("jdbc:postgresql:"):
+    def of(cls, settings: Settings, pipeline: str, credentials: Path | None = None) -> Self:
+        """Return the configuration of a pipeline's catalog. Each file in ``credentials`` is a property of that name."""
+        catalog = settings.catalog
+        properties = {"type": catalog.type.lower(), **_DEFAULTS.get(catalog.type, {})}
+        if catalog.type is CatalogType.JDBC and catalog.uri.startswith("jdbc:postgresql:"):
             properties |= _POSTGRES
         # A REST catalog configures the file access itself.
-        if kind == "Glue" or (kind != "Rest" and _ON_S3.match(str(catalog.get("warehouse")))):
+        if catalog.type is CatalogType.GLUE or (
+            catalog.type is not CatalogType.REST and _ON_S3.match(catalog.warehouse)
+        ):
             properties |= _S3
-        properties |= {key: str(catalog[key]) for key in ("uri", "warehouse") if catalog.get(key)}
-        properties |= {key: str(value) for key, value in (catalog.get("properties") or {}).items()}
-        if credentials is not None:
-            properties |= read_credentials(credentials)
+        given = {"uri": catalog.uri, "warehouse": catalog.warehouse}
+        properties |= {key: value for key, value in given.items() if value}
+        properties |= all_properties(settings, credentials)
         name = "levada_" + re.sub(r"[^a-z0-9_]", "_", pipeline.lower())
-        return cls(name, properties, _template(str(config.get("namespace") or "{schema}")))
+        return cls(name, properties, tuple(settings.namespace.split(".")))
 
     def spark_conf(self) -> dict[str, str]:
         """Return the Spark settings that define the catalog."""
@@ -148,33 +133,6 @@ class CatalogConfig:
         return self.properties["type"] != "hadoop" or sys.platform in ("darwin", "win32")
 
 
-def read_credentials(folder: Path) -> dict[str, str]:
-    """Return the contents of a mounted Secret's files by name, without the trailing line break.
-
-    Raise LoginFailed ``credentials_unreadable`` for a file that cannot be read, or that is not UTF-8 text.
-    """
-    files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name[:2] != ".."]
-    return {p.name: _read_key(p) for p in files}
-
-
-def _read_key(path: Path) -> str:
-    try:
-        return path.read_text("utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoginFailed(
-            "credentials_unreadable",
-            f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
-            hint=f"give Secret {path.parent.name} the key {path.name} as UTF-8 text, readable by this process",
-        ) from None
-
-
-def _template(text: str) -> tuple[str, ...]:
-    levels = tuple(text.split("."))
-    if not all(levels) or set("{}") & set(text.replace(_SCHEMA, "")):
-        raise _invalid("namespace", f"is {text!r}, and the only placeholder is {_SCHEMA}")
-    return levels
-
-
 def _source_name(level: str) -> str:
     try:
         return source_name(level)
@@ -182,5 +140,7 @@ def _source_name(level: str) -> str:
         return level
 
 
-def _invalid(path: str, what: str) -> InvalidManifest:
-    return InvalidManifest("invalid_manifest", f"{_FIELD}.{path} {what}")
+def all_properties(settings: Settings, credentials: Path | None) -> dict[str, str]:
+    """Return the further properties of the catalog and its file system, with those in the Secret. They are secret."""
+    secret = {} if credentials is None else read_credentials(credentials)
+    return {**settings.catalog.properties, **secret}

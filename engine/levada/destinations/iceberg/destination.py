@@ -6,14 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from pathlib import Path
+from typing import ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.data_writer import PartitionWriter
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
-from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
+from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.evolution import backfill, evolve_to
@@ -30,6 +31,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.replacement import Replacement, vanishing
+from levada.destinations.iceberg.settings import Settings
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
@@ -46,6 +48,8 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
 _ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
 """Error codes of a table that belongs to another owner or to another source table."""
+_STORE_PROPERTIES: Final = ("s3.", "client.")
+"""Prefixes of the catalog's properties that configure the object store."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -62,6 +66,7 @@ class IcebergDestination(Destination):
 
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    settings_model = Settings
 
     def __init__(
         self, catalog: CatalogConfig, context: DestinationContext, maintenance: MaintenanceSettings | None = None
@@ -79,13 +84,23 @@ class IcebergDestination(Destination):
         """Errors of the tables that the search could not read."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
+    def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
         """Create a destination from the manifest's ``spec.destination.iceberg``.
 
         The Secret's keys are catalog properties.
         """
-        catalog = CatalogConfig.from_manifest(config, context.pipeline, context.credentials)
-        return cls(catalog, context, MaintenanceSettings.from_manifest(config.get("maintenance") or {}))
+        catalog = CatalogConfig.of(settings, context.pipeline, context.credentials)
+        return cls(catalog, context, MaintenanceSettings.of(settings.maintenance))
+
+    @classmethod
+    def object_store(cls, settings: Settings, credentials: Path | None) -> Mapping[str, str]:
+        """Return the properties of the catalog and its Secret that configure the object store."""
+        return {k: v for k, v in all_properties(settings, credentials).items() if k.startswith(_STORE_PROPERTIES)}
+
+    @classmethod
+    def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in the catalog."""
+        return CatalogConfig.of(settings, "").target_name(table, name)
 
     def startup(self) -> None:
         """Open the catalog, so that an unusable one is reported before a copy begins."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from levada.destinations.data_files.data_writer import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import Snapshot, TableFacts
+from levada.destinations.iceberg.settings import Maintenance
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 
@@ -48,11 +49,9 @@ class MaintenanceSettings:
     expire_after_s: float = 120 * 3600
 
     @classmethod
-    def from_manifest(cls, config: Mapping[str, Any]) -> MaintenanceSettings:
-        """Read the manifest's section."""
-        every = config.get("compactEverySeconds", cls().compact_every_s)
-        hours = config.get("expireSnapshotsAfterHours")
-        return cls(float(every), cls().expire_after_s if hours is None else float(hours) * 3600)
+    def of(cls, settings: Maintenance) -> MaintenanceSettings:
+        """Return the manifest's settings in seconds."""
+        return cls(float(settings.compact_every_seconds), float(settings.expire_snapshots_after_hours) * 3600)
 
 
 @dataclass(frozen=True, slots=True)

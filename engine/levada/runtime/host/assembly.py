@@ -6,22 +6,21 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from levada.destinations.interface import Destination, DestinationContext
-from levada.errors import InvalidManifest, NeedsOperator
+from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
-from levada.runtime.destination_errors import DESTINATIONS, describe_entry_point, destination_errors
+from levada.runtime.destination_errors import destination_errors
+from levada.runtime.host.plugins import destination_class, destination_settings, object_store
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
-from levada.runtime.tables.places import TargetNameOf
 from levada.spec import (
     CopyDriver,
     Manifests,
@@ -32,7 +31,7 @@ from levada.spec import (
     TlsMode,
 )
 from levada.spec.running import Retries
-from levada.spec.source import SecretRef, Source
+from levada.spec.source import Source
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.interface import PipelineStore
 
@@ -48,6 +47,7 @@ PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
 
+_S3: Final = ("s3://", "s3a://")
 _SSL_MODES: Final[Mapping[TlsMode, str]] = {
     TlsMode.DISABLE: "disable",
     TlsMode.REQUIRE: "require",
@@ -105,7 +105,7 @@ def assemble(
     NeedsOperator ``secret_missing`` for a Secret that does not exist.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    destination_class(manifests)
+    destination_settings(manifests)
     store = open_store(manifests, config, memory)
     keeps_spark = has_session()
     spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
@@ -139,7 +139,7 @@ def make_destination(
     ``work_dir`` is for the destination's caches. ``only_checks`` and ``former`` go into the destination's context.
     ``former`` returns the names of the pipeline's former owners. Raise the errors of `assemble`.
     """
-    _, settings, _ = _named_destination(manifests)
+    kind, settings = destination_class(manifests), destination_settings(manifests)
     context = DestinationContext(
         pipeline=config.name,
         work_dir=work_dir,
@@ -152,22 +152,8 @@ def make_destination(
         former_names=former,
     )
     private_folder(work_dir)
-    kind = destination_class(manifests)
-    with destination_errors(kind, "from_config"):
-        return kind.from_config(settings, context)
-
-
-def target_names(manifests: Manifests) -> TargetNameOf:
-    """Return the function that maps a table to its name at the destination. It needs no Spark session.
-
-    The function returns None for every table of a destination other than Iceberg, which chooses its own names.
-    """
-    from levada.destinations.iceberg.catalog_config import CatalogConfig
-
-    if manifests.pipeline.spec.destination.iceberg is None:
-        return lambda table, name: None
-    _, settings, _ = _named_destination(manifests)
-    return CatalogConfig.from_manifest(settings, manifests.pipeline.metadata.name).target_name
+    with destination_errors(kind, "from_settings"):
+        return kind.from_settings(settings, context)
 
 
 def pipeline_config(
@@ -189,7 +175,7 @@ def pipeline_config(
             manifest.publication_name,
             managed=spec.source.publication.management is PublicationManagement.MANAGED,
         ),
-        staging=_staging(spec, secrets, work_dir),
+        staging=_staging(manifests, secrets, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
         tables={t.spec.table.qualified: _table_config(t.spec, spec) for t in manifests.table_syncs},
@@ -285,60 +271,13 @@ def _secret_hint(folder: Path, keys: Sequence[str], *, create: bool) -> str:
 
 def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
     """Return the folder of the destination's Secret, or None without one. Raise the errors of `secret_folder`."""
-    _, _, reference = _named_destination(manifests)
+    reference = manifests.pipeline.spec.destination.section.credentials_secret_ref
     return None if reference is None else secret_folder(secrets, reference.name)
-
-
-def destination_class(manifests: Manifests) -> type[Destination]:
-    """Return the class of the manifest's destination. Raise InvalidManifest if no package provides its type."""
-    name, _, _ = _named_destination(manifests)
-    installed = entry_points(group=DESTINATIONS)
-    if name not in installed.names:
-        raise InvalidManifest(
-            "unknown_destination",
-            f"spec.destination.custom.type: no destination {name!r} is installed. Installed:"
-            f" {', '.join(sorted(installed.names)) or 'none'}",
-            hint=f"install the package that provides {name!r} in the entry-point group {DESTINATIONS}",
-        )
-    return load_destination(installed[name])
-
-
-def load_destination(entry_point: EntryPoint) -> type[Destination]:
-    """Return the destination's class that an entry point names.
-
-    Raise NeedsOperator ``destination_broken`` if it cannot be imported, or is no subclass of `Destination`.
-    """
-    what = describe_entry_point(entry_point)
-    try:
-        loaded: type[Destination] = entry_point.load()
-    except Exception as error:
-        # The package is not ours, and may raise any exception when it is imported.
-        raise NeedsOperator(
-            "destination_broken",
-            f"{what} cannot be imported: {type(error).__name__}: {error}",
-            hint="reinstall the package with its dependencies, or contact its author",
-        ) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Destination)):
-        raise NeedsOperator(
-            "destination_broken",
-            f"{what} is not a subclass of levada.destinations.Destination",
-            hint="contact the package's author",
-        )
-    return loaded
 
 
 def default_work_dir(parent: Path, pipeline: str) -> Path:
     """Return the default work folder of a pipeline, in the folder ``parent``."""
     return parent / ".levada" / pipeline
-
-
-def _named_destination(manifests: Manifests) -> tuple[str, Mapping[str, Any], SecretRef | None]:
-    spec = manifests.pipeline.spec.destination
-    if spec.custom is not None:
-        return spec.custom.type, spec.custom.options, spec.custom.credentials_secret_ref
-    assert spec.iceberg is not None
-    settings = spec.iceberg.model_dump(mode="json", by_alias=True, exclude={"credentials_secret_ref"})
-    return "iceberg", settings, spec.iceberg.credentials_secret_ref
 
 
 def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
@@ -355,21 +294,18 @@ def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
     )
 
 
-def _copies_depend_on(spec: PipelineSpec) -> str:
-    namespace = "" if spec.destination.iceberg is None else spec.destination.iceberg.namespace
-    return f"{spec.on_unrepresentable.value} {namespace}".strip()
-
-
-def _staging(spec: PipelineSpec, secrets: Path | None, work_dir: Path) -> StagingConfig:
-    lake, staging = spec.destination.iceberg, spec.staging
+def _staging(manifests: Manifests, secrets: Path | None, work_dir: Path) -> StagingConfig:
+    staging = manifests.pipeline.spec.staging
     if not staging.uri:
         # The operator mounts the volume there.
         return StagingConfig(str(work_dir / "staging"), durable=staging.volume_claim is not None)
-    if lake is None or "?" in staging.uri:
+    if "?" in staging.uri or not staging.uri.startswith(_S3):
         return StagingConfig(staging.uri)
-    reference = lake.credentials_secret_ref
-    credentials = None if secrets is None or reference is None else secrets / reference.name
-    return StagingConfig(staging.uri, properties=lake.catalog.properties, credentials=credentials)
+    return StagingConfig(staging.uri, object_store=partial(object_store, manifests, secrets))
+
+
+def _copies_depend_on(spec: PipelineSpec) -> str:
+    return f"{spec.on_unrepresentable.value} {spec.destination.copies_depend_on}".strip()
 
 
 def _retries(spec: Retries) -> RetryLimits:

@@ -9,7 +9,8 @@ from pathlib import Path
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
-from levada.runtime.host.assembly import open_store, pipeline_config, target_names
+from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
 from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress

@@ -1,11 +1,9 @@
-"""The staging area, opened with the lake's credentials."""
+"""The staging area, opened with the settings of its object store."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
 
-from levada.destinations.iceberg.catalog_config import read_credentials
 from levada.errors import LevadaError, Transient
 from levada.runtime.config import StagingConfig
 from levada.segments.owner_file import OWNER_FILE
@@ -13,21 +11,13 @@ from levada.segments.staging import Staging
 
 _log = logging.getLogger(__name__)
 
-_STORE_PROPERTIES: Final = ("s3.", "client.")
-"""Prefixes of the catalog's properties that configure the object store."""
-
 
 def open_staging(config: StagingConfig) -> Staging:
     """Return the staging area.
 
-    An object store gets the properties and the Secret of the lake's catalog. Raise NeedsOperator ``staging_unusable``
-    if no file system supports the URI.
+    Raise NeedsOperator ``staging_unusable`` if no file system supports the URI.
     """
-    properties = dict(config.properties)
-    if config.credentials is not None and config.credentials.is_dir():
-        properties |= read_credentials(config.credentials)
-    store = {key: value for key, value in properties.items() if key.startswith(_STORE_PROPERTIES)}
-    return Staging.open(config.uri, durable=config.durable, properties=store)
+    return Staging.open(config.uri, durable=config.durable, properties=config.object_store())
 
 
 def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> bool:

@@ -1,0 +1,131 @@
+"""The manifest's section ``spec.destination.iceberg``."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from levada.spec.model import Change, Model, Rule, StrictInt, setting
+from levada.spec.names import CatalogNamespace
+from levada.spec.section import DestinationSettings
+from levada.spec.source import SecretRef
+from levada.values import TableMode
+
+
+class CatalogType(StrEnum):
+    """The service that keeps the tables' current metadata."""
+
+    REST = "Rest"
+    JDBC = "Jdbc"
+    HADOOP = "Hadoop"
+    HIVE = "Hive"
+    GLUE = "Glue"
+
+
+_NEED_URI = (CatalogType.REST, CatalogType.JDBC, CatalogType.HIVE)
+_NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
+# A Hadoop catalog commits by a rename that fails if the name is taken: https://iceberg.apache.org/spec/#file-system-tables
+_OBJECT_STORES = "^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|oss)://"
+
+
+_SECRET_PROPERTIES = (
+    "credential",
+    "token",
+    "password",
+    "jdbc.password",
+    "rest.auth.basic.password",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "client.secret-access-key",
+    "client.session-token",
+    "fs.s3a.secret.key",
+    "fs.s3a.session.token",
+    "gcs.oauth2.token",
+    "adls.auth.shared-key.account.key",
+    "adls.account-key",
+    "adls.sas-token",
+    "oss.access-key-secret",
+)
+"""Properties of Iceberg and its file systems whose values are secrets."""
+_PASSWORD_IN_URI = "://[^/?#]*:[^/?#]*@|[?&;]password="
+
+
+class Catalog(Model):
+    """An Iceberg catalog."""
+
+    rules = (
+        Rule(
+            "a catalog of type Rest, Jdbc or Hive needs a uri",
+            "!(self.type in ['Rest', 'Jdbc', 'Hive']) || self.uri != ''",
+            lambda c: c.type not in _NEED_URI or bool(c.uri),
+            field="uri",
+        ),
+        Rule(
+            "a catalog of type Jdbc, Hadoop or Glue needs a warehouse",
+            "!(self.type in ['Jdbc', 'Hadoop', 'Glue']) || self.warehouse != ''",
+            lambda c: c.type not in _NEED_WAREHOUSE or bool(c.warehouse),
+            field="warehouse",
+        ),
+        Rule(
+            "a catalog of type Hadoop cannot be on an object store, which has no atomic rename: use Rest, Jdbc or Glue",
+            f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
+            lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
+            field="warehouse",
+        ),
+        Rule(
+            "secrets must not be properties: put them into the Secret of credentialsSecretRef, under the same names",
+            f"[{', '.join(map(repr, _SECRET_PROPERTIES))}].all(k, !(k in self.properties))",
+            lambda c: not c.properties.keys() & set(_SECRET_PROPERTIES),
+            field="properties",
+        ),
+        Rule(
+            "must not contain a password: put it into the Secret of credentialsSecretRef",
+            f"!self.uri.matches('{_PASSWORD_IN_URI}')",
+            lambda c: re.search(_PASSWORD_IN_URI, c.uri) is None,
+            field="uri",
+        ),
+    )
+
+    type: CatalogType = setting(Change.IMMUTABLE)
+    """The kind of catalog."""
+    uri: Annotated[str, Field(max_length=2048)] = setting(Change.RESTART, "")
+    """The catalog's address: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
+    warehouse: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
+    """The folder of the tables as a URI, or for Rest the warehouse's name. Empty: the catalog's default."""
+    properties: dict[str, str] = setting(Change.RESTART, {})
+    """Further properties of the catalog and its file system, by Iceberg's names. Secrets belong into
+    credentialsSecretRef.
+    """
+
+
+class Maintenance(Model):
+    """Maintenance of the tables, which runs between batches."""
+
+    compact_every_seconds: StrictInt = setting(Change.RESTART, 600, ge=0, le=604800)
+    """Seconds between two searches of a table for small files and deletes to compact. 0: no maintenance at all."""
+    expire_snapshots_after_hours: StrictInt = setting(Change.RESTART, 120, ge=0, le=87600)
+    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files.
+    0: snapshots never expire.
+    """
+
+
+class Settings(DestinationSettings):
+    """Iceberg tables, written by Spark."""
+
+    catalog: Catalog = setting(Change.RESTART)
+    """The catalog that the tables are in."""
+    namespace: CatalogNamespace = setting(Change.RESYNC, "{schema}", min_length=1)
+    """The namespace of the tables. {schema} is replaced by the source table's schema."""
+    mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
+    """Upsert: the tables hold the last state of each row. Changelog: they hold one row per change."""
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """A Secret whose keys are added to the properties of the catalog and its file system. A changed key needs no
+    restart. Unset: the pod's own identity is used.
+    """
+    maintenance: Maintenance = setting(Change.RESTART, {})
+    """Maintenance of the tables. Once a day it also removes data files older than three days that no commit refers
+    to.
+    """

@@ -1,0 +1,33 @@
+"""The bases of the sections of ``spec.destination`` and ``spec.store``: the settings of one destination or store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from levada.spec.model import CHANGE, Change, Model, setting
+from levada.spec.source import SecretRef
+
+
+class Section(Model):
+    """The settings of a destination or a store. A subclass adds fields, and describes the Secret's keys."""
+
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """A Secret that is mounted, one file per key. A changed key needs no restart. Unset: no Secret is mounted."""
+
+
+class DestinationSettings(Section):
+    """The settings of a destination. A destination with several modes adds the field ``mode``."""
+
+
+class PluginSection(Section):
+    """The settings of a destination or a store from another Python package."""
+
+    type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
+    """The name of its entry point."""
+    options: dict[str, Any] = Field(
+        {},
+        json_schema_extra={CHANGE: Change.RESTART.value, "x-kubernetes-preserve-unknown-fields": True},
+    )
+    """Its own settings, described in its documentation. Secrets belong into credentialsSecretRef."""
