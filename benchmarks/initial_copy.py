@@ -21,6 +21,7 @@ from benchmarks.measure import Meter, Usage, rss_bytes, table
 from pyspark.sql import SparkSession
 
 from levada.copy.snapshot import SnapshotRows
+from levada.copy.spark_tasks import SparkTasks
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings
@@ -87,7 +88,9 @@ class Levada:
             schema = read_table_schema(c, published.id)
         self._destination.drop_table_for_copy(TableTarget.of(schema))
         with export_snapshot(self._source, f"levada_bench_{next(self._attempts)}") as snapshot:
-            rows = SnapshotRows(self._spark, self._source, snapshot, published, schema, connections=self._connections)
+            rows = SnapshotRows(
+                SparkTasks(self._spark), self._source, snapshot, published, schema, connections=self._connections
+            )
             write(rows, Watermark(PIPELINE, 1, snapshot.lsn))
 
 

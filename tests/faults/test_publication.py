@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -19,26 +19,23 @@ from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.slots import drop_slot
 from levada.stores import TableAction
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-def make(db: Database, folder: Path, spark: SparkSession) -> Published:
+def make(db: Database, folder: Path) -> Published:
     """Make the tables and a pipeline that looks at the publication often."""
     db.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "CREATE TABLE items (id int PRIMARY KEY)",
         "INSERT INTO orders SELECT i, 'n' FROM generate_series(1, 10) i",
     )
-    made = Published(db, folder, spark)
+    made = Published(db, folder)
     made.config = replace(made.config, discovery_s=0.5)
     return made
 
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Published]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Published]:
     """A pipeline of two small tables, not started, that looks at the publication often."""
-    made = make(db, tmp_path, spark)
+    made = make(db, tmp_path)
     yield made
     made.stop()
 
@@ -238,9 +235,7 @@ def older() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
-def test_a_publication_made_again_on_an_older_server(
-    older: EmbeddedPostgres, tmp_path: Path, spark: SparkSession, running: bool
-) -> None:
+def test_a_publication_made_again_on_an_older_server(older: EmbeddedPostgres, tmp_path: Path, running: bool) -> None:
     """Its slot cannot be read: no start makes the tables ready, and by policy they are copied again, with a new slot.
 
     A running engine may have parked every table before the session fails. No table depends on the slot then, so that
@@ -248,7 +243,7 @@ def test_a_publication_made_again_on_an_older_server(
     """
     db = Database(older, "postgres")
     db.execute("DROP TABLE IF EXISTS orders, items")
-    rig = make(db, tmp_path, spark)
+    rig = make(db, tmp_path)
     try:
         rig.start()
         rig.wait_caught_up()
@@ -290,13 +285,11 @@ def _refusal(rig: Published) -> SlotLost | None:
     return None
 
 
-def test_every_table_is_asked_to_be_copied_again_on_an_older_server(
-    older: EmbeddedPostgres, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_every_table_is_asked_to_be_copied_again_on_an_older_server(older: EmbeddedPostgres, tmp_path: Path) -> None:
     """`levada resync --all` is the way out under Hold: the next start makes a slot that can be read."""
     db = Database(older, "postgres")
     db.execute("DROP TABLE IF EXISTS orders, items")
-    rig = make(db, tmp_path, spark)
+    rig = make(db, tmp_path)
     try:
         rig.start()
         ids = [t.id for t in rig.wait_caught_up().tables]

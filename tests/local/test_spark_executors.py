@@ -16,6 +16,7 @@ import json, os, pickle, sys
 from pathlib import Path
 
 from levada.copy.snapshot import SnapshotRows
+from levada.copy.spark_tasks import SparkTasks
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.slots import export_snapshot
 from levada.runtime.resources.spark import spark_session
@@ -25,7 +26,7 @@ spark = spark_session("executors")
 with export_snapshot(source, "copying") as snapshot, source.connect() as connection:
     (table,) = published_tables(connection, "p")
     schema = read_table_schema(connection, table.id, columns=table.column_attnums)
-    rows = SnapshotRows(spark, source, snapshot, table, schema, connections=2)
+    rows = SnapshotRows(SparkTasks(spark), source, snapshot, table, schema, connections=2)
 
     def read(reader):
         return sum(batch.num_rows for batch in reader), os.getppid()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import Database
@@ -32,9 +32,6 @@ from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
 from levada.stores.codecs import SCHEMA
 from levada.values import Durability, Lsn, QualifiedTable, TableMode, Watermark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TIMEOUT_S = 90
 
@@ -57,9 +54,8 @@ class Only:
 class Rig:
     """A pipeline over a test's database that can be ended and begun again over the same state."""
 
-    def __init__(self, db: Database, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, db: Database, folder: Path) -> None:
         self.db = db
-        self.spark = spark
         self.storage = MemoryStorage()
         self.destination = Recording()
         self.config = PipelineConfig(
@@ -83,7 +79,6 @@ class Rig:
             self.config,
             store=self.store(),
             destination=self.destination,
-            spark=self.spark,
         )
         self.running.start()
 
@@ -122,7 +117,7 @@ def wait_for(event: threading.Event) -> None:
 
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of two small tables, not started."""
     db.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text, secret text)",
@@ -131,7 +126,7 @@ def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
         "INSERT INTO orders SELECT i, 'n', 's' FROM generate_series(1, 10) i",
         "INSERT INTO others SELECT generate_series(1, 7)",
     )
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     yield made
     made.stop()
 

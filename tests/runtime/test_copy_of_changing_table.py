@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -18,12 +18,9 @@ import levada.copy.guard
 import levada.runtime.copies.table_copy
 from levada.runtime.config import RetryLimits
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of a table of 100 rows, not started, that retries soon."""
     db.execute(
         "CREATE TYPE mood AS ENUM ('good', 'bad')",
@@ -34,7 +31,7 @@ def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
         "INSERT INTO orders SELECT i FROM generate_series(1, 100) i",
         "INSERT INTO loose SELECT i FROM generate_series(101, 150) i",
     )
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     made.change(retries=RetryLimits(max_attempts=5, delay_s=0.1))
     yield made
     made.stop()

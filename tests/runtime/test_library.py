@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import Database
@@ -19,18 +19,15 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch
 from levada.values import Durability, TableId, Watermark
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of one small table, not started."""
     db.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "INSERT INTO orders SELECT i, 'n' FROM generate_series(1, 10) i",
     )
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     made.config = replace(made.config, selects=Only("orders"))
     yield made
     made.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import Database
@@ -18,18 +17,15 @@ from levada.status import RetryPolicy
 from levada.stores.phases import Errored, Ready
 from levada.values import QualifiedTable, TableId
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline over two tables, not started yet."""
     db.execute(
         "CREATE TABLE orders (id serial PRIMARY KEY, note text, secret text)",
         "CREATE TABLE items (id int PRIMARY KEY)",
     )
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     yield made
     made.stop()
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import Database
@@ -21,19 +20,16 @@ from levada.stores.interface import TableAction
 from levada.stores.phases import Errored
 from levada.values import TableId
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Published]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Published]:
     """A pipeline of two small tables, not started, that looks at the publication often."""
     db.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "CREATE TABLE items (id int PRIMARY KEY)",
         "INSERT INTO orders SELECT i, 'n' FROM generate_series(1, 10) i",
     )
-    made = Published(db, tmp_path, spark)
+    made = Published(db, tmp_path)
     made.config = replace(made.config, discovery_s=0.5)
     yield made
     made.stop()

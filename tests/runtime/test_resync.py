@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import Database
@@ -18,9 +17,6 @@ from levada.runtime.report.liveness import hung
 from levada.status import Progress
 from levada.stores.codecs import ACTION
 from levada.stores.interface import TableAction
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Gate:
@@ -39,8 +35,8 @@ class Gate:
 class ResyncRig(Rig):
     """A pipeline of one table to copy again, and another."""
 
-    def __init__(self, db: Database, folder: Path, spark: SparkSession) -> None:
-        super().__init__(db, folder, spark)
+    def __init__(self, db: Database, folder: Path) -> None:
+        super().__init__(db, folder)
         self.lake = Replacing()
         self.destination = self.lake
         self.change(retries=RetryLimits(max_attempts=3, delay_s=0.1, max_delay_s=0.1))
@@ -68,14 +64,14 @@ class ResyncRig(Rig):
 
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[ResyncRig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[ResyncRig]:
     """The pipeline, started, with two small tables whose changes are inserts alone."""
     db.execute(
         "CREATE TABLE orders (id serial PRIMARY KEY, note text, secret text)",
         "CREATE TABLE items (id int PRIMARY KEY)",
         "INSERT INTO orders (note) SELECT 'n' FROM generate_series(1, 10) i",
     )
-    made = ResyncRig(db, tmp_path, spark)
+    made = ResyncRig(db, tmp_path)
     made.start()
     made.wait_caught_up()
     yield made

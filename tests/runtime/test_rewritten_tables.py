@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import Database
 from tests.runtime.test_changes import Rig
 
 import levada.runtime.source.preparation
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _RETYPED = (
     ("int", "7", "TYPE bigint USING v * 10"),
@@ -76,7 +72,7 @@ def retyped() -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of a table for each statement, not started."""
     with db.connect() as c:
         c.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
@@ -98,7 +94,7 @@ def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
         c.execute("CREATE SCHEMA aside")
         c.execute("CREATE TABLE aside.attached_full (id int PRIMARY KEY)")
         c.execute("INSERT INTO aside.attached_full VALUES (11)")
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     made.change(selects=lambda table: table.schema == "public", copy_tables=8)
     yield made
     made.stop()

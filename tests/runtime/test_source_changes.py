@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -21,19 +20,16 @@ from levada.status import ErrorProgress, Progress
 from levada.stores.interface import TableAction
 from levada.values import Durability, Lsn, TableId
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline over two tables, not started yet."""
     db.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text, secret text)",
         "CREATE TABLE items (id int PRIMARY KEY)",
         "INSERT INTO orders SELECT i FROM generate_series(1, 10) i",
     )
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     made.config = replace(made.config, retries=RetryLimits(delay_s=1.0, max_delay_s=1.0))
     yield made
     made.stop()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import Database
@@ -24,15 +24,12 @@ from levada.stores import MemoryStore
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Durability, TableId, Watermark
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture
-def rig(db: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Rig]:
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of one small table, not started."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "CREATE TABLE items (id int PRIMARY KEY)")
-    made = Rig(db, tmp_path, spark)
+    made = Rig(db, tmp_path)
     made.config = replace(made.config, selects=Only("orders"))
     yield made
     made.stop()
@@ -160,7 +157,7 @@ def test_a_block_does_not_hide_how_the_pipeline_ended(rig: Rig, db: Database) ->
     """The end of the with statement raises the error that ended the pipeline meanwhile."""
     rig.destination = Once()
     Faulty.error = None
-    pipeline = Pipeline(rig.config, store=Faulty("shop"), destination=rig.destination, spark=rig.spark)
+    pipeline = Pipeline(rig.config, store=Faulty("shop"), destination=rig.destination)
     try:
         with pytest.raises(NeedsOperator) as ended:
             run_into_a_fault(pipeline, db)
@@ -193,9 +190,16 @@ def test_the_destination_is_opened_before_anything_is_made(rig: Rig, db: Databas
     assert at_source(db) == []
 
 
+class Sparkling(Recording):
+    """Asks for the engine's Spark session."""
+
+    capabilities = replace(Recording.capabilities, spark=True)
+
+
 def test_a_machine_without_spark_makes_nothing(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing pyspark is an error with a hint. It ends no other driver and leaves the source as it was."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
+    rig.destination = Sparkling()
     pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination)
     with pytest.raises(NeedsOperator) as refused:
         pipeline.start()
@@ -233,7 +237,7 @@ def test_an_object_starts_once(rig: Rig, db: Database) -> None:
 
 def test_before_the_start(rig: Rig) -> None:
     """Progress is there, a stop does nothing, and what would be waited for without end is refused."""
-    pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination, spark=rig.spark)
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination)
     assert pipeline.progress().state is PipelineState.STARTING
     pipeline.stop()
     with pytest.raises(NeedsOperator) as refused:
@@ -287,7 +291,7 @@ class Opening(Recording):
 def test_a_stop_while_it_starts_is_not_lost(rig: Rig) -> None:
     """A stop that comes while another thread starts the pipeline ends it as soon as it has started."""
     opening = Opening()
-    pipeline = Pipeline(rig.config, store=rig.store(), destination=opening, spark=rig.spark)
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=opening)
     starts = threading.Thread(target=pipeline.start)
     starts.start()
     assert opening.reached.wait(TIMEOUT_S)

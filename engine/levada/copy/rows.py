@@ -23,16 +23,20 @@ class TableRows(ABC):
 
     @abstractmethod
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` in one Spark task for each partition, and return the results.
+        """Run ``fn`` in another process for each partition, and return the results.
 
-        ``fn`` and its result are pickled, so the result should be small. Spark retries tasks, so ``fn`` may run more
-        than once for a partition. Use only what ``fn`` wrote in the runs whose results are returned. A table without
-        rows may have no partition.
+        The processes are Spark's for a destination with the capability ``spark``, and workers of this machine for any
+        other. ``fn`` and its result are pickled, closures and classes of `__main__` included, so the result should be
+        small. Tasks are retried, so ``fn`` may run more than once for a partition. Use only what ``fn`` wrote in the
+        runs whose results are returned. A table without rows may have no partition.
         """
 
     @abstractmethod
     def to_spark(self) -> DataFrame:
-        """Return the rows as a DataFrame, for destinations that write through Spark."""
+        """Return the rows as a DataFrame, for destinations that write through Spark.
+
+        Raise NeedsOperator ``spark_not_requested`` for a destination without the capability ``spark``.
+        """
 
     @abstractmethod
     def batches(self) -> pa.RecordBatchReader:

@@ -1,4 +1,4 @@
-"""The rows of a table in an exported snapshot, read by Spark tasks."""
+"""The rows of a table in an exported snapshot, read by tasks in other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
 from levada.copy.rows import TableRows
-from levada.copy.spark_tasks import SparkTasks
+from levada.copy.tasks import TaskRunner, run_tasks
+from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -23,7 +24,7 @@ from levada.status import CopyProgress
 from levada.values import OnUnrepresentable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from levada.postgres.catalog import PublishedTable
 
@@ -40,13 +41,14 @@ class _RangeResult(Generic[T]):
 class SnapshotRows(TableRows):
     """All rows of one published table in ``snapshot``. The caller keeps the snapshot open.
 
-    ``connections`` is the maximum number of connections. If ``cancelled`` is set, `map_partitions` raises Transient
-    ``copy_cancelled``. ``guard`` holds the table's locks. Reading succeeds only if it held them to the end.
+    ``runner`` runs the tasks, and ``connections`` is the maximum number of connections. If ``cancelled`` is set,
+    `map_partitions` raises Transient ``copy_cancelled``. ``guard`` holds the table's locks. Reading succeeds only if it
+    held them to the end.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        runner: TaskRunner,
         connection: PostgresConnection,
         snapshot: ExportedSnapshot,
         published: PublishedTable,
@@ -58,7 +60,7 @@ class SnapshotRows(TableRows):
         guard: TableGuard | None = None,
     ) -> None:
         self.schema = schema
-        self._spark = spark
+        self._runner = runner
         self._connections = connections
         self._cancelled = cancelled or threading.Event()
         self._guard = guard
@@ -71,13 +73,17 @@ class SnapshotRows(TableRows):
         return self._meter.progress()
 
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` in one Spark task for each range of blocks. See `TableRows.map_partitions`.
+        """Run ``fn`` in one task for each range of blocks. See `TableRows.map_partitions`.
 
         Raise a task's error with its original type. A task that raises Transient is retried.
         """
         self._meter.start()
-        tasks: SparkTasks[_RangeResult[T]] = SparkTasks(
-            self._spark.sparkContext,
+        tasks: list[Callable[[], _RangeResult[T]]] = [
+            partial(_run_range, self._reader, part, fn) for part in self.ranges
+        ]
+        results = run_tasks(
+            self._runner,
+            tasks,
             f"copy of {self.schema.name}",
             parallel=self._connections,
             cancelled=self._cancelled,
@@ -85,7 +91,6 @@ class SnapshotRows(TableRows):
             final=frozenset({"snapshot_gone", "table_changed"}),
             ended=self._guard.ended if self._guard is not None else lambda: None,
         )
-        results = tasks.run([partial(_run_range, self._reader, part, fn) for part in self.ranges])
         self.check()
         return [r.value for r in results]
 
@@ -97,11 +102,18 @@ class SnapshotRows(TableRows):
     def to_spark(self) -> DataFrame:
         """Return the rows as a DataFrame. Call `check` after Spark has read it.
 
-        The progress does not include Spark's work with it, and ``cancelled`` does not stop that work.
+        The progress does not include Spark's work with it, and ``cancelled`` does not stop that work. Raise
+        NeedsOperator ``spark_not_requested`` for a destination without the capability ``spark``.
         """
+        if self._runner.spark is None:
+            raise NeedsOperator(
+                "spark_not_requested",
+                f"the destination reads {self.schema.name} by Spark, but did not ask for a Spark session",
+                hint="set spark=True in the capabilities of the destination's class",
+            )
         from levada.copy.source import read_ranges
 
-        return read_ranges(self._spark, self._reader, self.ranges, self._connections)
+        return read_ranges(self._runner.spark, self._reader, self.ranges, self._connections)
 
     def batches(self) -> pa.RecordBatchReader:
         """Return the rows as a reader in this process, one range after another."""

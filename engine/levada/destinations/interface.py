@@ -48,13 +48,15 @@ class Capabilities:
     the watermark from the destination's own commits, so delivery is exactly once. Without it delivery is at least once.
     ``replacement``: the destination can write a shadow copy while the table stays readable, by
     `Destination.copy_replacement` and the three methods after it. Without it, or with Ordering.PIPELINE, a resync drops
-    the table first.
+    the table first. ``spark``: the destination needs the engine's Spark session, whose tasks then also read the copied
+    rows. Without it no JVM starts, and worker processes read them.
     """
 
     upsert: bool = False
     watermark: bool = False
     replacement: bool = False
     ordering: Ordering = Ordering.TABLE
+    spark: bool = False
 
 
 class Source(Protocol):
@@ -77,9 +79,10 @@ class Source(Protocol):
 class DestinationContext:
     """The engine's context for a destination that is created from a manifest. It has no settings of tables.
 
-    ``work_dir`` is a local folder for caches, which may be lost. ``spark`` is the engine's session, or None if there is
-    none. ``credentials`` is a mounted folder with one file per key, or None. ``source`` identifies the source, so that
-    a pipeline of the same name with another source does not own the same tables. ``only_checks`` is True in
+    ``work_dir`` is a local folder for caches, which may be lost. ``spark`` is the engine's session for a destination
+    with the capability ``spark``, else None. ``credentials`` is a mounted folder with one file per key, or None.
+    ``source`` identifies the source, so that a pipeline of the same name with another source does not own the same
+    tables. ``only_checks`` is True in
     `levada check`, when the destination must not create anything, not even in `Destination.startup`. ``namespace`` is
     the namespace of the Pipeline, and empty outside of Kubernetes. ``former_names`` reads the full names of the
     pipeline's former owners from the store. The pipeline owns their tables.

@@ -31,8 +31,8 @@ from levada.runtime.report.snapshot import (
     pipeline_progress,
     starting_progress,
 )
-from levada.runtime.resources.spark import check_jvm, spark_session
 from levada.runtime.resources.staging import open_staging, probe_staging
+from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
@@ -67,6 +67,7 @@ from levada.stores.phases import DataSync, Init
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from levada.copy.tasks import TaskRunner
     from levada.postgres.catalog import PublishedTable
     from levada.schema import ReplicatedTableSchema, TableTarget
     from levada.values import PipelineOwner
@@ -80,8 +81,11 @@ _OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "l
 class Pipeline:
     """One source, one slot, one destination, running in threads of this process.
 
-    ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once. Copies run
-    as Spark tasks: without ``spark`` the process's own session is used, or a local one is started.
+    ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once.
+
+    Copies run in worker processes, or as Spark tasks if the destination has the capability ``spark``. Then ``spark`` is
+    used. Without it the process's own session is used, or a local one is started. For other destinations ``spark`` is
+    ignored.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Pipeline:
         self._store = store
         self._destination = destination
         self._spark = spark
+        self._tasks: TaskRunner | None = None
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
@@ -248,7 +253,7 @@ class Pipeline:
     def _start(self) -> None:
         config, store = self.config, self._store
         # Before the epoch is taken, so that a process that cannot run does not fence off the one that runs.
-        self._spark = self._spark or spark_session(f"levada {config.name}")
+        self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)
@@ -340,11 +345,11 @@ class Pipeline:
             self._destination,
             self._inbox,
         )
-        spark, policy = self._spark, config.on_unrepresentable
-        assert spark is not None
+        tasks, policy = self._tasks, config.on_unrepresentable
+        assert tasks is not None
         together = destination.capabilities.ordering is Ordering.PIPELINE
         turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-        copier = TableCopy(config_ref, store, destination, spark, self._epoch, turn)
+        copier = TableCopy(config_ref, store, destination, tasks, self._epoch, turn)
 
         def target(schema: ReplicatedTableSchema) -> TableTarget:
             return table_target(store, config_ref.current, schema)
@@ -368,7 +373,7 @@ class Pipeline:
             storage_poller=self._storage_poller,
             retention=Retention(registry, log, store, record, worker.applied, self._ledger.save),
             configure=self._configure_capture,
-            check=lambda: check_jvm(spark),
+            check=tasks.check,
             publish=self._publish,
             inbox=inbox,
         )
@@ -461,6 +466,8 @@ class Pipeline:
 
     def _close(self) -> None:
         self._sampler.stop()
+        if self._tasks is not None:
+            self._tasks.close()
         for close in (self._destination.shutdown, self._store.close):
             try:
                 close()

@@ -59,7 +59,7 @@ class Supervisor:
     """Runs the stages and handles their reports. `run` is the body of its thread.
 
     ``configure`` passes a new configuration to capture, which cannot read a `ConfigRef` because it is in a lower layer.
-    ``check`` raises if the process as a whole is broken, for example Spark's JVM.
+    ``check`` raises if no task can run any more, for example because Spark's JVM has ended.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class IcebergDestination(Destination):
     """
 
     name: ClassVar[str] = "iceberg"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, spark=True)
     settings_model = Settings
 
     def __init__(

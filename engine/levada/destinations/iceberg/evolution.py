@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
+from levada.copy.tasks import run_tasks
 from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.layout import FileLayout, cast_columns
 from levada.destinations.data_files.live_files import LiveFile
@@ -92,14 +93,14 @@ def _rewrite(
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
     task = _FillTask(table.storage(), layout.files, constants, str(table.name))
-    tasks: SparkTasks[list[WrittenFile]] = SparkTasks(
-        spark.sparkContext,
+    written = run_tasks(
+        SparkTasks(spark),
+        [partial(task, file) for file in live_files(table)],
         f"new column of {table.name}",
         parallel=spark.sparkContext.defaultParallelism,
         cancelled=threading.Event(),
-        done=lambda index, files: None,
     )
-    return [f for written in tasks.run([partial(task, file) for file in live_files(table)]) for f in written]
+    return [file for files in written for file in files]
 
 
 @dataclass(frozen=True, slots=True)

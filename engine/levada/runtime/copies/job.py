@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from levada.copy.tasks import TaskRunner
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import PipelineConfig
@@ -21,8 +22,6 @@ from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from levada.copy.snapshot import SnapshotRows
 
 _log = logging.getLogger(__name__)
@@ -38,13 +37,13 @@ class CopyJob:
         config: PipelineConfig,
         store: PipelineStore,
         destination: Destination,
-        spark: SparkSession,
+        tasks: TaskRunner,
         cancelled: threading.Event,
     ) -> None:
         self._config = config
         self._store = store
         self._destination = destination
-        self._spark = spark
+        self._tasks = tasks
         self._cancelled = cancelled
         self._rows: SnapshotRows | None = None
 
@@ -68,7 +67,7 @@ class CopyJob:
                     ConfigRef(self._config),
                     self._store,
                     self._destination,
-                    self._spark,
+                    self._tasks,
                     order.epoch,
                     require_order=lambda: self._require_order(table, name, mine),
                 )

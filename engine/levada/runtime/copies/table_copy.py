@@ -14,6 +14,7 @@ from psycopg import sql
 from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
 from levada.copy.snapshot import SnapshotRows
+from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
@@ -32,8 +33,6 @@ from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
 
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.description import TableDescription
@@ -59,7 +58,7 @@ class TableCopy:
     config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
-    spark: SparkSession
+    tasks: TaskRunner
     epoch: int
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
@@ -225,7 +224,7 @@ class TableCopy:
         published, description, schema = self._read_schema(snapshot, table, name, settings)
         with hold_table(config.source, published, schema, description) as guard:
             rows = SnapshotRows(
-                self.spark,
+                self.tasks,
                 config.source,
                 snapshot,
                 published,

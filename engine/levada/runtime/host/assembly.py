@@ -65,19 +65,20 @@ _TRUSTED_CERTIFICATES: Final = (
 class PipelineParts:
     """The arguments of a `levada.runtime.pipeline.Pipeline`, as a context manager that closes the store and Spark.
 
-    ``keeps_spark`` is True if the process had the Spark session before, which then stays.
+    ``spark`` is None for a destination without the capability ``spark``. ``keeps_spark`` is True if the process had the
+    Spark session before, which then stays.
     """
 
     config: PipelineConfig
     store: PipelineStore
     destination: Destination
-    spark: SparkSession
+    spark: SparkSession | None
     keeps_spark: bool = False
 
     def close(self) -> None:
         """Close the store, and stop the Spark session if `assemble` has started it. May be called again."""
         self.store.close()
-        if not self.keeps_spark:
+        if self.spark is not None and not self.keeps_spark:
             stop_spark(self.spark)
 
     def __enter__(self) -> Self:
@@ -96,8 +97,8 @@ def assemble(
 ) -> PipelineParts:
     """Create the parts of the pipeline that the manifests describe.
 
-    Spark is started if the process has no session. No connection is opened yet to the source, the store or the
-    destination.
+    If the destination has the capability ``spark``, Spark is started unless the process has a session. No connection is
+    opened yet to the source, the store or the destination.
 
     ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches, and
     the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder. ``memory``
@@ -106,9 +107,11 @@ def assemble(
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     destination_settings(manifests)
+    needs_spark = destination_class(manifests).capabilities.spark
     store = open_store(manifests, config, memory)
-    keeps_spark = has_session()
-    spark = spark_session(f"levada {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    keeps_spark = needs_spark and has_session()
+    conf = manifests.pipeline.spec.driver.spark_conf
+    spark = spark_session(f"levada {config.name}", conf=conf) if needs_spark else None
     source = SourceIdentity(config.source, partial(verified_source, store), partial(former_sources, store))
     work = config.work_dir / "destination"
     try:
@@ -116,7 +119,7 @@ def assemble(
             manifests, config, secrets, spark, work, source, former=partial(former_names, store)
         )
     except BaseException:
-        if not keeps_spark:
+        if spark is not None and not keeps_spark:
             stop_spark(spark)
         store.close()
         raise
@@ -127,7 +130,7 @@ def make_destination(
     manifests: Manifests,
     config: PipelineConfig,
     secrets: Path | None,
-    spark: SparkSession,
+    spark: SparkSession | None,
     work_dir: Path,
     source: SourceIdentity | None = None,
     *,

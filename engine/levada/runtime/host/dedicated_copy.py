@@ -12,6 +12,7 @@ from levada.runtime.copies.table_copy import Copied
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config
 from levada.runtime.host.table_requests import known_tables, resolve
+from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import require_owner
 from levada.spec import Manifests
 
@@ -46,13 +47,16 @@ class DedicatedCopy:
     def run(self, cancelled: threading.Event) -> Copied | None:
         """Copy the table and answer the order. Return None if there is no unanswered order. Raise the copy's error.
 
-        The copy ends early once ``cancelled`` is set. Spark is started, which takes 15 seconds.
+        The copy ends early once ``cancelled`` is set. If the destination asks for Spark, it is started, which takes 15
+        seconds.
         """
         with assemble(self._manifests, secrets=self._secrets, work_dir=self._work_dir) as parts:
             with destination_errors(type(parts.destination), "startup"):
                 parts.destination.startup()
+            tasks = open_task_runner(parts.destination, parts.spark, f"levada {parts.config.name}")
             try:
-                job = CopyJob(parts.config, parts.store, parts.destination, parts.spark, cancelled)
+                job = CopyJob(parts.config, parts.store, parts.destination, tasks, cancelled)
                 return job.run(self._id, self.table)
             finally:
+                tasks.close()
                 parts.destination.shutdown()

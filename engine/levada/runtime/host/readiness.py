@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
@@ -23,6 +24,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config
+from levada.runtime.host.plugins import destination_class
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
@@ -35,12 +37,16 @@ from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
 from levada.values import TableId
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> tuple[Problem, ...]:
     """Return every problem that a start would meet, errors before warnings.
 
-    The destination is opened, with a local Spark session if the process has none. A destination that does not answer is
-    a warning once tables were copied, because such a pipeline starts and stages changes until the destination answers.
+    The destination is opened, with a local Spark session if it asks for one and the process has none. A destination
+    that does not answer is a warning once tables were copied, because such a pipeline starts and stages changes until
+    the destination answers.
     """
     try:
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
@@ -186,10 +192,10 @@ def _place_problems(
 
 @contextmanager
 def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) -> Iterator[Destination]:
-    with (
-        tempfile.TemporaryDirectory(prefix="levada-check-") as scratch,
-        borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf) as spark,
-    ):
+    session: AbstractContextManager[SparkSession | None] = nullcontext()
+    if destination_class(manifests).capabilities.spark:
+        session = borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    with tempfile.TemporaryDirectory(prefix="levada-check-") as scratch, session as spark:
         destination = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
         try:
             yield destination

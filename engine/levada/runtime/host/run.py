@@ -17,6 +17,7 @@ from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
 from levada.runtime.host.waiting import Interrupted, wait_for
@@ -140,8 +141,9 @@ class Run:
         parts, manifests = self._parts, self._parts.watcher.running
         # Watched before it is read, so that a change in between is noticed.
         secret = SecretWatcher(destination_secret(manifests, parts.secrets))
+        spark = destination_class(manifests).capabilities.spark
         with self._wait_for(
-            "starting Spark, which takes about 15 seconds",
+            "starting Spark, which takes about 15 seconds" if spark else "opening the store and the destination",
             lambda: assemble(manifests, secrets=parts.secrets, work_dir=parts.work_dir, memory=parts.memory),
             discard=PipelineParts.close,
         ) as made:

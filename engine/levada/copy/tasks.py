@@ -1,0 +1,206 @@
+"""Runs functions in other processes. It limits their number, keeps the types of their errors, and can cancel them.
+
+A `TaskRunner` is where they run. `levada.copy.spark_tasks` has the one for Spark, and `levada.copy.process_tasks` the
+one for worker processes of this machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+
+import cloudpickle
+
+from levada.errors import LevadaError, Transient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+Submit = Callable[[bytes], bytes]
+"""A function that calls `attempt` in another process."""
+
+_ATTEMPTS: Final = 3
+_RETRY_DELAY_S: Final = 1.0
+_POLL_S: Final = 0.1
+
+
+class TaskGroup(Protocol):
+    """The tasks of one call of `run_tasks`. Its methods are called from several threads."""
+
+    def submitter(self) -> AbstractContextManager[Submit]:
+        """Yield a function for one thread that calls `attempt` in another process and returns what it returns.
+
+        The function raises Transient if that process ended before.
+        """
+
+    def cancel(self) -> None:
+        """Stop the tasks that run now. It is called repeatedly, because another one may be about to start."""
+
+
+class TaskRunner(Protocol):
+    """A place where functions run outside of this process. Thread-safe."""
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """The session in which the tasks run, or None if they run without Spark."""
+
+    def group(self, description: str) -> TaskGroup:
+        """Return a new group of tasks. ``description`` is for messages."""
+
+    def check(self) -> None:
+        """Raise Permanent if no task will run any more."""
+
+    def close(self) -> None:
+        """End the processes that belong to this runner. Later calls have no effect."""
+
+
+def run_tasks(
+    runner: TaskRunner,
+    tasks: Sequence[Callable[[], T]],
+    description: str,
+    *,
+    parallel: int,
+    cancelled: threading.Event,
+    done: Callable[[int, T], None] = lambda index, result: None,
+    final: frozenset[str] = frozenset(),
+    ended: Callable[[], LevadaError | None] = lambda: None,
+) -> list[T]:
+    """Run the tasks, at most ``parallel`` at the same time, and return the results in the order of ``tasks``.
+
+    ``done`` is called in this process, from several threads, with the index and the result of each successful task. A
+    task that raises Transient is retried, unless the code is in ``final``. ``ended`` returns the error with which all
+    tasks must stop, or None while they may continue.
+
+    After an error, cancel the other tasks and raise the first error. Raise Transient ``copy_cancelled`` if
+    ``cancelled`` is set.
+    """
+    return _Run(runner.group(description), description, cancelled, done, final, ended).run(tasks, parallel)
+
+
+def attempt(task: bytes) -> bytes:
+    """Run a pickled task and return the pickled outcome for `run_tasks`. It runs in the task's process.
+
+    The outcome is the result or the error, because Spark converts raised exceptions to text.
+    """
+    try:
+        return _dumps(pickle.loads(task)())
+    except Exception as error:
+        where = traceback.format_exc()
+        try:
+            pickled = _dumps(_Failed(error, where))
+            pickle.loads(pickled)
+        except Exception:
+            return _dumps(_Failed(RuntimeError(f"{type(error).__name__}: {error}"), where))
+        return pickled
+
+
+def _dumps(value: object) -> bytes:
+    # pickle alone has no closures, and nothing of `__main__`. Both ways have to use the same cloudpickle, which then
+    # maps a class of `__main__` to the same class again.
+    return cast("bytes", cloudpickle.dumps(value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """An error that a task returns as its result."""
+
+    error: Exception
+    where: str
+
+
+class _Run(Generic[T]):
+    """One call of `run_tasks`."""
+
+    def __init__(
+        self,
+        group: TaskGroup,
+        description: str,
+        cancelled: threading.Event,
+        done: Callable[[int, T], None],
+        final: frozenset[str],
+        ended: Callable[[], LevadaError | None],
+    ) -> None:
+        self._group = group
+        self._description = description
+        self._cancelled = cancelled
+        self._done = done
+        self._final = final
+        self._ended = ended
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+
+    def run(self, tasks: Sequence[Callable[[], T]], parallel: int) -> list[T]:
+        results: dict[int, T] = {}
+        queue = iter(list(enumerate(tasks)))
+        threads = [
+            threading.Thread(target=self._work, args=(queue, results), name="levada-task", daemon=True)
+            for _ in range(min(parallel, len(tasks)))
+        ]
+        for thread in threads:
+            thread.start()
+        self._wait(threads)
+        if self._cancelled.is_set():
+            raise Transient("copy_cancelled", f"{self._description}: the process is stopping")
+        if (ended := self._ended()) is not None:
+            raise ended
+        if self._error is not None:
+            raise self._error
+        return [results[i] for i in range(len(tasks))]
+
+    def _wait(self, threads: Sequence[threading.Thread]) -> None:
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_POLL_S)
+                    if self._cancelled.is_set() or self._ended() is not None:
+                        self._stop.set()
+                    if self._stop.is_set():
+                        # Cancel in each round, because a task that is about to start is not in the group yet.
+                        self._group.cancel()
+        except BaseException:
+            self._stop.set()
+            self._group.cancel()
+            raise
+
+    def _work(self, queue: Iterator[tuple[int, Callable[[], T]]], results: dict[int, T]) -> None:
+        try:
+            with self._group.submitter() as submit:
+                while not self._stop.is_set():
+                    with self._lock:
+                        index, task = next(queue, (-1, None))
+                    if task is None:
+                        return
+                    results[index] = self._attempts(submit, _dumps(task))
+                    self._done(index, results[index])
+        except Exception as error:
+            with self._lock:
+                self._error = self._error or error
+            self._stop.set()
+
+    def _attempts(self, submit: Submit, task: bytes) -> T:
+        for number in itertools.count(1):
+            try:
+                return cast("T", _outcome(submit(task)))
+            except Transient as error:
+                if number == _ATTEMPTS or error.code in self._final or self._stop.wait(number * _RETRY_DELAY_S):
+                    raise
+        raise AssertionError
+
+
+def _outcome(pickled: bytes) -> object:
+    """Return the result of a task. Raise its error with its original type."""
+    outcome: Any = pickle.loads(pickled)
+    if not isinstance(outcome, _Failed):
+        return outcome
+    if not isinstance(outcome.error, LevadaError):
+        outcome.error.add_note(f"raised in a task:\n{outcome.where}")
+    raise outcome.error

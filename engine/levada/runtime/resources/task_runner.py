@@ -1,0 +1,28 @@
+"""The runner of a pipeline's tasks: Spark for a destination that asks for it, else worker processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.copy.process_tasks import ProcessTasks
+from levada.copy.spark_tasks import SparkTasks
+from levada.copy.tasks import TaskRunner
+from levada.destinations.interface import Destination
+from levada.runtime.resources.spark import check_jvm, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_task_runner(destination: Destination, spark: SparkSession | None, name: str) -> TaskRunner:
+    """Return the runner for the destination's tasks.
+
+    ``spark`` is the session for a destination with the capability ``spark``, None for the process's own one, which is
+    started if there is none, under ``name``. For any other destination no session is used or started, and the caller
+    closes the runner.
+    """
+    if destination.capabilities.spark:
+        return SparkTasks(spark or spark_session(name), check_jvm)
+    # `__main__` cannot be imported there. Its functions and classes are pickled by value.
+    modules = {kind.__module__ for kind in type(destination).__mro__ if issubclass(kind, Destination)}
+    return ProcessTasks(sorted(modules - {"__main__"}))

@@ -1,0 +1,232 @@
+"""Worker processes: their logs, signals, and ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.copy.test_tasks import alive, run
+
+from levada.copy.process_tasks import ProcessTasks
+from levada.errors import Transient
+
+
+@pytest.fixture
+def own() -> Iterator[ProcessTasks]:
+    """A runner for one test, with the process from which it forks."""
+    runner = ProcessTasks()
+    yield runner
+    runner.close()
+
+
+def parent() -> int:
+    """Return the process from which this worker was forked."""
+    return os.getppid()
+
+
+def test_log_records_reach_the_engine(processes: ProcessTasks, caplog: pytest.LogCaptureFixture) -> None:
+    """A task's log is the engine's, with its level, its logger and its traceback, and no less than the engine's."""
+
+    def log() -> None:
+        logger = logging.getLogger("levada.some.destination")
+        logger.debug("too detailed")
+        logger.warning("%d rows were odd", 3)
+        try:
+            raise ValueError("seen")
+        except ValueError:
+            logging.getLogger("of.the.user").exception("failed")
+
+    with caplog.at_level(logging.INFO):
+        run(processes, log)
+    records = [(r.name, r.levelname, r.getMessage().partition("\n")[0]) for r in caplog.records]
+    assert records == [("levada.some.destination", "WARNING", "3 rows were odd"), ("of.the.user", "ERROR", "failed")]
+    assert "ValueError: seen" in caplog.text
+
+
+def test_many_log_records_and_threads_block_nothing(processes: ProcessTasks, caplog: pytest.LogCaptureFixture) -> None:
+    """Threads that log while a task returns neither mix their messages nor hold it up."""
+
+    def log() -> int:
+        def body() -> None:
+            for number in range(2000):
+                logging.getLogger("levada.threads").warning("%s", "x" * (number % 1000))
+
+        threads = [threading.Thread(target=body) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return 7
+
+    assert run(processes, log, log) == [7, 7]
+    assert len(caplog.records) == 12_000
+
+
+def test_what_a_task_prints_is_no_output_of_the_engine(tmp_path: Path) -> None:
+    """Standard output may have a format, so a task's goes to standard error, complete, also if the task then exits."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tests.copy.test_tasks import run\n"
+        "from levada.copy.process_tasks import ProcessTasks\n"
+        "from levada.errors import Transient\n"
+        "def task():\n"
+        "    print('printed')\n"
+        "    raise SystemExit(3)\n"
+        "try:\n"
+        "    run(ProcessTasks(), task)\n"
+        "except Transient as error:\n"
+        "    print('refused', 'exit code 1' in str(error))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "refused True\n", done.stderr
+    assert done.stderr.count("printed") == 3
+
+
+def test_the_death_of_the_server_is_transient(own: ProcessTasks) -> None:
+    """If the process from which workers are forked is killed, its workers end, and the tasks run from a new one."""
+    server = run(own, parent)[0]
+    killed = threading.Event()
+
+    def hang_at_first(former: int = server) -> int:
+        if os.getppid() == former:
+            threading.Event().wait()
+        return os.getpid()
+
+    def kill() -> None:
+        while not (children := workers_of(server)):
+            time.sleep(0.05)
+        os.kill(server, signal.SIGKILL)
+        while any(alive(pid) for pid in children):
+            time.sleep(0.05)
+        killed.set()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert len(run(own, hang_at_first)) == 1
+    thread.join(60)
+    assert killed.is_set()
+    assert run(own, parent)[0] != server
+
+
+def workers_of(server: int) -> list[int]:
+    """Return the processes whose parent is ``server``."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def test_the_exit_status_is_in_the_message(own: ProcessTasks) -> None:
+    """What ended a worker can be read: a signal by its number, an exit by its code."""
+    for end, words in (
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "exit code -11"),
+        (lambda: os._exit(9), "code 9"),
+    ):
+        with pytest.raises(Transient) as raised:
+            run(own, end)
+        assert raised.value.code == "worker_process_ended"
+        assert words in raised.value.message
+
+
+ENGINE = """
+import os, sys, threading, time
+from pathlib import Path
+from levada.copy.process_tasks import ProcessTasks
+from levada.copy.tasks import run_tasks
+
+def hang(folder=sys.argv[1]):
+    Path(folder, f"{os.getpid()}").touch()
+    Path(folder, f"{os.getppid()}").touch()
+    # A task that does not listen: no signal's handler of Python would run.
+    threading.Event().wait()
+
+run_tasks(ProcessTasks(), [hang] * 3, "t", parallel=3, cancelled=threading.Event())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) -> None:
+    """However the engine ends, also by kill -9, its workers and the process that forked them end."""
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(ENGINE)
+    with subprocess.Popen([sys.executable, script, folder], stderr=subprocess.DEVNULL) as engine:
+        while len(list(folder.iterdir())) < 4:
+            assert engine.poll() is None
+            time.sleep(0.05)
+        engine.send_signal(number)
+    pids = [int(file.name) for file in folder.iterdir()]
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.05)
+
+
+def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches the engine only, which decides what becomes of its tasks."""
+    folder = str(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from tests.copy.test_tasks import run\n"
+        "from levada.copy.process_tasks import ProcessTasks\n"
+        "signal.signal(signal.SIGINT, lambda *_: Path(sys.argv[1], 'handled').touch())\n"
+        "def task(folder=sys.argv[1]):\n"
+        "    Path(folder, 'begun').touch()\n"
+        "    while not Path(folder, 'handled').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    return 'went on'\n"
+        "print(run(ProcessTasks(), task)[0])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, str(script), folder]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as engine:
+        while not (tmp_path / "begun").exists():
+            assert engine.poll() is None
+            time.sleep(0.05)
+        os.killpg(engine.pid, signal.SIGINT)
+        assert engine.communicate()[0] == "went on\n"
+
+
+def test_no_tasks_after_the_end(own: ProcessTasks) -> None:
+    """Closing ends the processes. A task after it is refused, and closing again does nothing."""
+    server = run(own, parent)[0]
+    own.close()
+    own.close()
+    assert not alive(server)
+    with pytest.raises(Transient) as raised:
+        run(own, parent)
+    assert raised.value.code == "worker_process_ended"
+
+
+def test_arguments_and_environment_have_no_task(own: ProcessTasks) -> None:
+    """Every user of the machine reads command lines, so tasks and their parameters are in none."""
+    secret = "not-for-others"
+    found = run(own, lambda: (secret, Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/environ").read_bytes()))
+    assert found[0][0] == secret
+    assert all(secret.encode() not in text for text in found[0][1:])
+
+
+def test_nothing_is_left_open(own: ProcessTasks) -> None:
+    """Calls leave no descriptor, thread or process behind."""
+    run(own, parent)
+    server = run(own, parent)[0]
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(5):
+        run(own, parent, parent, parent)
+        with pytest.raises(Transient):
+            run(own, lambda: os._exit(1))
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    while workers_of(server):
+        time.sleep(0.05)
