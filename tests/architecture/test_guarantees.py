@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+_TEST = re.compile(r"`((?:tests|engine/levada/testing)/[\w/]+\.py)(?:::(\w+))?`")
 
 
 def test_every_named_test_exists() -> None:

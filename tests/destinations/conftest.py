@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ class Lake:
         return self.context.spark
 
     def spark_name(self, table: str = "orders") -> str:
-        return f"levada_{self.context.pipeline}.shop_public.{table}"
+        quoted = table if table.isascii() and table.isidentifier() else f"`{table}`"
+        return f"levada_{self.context.pipeline}.shop_public.{quoted}"
 
     def sql(self, text: str, table: str = "orders") -> list[Any]:
         """Run SQL as a foreign engine would; {t} is the table, {p} the catalog and ``'namespace.table'``."""
@@ -77,8 +79,16 @@ class Lake:
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table's rows, after both readers agreed on them."""
         seen = [sorted(t.to_pylist(), key=repr) for t in (self.by_pyiceberg(table), self.by_spark(table))]
-        assert seen[0] == seen[1]
+        assert repr(_plain(seen[0])) == repr(_plain(seen[1]))
         return sorted(seen[0], key=lambda r: tuple(map(repr, r.values())))
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in which the time zone UTC has one form. Unlike the rows, their text is equal also with NaN."""
+    return [
+        {n: v.astimezone(dt.UTC) if isinstance(v, dt.datetime) and v.tzinfo else v for n, v in row.items()}
+        for row in rows
+    ]
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import warnings
 from typing import Any
 
 import pytest
-from tests.destinations.memory import column, table
 
 from levada.destinations.answers import perform, require_durability, require_flag, require_watermark
 from levada.errors import NeedsOperator
 from levada.schema import Kind, TableTarget
 from levada.segments.batch import DurabilityRequest
+from levada.testing import column, table
 from levada.values import Durability, Lsn, Watermark
 
 MARK = Watermark("shop", 1, Lsn(8))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.destinations.conftest import Lake
-from tests.destinations.test_behaviours import copy, items
+from tests.destinations.orders import copy, items
 
 from levada.errors import Transient
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.destinations.conftest import Lake
-from tests.destinations.test_behaviours import ORDERS, apply, copy
+from tests.destinations.orders import ORDERS, apply, copy
 
 from levada.schema import TableTarget
 from levada.values import QualifiedTable

@@ -10,7 +10,7 @@ import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import look, resync, two_batches
 from tests.destinations.memory import MemoryRows
-from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items
 
 from levada.errors import DestinationChanged, NeedsOperator
 from levada.schema import TableTarget

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from tests.destinations.conftest import Lake
-from tests.destinations.memory import NOW, MemoryRows, Stream, column, table
-from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.memory import MemoryRows, Stream
+from tests.destinations.orders import ORDERS, apply, copy, items
 
 from levada.destinations import TableMode
 from levada.destinations.iceberg import maintenance
@@ -25,6 +25,8 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import NeedsOperator
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.spec.problems import explain
+from levada.testing import column, table
+from levada.testing.source import NOW
 from levada.values import QualifiedTable, TableId
 
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
@@ -135,14 +137,14 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     commit = IcebergTable.commit_metadata
-    for when in ("before", "after"):
+    for number, when in ((10, "before"), (12, "after")):
 
         def dies(self: IcebergTable, base: Any, changed: Any, when: str = when) -> None:
             if when == "after":
                 commit(self, base, changed)
             raise KeyboardInterrupt
 
-        stream.insert(id=10 + len(stream.rows), item=when, note=None)
+        stream.insert(id=number, item=when, note=None)
         stream.update(id=1, item=when, note=None, unchanged=[3])
         batch = stream.batch()
         with monkeypatch.context() as patch:
@@ -366,7 +368,7 @@ def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) 
             _change(rng, stream, model, turn)
         if rng.random() < 0.3:
             destination = hadoop.destination(maintenance=EVERY_LOOK, work=rng.choice(["", "", "other"]))
-        apply(hadoop, destination, stream, group=rng.choice([3, 1000]))
+        apply(hadoop, destination, stream)
         if rng.random() < 0.3:
             destination._states[small.id].maintained_at = -10.0
             destination.maintain(small.id)

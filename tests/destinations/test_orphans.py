@@ -9,7 +9,7 @@ import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import look, two_batches
 from tests.destinations.memory import MemoryRows
-from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items
 from tests.destinations.test_replacement import SlowRows, begin, rows
 
 from levada.destinations.iceberg import IcebergDestination, maintenance

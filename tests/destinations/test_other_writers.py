@@ -25,7 +25,7 @@ from tests.destinations.foreign_commits import (
     resync,
     two_batches,
 )
-from tests.destinations.test_behaviours import ORDERS, apply
+from tests.destinations.orders import ORDERS, apply
 
 from levada.destinations.data_files.layout import FIELD_ID
 from levada.destinations.iceberg import index_sync

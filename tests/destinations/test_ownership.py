@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.errors import NeedsOperator

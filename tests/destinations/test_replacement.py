@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 from tests.destinations.conftest import Lake
-from tests.destinations.memory import MemoryBatch, MemoryRows, Stream, column, table
-from tests.destinations.test_behaviours import ORDERS, apply, copy, items
+from tests.destinations.memory import MemoryRows, Stream
+from tests.destinations.orders import ORDERS, apply, copy, items
 
 from levada.destinations import TableMode
 from levada.destinations.iceberg import IcebergDestination, index_sync, maintenance
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, StaleEpoch
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
+from levada.segments import StagedBatch
+from levada.testing import column, table
 from levada.values import QualifiedTable, TableId
 
 T = TypeVar("T")
@@ -58,7 +60,7 @@ def begin(
     return destination.copy_replacement(target, MemoryRows(target.schema, rows(n)), lake.mark(lsn, epoch))
 
 
-def both(lake: Lake, destination: IcebergDestination, batch: MemoryBatch) -> None:
+def both(lake: Lake, destination: IcebergDestination, batch: StagedBatch) -> None:
     """Apply a batch to the table and to its new copy."""
     destination.write_events(batch, lake.mark(batch.until))
     assert destination.write_replacement_events(batch, lake.mark(batch.until))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.destinations.test_behaviours import ORDERS
+from tests.destinations.orders import ORDERS
 from tests.destinations.test_ownership import Source
 
 from levada.destinations import DestinationContext

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows
-from tests.destinations.test_behaviours import ORDERS, apply, copy
+from tests.destinations.orders import ORDERS, apply, copy
 from tests.destinations.test_replacement import CLAIM, SlowRows, rows
 
 from levada.destinations.iceberg import IcebergDestination

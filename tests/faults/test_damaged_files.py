@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.destinations.conftest import Lake, hadoop, jdbc
 from tests.destinations.foreign_commits import resync, two_batches
-from tests.destinations.test_behaviours import ORDERS
+from tests.destinations.orders import ORDERS
 from tests.destinations.test_damaged_table import damage, folder, newest_metadata
 
 from levada.errors import DestinationChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conftest import Database
 from tests.destinations.conftest import Lake, jdbc
-from tests.destinations.test_behaviours import ORDERS, copy
+from tests.destinations.orders import ORDERS, copy
 
 from levada.errors import NeedsOperator
 

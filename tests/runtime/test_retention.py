@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apply.test_backlog import segment
-from tests.stores.test_behaviours import schema
 
 from levada.apply.backlog import Backlog
 from levada.runtime.source.record import SourceRecord
@@ -21,6 +20,7 @@ from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, FinishedCopy, Ready, TableReplicationPhase
+from levada.testing.stores import schema
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.stores.test_behaviours import ERRORED, ORDERS, schema
 
 from levada.stores import CopyOrder, OwnerRecord, TableAction, TableControls, table_worker
 from levada.stores.codecs import (
@@ -25,6 +24,7 @@ from levada.stores.codecs import (
 from levada.stores.phases import FinishedCopy
 from levada.stores.storage import DocumentKind, Key, document_text
 from levada.stores.workers import resync_worker
+from levada.testing.stores import ERRORED, ORDERS, schema
 from levada.values import Lsn, PipelineOwner
 
 VALUES: list[tuple[DocumentKind[Any], Any]] = [

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.conftest import Database
-from tests.stores.test_behaviours import ORDERS
 
 from levada.errors import NeedsOperator
 from levada.stores import CachedStore, Document, Key, MemoryStorage, MemoryStore, PostgresStore
@@ -15,6 +14,7 @@ from levada.stores.codecs import CONTROLS, FINGERPRINT, ORDER, OWNER, PHASES, PR
 from levada.stores.readiness import check_postgres_store
 from levada.stores.slot_owners import slot_owners
 from levada.stores.storage import parsed_document
+from levada.testing.stores import ORDERS
 from levada.values import Lsn
 
 READS: list[tuple[Key[Any], Callable[[CachedStore], object]]] = [

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from tests.stores.conftest import OpenStore
-from tests.stores.test_behaviours import loaded, schema
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.stores import PipelineStore, table_worker
 from levada.stores.codecs import HISTORY
 from levada.stores.phases import Catchup, DataSync, FinishedCopy, Init, Ready, SyncWait, TableReplicationPhase
+from levada.testing.stores import loaded, schema
 from levada.values import Lsn, SnapshotId, TableId
 
 TABLES = st.sampled_from([TableId(1), TableId(2), TableId(3)])

@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import Database
-from tests.stores.test_behaviours import ERRORED
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.stores import Document, Key, PostgresStore, TableAction, migrations
@@ -20,6 +19,7 @@ from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
 from levada.stores.postgres import PostgresStorage
 from levada.stores.readiness import FoundStore, check_postgres_store
+from levada.testing.stores import ERRORED
 from levada.values import Lsn, TableId
 
 ORDERS = TableId(16402)

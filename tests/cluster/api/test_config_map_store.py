@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from tests.cluster.api.conftest import Kubectl
 from tests.stores.conftest import OpenStorage, OpenStore, store  # noqa: F401 - a fixture
-from tests.stores.test_behaviours import *  # noqa: F403 - every behaviour is a test of this module too
-from tests.stores.test_behaviours import ITEMS, ORDERS, fill, kept, loaded, schema
 from tests.stores.test_model import *  # noqa: F403
 from tests.stores.test_storage import *  # noqa: F403
 
@@ -21,6 +19,8 @@ from levada.stores import PipelineStore, Storage
 from levada.stores.config_map import MAX_BYTES, ConfigMapStorage, ConfigMapStore
 from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
+from levada.testing import StoreConformance
+from levada.testing.stores import ITEMS, ORDERS, fill, kept, loaded, schema
 from levada.values import Lsn, TableId
 
 HEAD, *PARTS = state_names("shop")
@@ -52,6 +52,15 @@ def open_storage(kubectl: Kubectl) -> Iterator[OpenStorage]:
     yield opening
     for each in opened:
         each.close()
+
+
+class TestConformance(StoreConformance):
+    """The store in ConfigMaps."""
+
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        """Return the stores of the module's fixture."""
+        return open_store
 
 
 def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PipelineStore) -> list[str]:

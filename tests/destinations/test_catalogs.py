@@ -1,4 +1,4 @@
-"""What every destination that holds the last state of each row does, whatever it is made of."""
+"""What the Iceberg destination does in each catalog, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -9,43 +9,15 @@ from typing import Any
 
 import pytest
 from tests.destinations.conftest import Lake
-from tests.destinations.memory import MemoryRows, Stream, column, table
+from tests.destinations.memory import MemoryRows, Stream
+from tests.destinations.orders import ORDERS, apply, copy, items
 
 from levada.destinations import OnSchemaChange
 from levada.destinations.data_files import upsert
-from levada.destinations.iceberg import IcebergDestination
-from levada.errors import NeedsOperator, StaleEpoch
-from levada.schema import ColumnType, Kind, ReplicatedTableSchema, TableTarget
-from levada.values import Durability, QualifiedTable, SnapshotId, TableId, TableMode
-
-ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
-
-
-def copy(
-    lake: Lake,
-    destination: IcebergDestination,
-    schema: ReplicatedTableSchema = ORDERS,
-    n: int = 3,
-    *,
-    mode: TableMode = TableMode.UPSERT,
-    name: QualifiedTable | None = None,
-) -> Stream:
-    """Copy rows 1 to n as of LSN 1000. The stream returned has the changes after that."""
-    target = TableTarget.of(schema, mode, name)
-    rows = [{"id": i, "item": f"item {i}", "note": "x" * 100} for i in range(1, n + 1)]
-    destination.write_table_rows(target, MemoryRows(schema, rows[::2], rows[1::2]), lake.mark(1000))
-    return Stream(schema, mode=mode)
-
-
-def apply(lake: Lake, destination: IcebergDestination, stream: Stream, *, epoch: int = 1, group: int = 1000) -> None:
-    """Apply what the stream has since the last batch."""
-    batch = stream.batch(group=group)
-    assert destination.write_events(batch, lake.mark(batch.until, epoch)) is Durability.DURABLE
-
-
-def items(lake: Lake) -> dict[int, Any]:
-    """Return the items that both readers see, by id."""
-    return {r["id"]: r["item"] for r in lake.rows()}
+from levada.errors import NeedsOperator
+from levada.schema import ColumnType, Kind, TableTarget
+from levada.testing import column, table
+from levada.values import SnapshotId, TableId
 
 
 def test_copy_then_changes(lake: Lake) -> None:
@@ -63,115 +35,6 @@ def test_copy_then_changes(lake: Lake) -> None:
     assert lake.destination().applied(TableId(1)) is None
 
 
-def test_an_empty_table_is_made(lake: Lake) -> None:
-    """A copy without rows, or without partitions, makes the table and its watermark; changes follow."""
-    destination = lake.destination()
-    destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS), lake.mark(1000))
-    assert lake.rows() == []
-    assert lake.destination().applied(ORDERS.id) == lake.mark(1000)
-    stream = Stream(ORDERS)
-    stream.insert(id=1, item="a", note=None)
-    apply(lake, destination, stream)
-    assert items(lake) == {1: "a"}
-
-
-def test_a_batch_twice_is_a_batch_once(lake: Lake) -> None:
-    """After a crash a batch comes again, alone or with more behind it, and changes nothing that it changed before."""
-    destination = lake.destination()
-    stream = copy(lake, destination)
-    stream.insert(id=9, item="new", note=None)
-    apply(lake, destination, stream)
-    stream.delete(id=9)
-    again = stream.batch(since=1000)
-    destination.write_events(again, lake.mark(again.until))
-    destination.write_events(again, lake.mark(again.until))
-    assert items(lake) == {1: "item 1", 2: "item 2", 3: "item 3"}
-    assert destination.applied(ORDERS.id) == lake.mark(again.until)
-
-
-def test_a_copy_again_takes_the_place_of_the_first(hadoop: Lake) -> None:
-    """Dropping is idempotent, and a copy over rows that are still there leaves its own rows alone."""
-    destination = hadoop.destination()
-    destination.drop_table_for_copy(TableTarget.of(ORDERS))
-    copy(hadoop, destination)
-    stream = copy(hadoop, hadoop.destination(), n=2)
-    assert items(hadoop) == {1: "item 1", 2: "item 2"}
-    destination = hadoop.destination()
-    stream.update(id=2, item="two", note="n")
-    apply(hadoop, destination, stream)
-    assert items(hadoop) == {1: "item 1", 2: "two"}
-    destination.drop_table_for_copy(TableTarget.of(ORDERS))
-    destination.drop_table_for_copy(TableTarget.of(ORDERS))
-    assert destination.applied(ORDERS.id) is None
-    copy(hadoop, destination, n=1)
-    assert items(hadoop) == {1: "item 1"}
-
-
-def test_keys_that_change_and_come_back(hadoop: Lake) -> None:
-    """A row that moves to another key leaves the old one; keys are taken again within a batch and across batches."""
-    destination = hadoop.destination()
-    stream = copy(hadoop, destination)
-    stream.update(old={"id": 1}, id=10, item="moved", note="n")
-    stream.update(old={"id": 2}, id=1, item="took one", note="n")
-    stream.delete(id=3)
-    stream.insert(id=3, item="three again", note="n")
-    apply(hadoop, destination, stream)
-    assert items(hadoop) == {1: "took one", 3: "three again", 10: "moved"}
-    stream.delete(id=10)
-    stream.update(old={"id": 1}, id=10, item="there", note="n")
-    apply(hadoop, destination, stream)
-    assert items(hadoop) == {3: "three again", 10: "there"}
-
-
-def test_unknown_values_come_from_the_row_that_is_there(lake: Lake) -> None:
-    """An unchanged TOASTed value is what the row had: from the batch, or from the table, under its old key too."""
-    destination = lake.destination()
-    stream = copy(lake, destination)
-    stream.update(id=1, item="one", note=None, unchanged=[3])
-    stream.update(old={"id": 2}, id=20, item="twenty", note=None, unchanged=[3])
-    stream.insert(id=4, item="four", note="long")
-    stream.update(id=4, item="FOUR", note=None, unchanged=[3])
-    apply(lake, destination, stream)
-    notes = {r["id"]: (r["item"], r["note"]) for r in lake.rows()}
-    assert notes == {
-        1: ("one", "x" * 100),
-        3: ("item 3", "x" * 100),
-        4: ("FOUR", "long"),
-        20: ("twenty", "x" * 100),
-    }
-
-
-def test_an_unknown_value_that_nobody_has_is_an_error(hadoop: Lake) -> None:
-    """A value that neither batch nor table know parks the table; nothing of the batch is written."""
-    destination = hadoop.destination()
-    stream = copy(hadoop, destination)
-    stream.update(id=77, item="?", note=None, unchanged=[3])
-    with pytest.raises(NeedsOperator) as caught:
-        apply(hadoop, destination, stream)
-    assert caught.value.code == "unknown_value"
-    assert destination.applied(ORDERS.id) == hadoop.mark(1000)
-    assert len(items(hadoop)) == 3
-
-
-def test_truncate(lake: Lake) -> None:
-    """A TRUNCATE takes what was before it, in the batch and in the table, and nothing that came after it."""
-    destination = lake.destination()
-    stream = copy(lake, destination)
-    stream.insert(id=5, item="gone", note=None)
-    stream.truncate()
-    stream.insert(id=1, item="after", note=None)
-    stream.insert(id=6, item="six", note=None)
-    apply(lake, destination, stream)
-    assert items(lake) == {1: "after", 6: "six"}
-    stream.truncate()
-    apply(lake, destination, stream)
-    assert items(lake) == {}
-    stream.insert(id=1, item="again", note=None)
-    apply(lake, destination, stream)
-    assert items(lake) == {1: "again"}
-    assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
-
-
 def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is folded piece by piece comes to the same, in one commit, with truncates and unknown values."""
     monkeypatch.setattr(upsert, "PIECE_ROWS", 3)
@@ -184,7 +47,7 @@ def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.Mo
             )
     stream.update(old={"id": 4}, id=5, item="five", note=None, unchanged=[3])
     snapshots = len(hadoop.iceberg().metadata.snapshots)
-    apply(hadoop, destination, stream, group=2)
+    apply(hadoop, destination, stream)
     assert len(hadoop.iceberg().metadata.snapshots) == snapshots + 1
     assert items(hadoop) == {1: "turn 3", 2: "turn 3", 3: "item 3", 5: "five"}
     assert {r["id"]: r["note"] for r in hadoop.rows()}[5] == "four"
@@ -195,22 +58,8 @@ def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.Mo
         stream.insert(id=i, item="kept", note=None)
         stream.update(id=i, item="kept still", note=None)
     stream.delete(id=6)
-    apply(hadoop, destination, stream, group=2)
+    apply(hadoop, destination, stream)
     assert items(hadoop) == dict.fromkeys((7, 8, 9), "kept still")
-
-
-def test_a_stale_epoch_is_refused(hadoop: Lake) -> None:
-    """Once a newer driver has committed, an older one's write changes nothing."""
-    destination, newer = hadoop.destination(), hadoop.destination(work="newer")
-    stream = copy(hadoop, destination)
-    stream.insert(id=4, item="newer", note=None)
-    apply(hadoop, newer, stream, epoch=2)
-    stream.insert(id=5, item="older", note=None)
-    with pytest.raises(StaleEpoch):
-        apply(hadoop, destination, stream, epoch=1)
-    with pytest.raises(StaleEpoch):
-        copy(hadoop, destination)
-    assert 5 not in items(hadoop)
 
 
 def test_columns_come_and_go(lake: Lake) -> None:
@@ -326,15 +175,6 @@ def test_another_key_or_table_needs_a_new_copy(hadoop: Lake) -> None:
             call()
         assert caught.value.code == "table_not_ours"
     assert hadoop.by_spark("mine").schema.names == ["a"]
-
-
-def test_a_table_renamed_at_the_source_keeps_its_place(hadoop: Lake) -> None:
-    """The destination knows a table by its id, whatever it is called now."""
-    stream = copy(hadoop, hadoop.destination())
-    stream.alter(replace(ORDERS, name=replace(ORDERS.name, name="bills")))
-    stream.insert(id=4, item="d", note=None)
-    apply(hadoop, hadoop.destination(), stream)
-    assert 4 in items(hadoop)
 
 
 EVERY = table(

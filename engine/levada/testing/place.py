@@ -1,0 +1,92 @@
+"""The destination under test: how to open it, and how to read its tables back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from levada.destinations import Destination
+from levada.schema import Column, ReplicatedTableSchema, TableTarget
+from levada.schema.changes import COMMIT_LSN, OP, ORDINAL, UNCHANGED
+
+Row: TypeAlias = Mapping[str, Any]
+Reader: TypeAlias = Callable[[TableTarget], pa.Table | Iterable[Row]]
+"""Reads all rows of a table, by other means than the destination's, if there are any.
+
+The rows are the current ones. If the table is a changelog, they are those that its changes add up to, see
+`fold_changelog`.
+"""
+
+
+def _as_it_is(column: Column, value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationPlace:
+    """A place for one test, which is empty at first, with the destination that writes to it.
+
+    ``open`` returns a new object over the same place each time, as a process does after its start. `startup` is called
+    by the suite. ``read`` reads a table. ``shown`` returns the value that a reader sees for a value of the source, if
+    the two differ, such as text for a time. ``in_child`` is a picklable function that opens the destination in another
+    process, which the suite kills. Without it these tests are skipped.
+    """
+
+    open: Callable[[], Destination]
+    read: Reader
+    shown: Callable[[Column, Any], Any] = _as_it_is
+    in_child: Callable[[], Destination] | None = None
+
+    def rows(self, target: TableTarget) -> list[dict[str, Any]]:
+        """Return the rows of a table, sorted, in a form that compares equal if the values are the same."""
+        found = self.read(target)
+        rows = found.to_pylist() if isinstance(found, pa.Table) else [dict(r) for r in found]
+        return _sorted(rows)
+
+    def expected(self, schema: ReplicatedTableSchema, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return rows of the source in the form of `rows`. Missing columns are NULL."""
+        shown = [
+            {c.name: None if r.get(c.name) is None else self.shown(c, r[c.name]) for c in schema.columns} for r in rows
+        ]
+        return _sorted(shown)
+
+
+def _sorted(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    plain = [{name: _comparable(value) for name, value in row.items()} for row in rows]
+    return sorted(plain, key=lambda r: repr(sorted(r.items(), key=lambda i: i[0])))
+
+
+def _comparable(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def fold_changelog(schema: ReplicatedTableSchema, changes: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the rows that the changes of a changelog add up to.
+
+    A change has the table's columns and those of a changelog, as in ``docs/types.md``. Copied rows have the operation
+    ``I`` and no ordinal. A change that was written twice counts once.
+    """
+    names = [c.name for c in schema.columns]
+    key = [c.name for c in schema.key_columns] or names
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for change in sorted(changes, key=_place):
+        at = tuple(repr(change[name]) for name in key)
+        if change[OP] == "T":
+            rows.clear()
+        elif change[OP] == "D":
+            rows.pop(at, None)
+        else:
+            unknown = change.get(UNCHANGED) or ()
+            held = rows.get(at, {})
+            rows[at] = {n: held.get(n) if n in unknown else change.get(n) for n in names}
+    return list(rows.values())
+
+
+def _place(change: Row) -> tuple[int, int, bool]:
+    ordinal = change.get(ORDINAL)
+    # An update of a key is a delete and an insert of the same ordinal, in this order.
+    return change[COMMIT_LSN], -1 if ordinal is None else ordinal, change[OP] != "D"

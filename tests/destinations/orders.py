@@ -1,0 +1,42 @@
+"""A table of orders in a lake, and the steps that many tests have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows, Stream
+
+from levada.destinations.iceberg import IcebergDestination
+from levada.schema import Kind, ReplicatedTableSchema, TableTarget
+from levada.testing import column, table
+from levada.values import Durability, QualifiedTable, TableMode
+
+ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
+
+
+def copy(
+    lake: Lake,
+    destination: IcebergDestination,
+    schema: ReplicatedTableSchema = ORDERS,
+    n: int = 3,
+    *,
+    mode: TableMode = TableMode.UPSERT,
+    name: QualifiedTable | None = None,
+) -> Stream:
+    """Copy rows 1 to n as of LSN 1000. The stream returned has the changes after that."""
+    target = TableTarget.of(schema, mode, name)
+    rows = [{"id": i, "item": f"item {i}", "note": "x" * 100} for i in range(1, n + 1)]
+    destination.write_table_rows(target, MemoryRows(schema, rows[::2], rows[1::2]), lake.mark(1000))
+    return Stream(schema, mode=mode)
+
+
+def apply(lake: Lake, destination: IcebergDestination, stream: Stream, *, epoch: int = 1) -> None:
+    """Apply what the stream has since the last batch."""
+    batch = stream.batch()
+    assert destination.write_events(batch, lake.mark(batch.until, epoch)) is Durability.DURABLE
+
+
+def items(lake: Lake) -> dict[int, Any]:
+    """Return the items that both readers see, by id."""
+    return {r["id"]: r["item"] for r in lake.rows()}
