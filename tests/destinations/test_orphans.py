@@ -30,7 +30,7 @@ def leave_orphan(table: IcebergTable) -> str:
     """Write a file among the table's data that no commit names."""
     storage = table.storage()
     path = f"{storage.folder}{uuid.uuid4()}.parquet"
-    with storage.io().new_output(path).create() as sink:
+    with storage.create(path) as sink:
         sink.write(b"of a process that was killed")
     return path
 
