@@ -12,6 +12,7 @@ from tests.destinations.conftest import Lake
 
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.settings import Settings
 from levada.locations import target_name
 from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, Kind, TableTarget
@@ -50,4 +51,5 @@ def _times_are_text(column: Column, value: Any) -> Any:
 
 def _open_in_child(manifest: dict[str, Any], context: DestinationContext) -> Destination:
     session = spark_session("conformance", cores=1)
-    return IcebergDestination.from_config(manifest, replace(context, spark=session))
+    settings = Settings.model_validate(manifest)
+    return IcebergDestination.from_settings(settings, replace(context, spark=session))

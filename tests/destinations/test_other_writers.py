@@ -103,7 +103,7 @@ def test_equality_deletes_are_noticed(hadoop: Lake) -> None:
     assert table is not None
     path = f"{table.storage().folder}equality.parquet"
     value = pa.table({"id": [3]}, pa.schema([pa.field("id", pa.int64(), metadata={FIELD_ID: "1"})]))
-    with table.storage().io().new_output(path).create() as sink:
+    with table.storage().create(path) as sink:
         pq.write_table(value, sink)
     i, gateway = table._jvm.iceberg, table._jvm._gateway
     ids = gateway.new_array(gateway.jvm.int, 1)

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import cloudpickle
 import pyarrow as pa
 
 from levada.copy.rows import TableRows
@@ -34,7 +35,7 @@ class ArrowRows(TableRows):
 
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
         """Run a pickled copy of ``fn`` for each partition in this process."""
-        task = pickle.dumps(fn)
+        task = cloudpickle.dumps(fn)
         return [pickle.loads(task)(self._reader(p)) for p in self._partitions]
 
     def to_spark(self) -> DataFrame:
