@@ -60,6 +60,7 @@ RUN cd /opt/levada/venv/lib/python3*/site-packages \
 ARG JAVA_TOOL_OPTIONS
 COPY engine/levada/errors.py /fetch/levada/
 COPY engine/levada/local /fetch/levada/local
+COPY engine/levada/destinations/iceberg/jars.toml /fetch/levada/destinations/iceberg/
 RUN LEVADA_CACHE=/opt/levada/cache PYTHONPATH=/fetch /opt/levada/venv/bin/python -m levada.local \
     && rm /opt/levada/cache/jars/.lock
 

@@ -246,7 +246,9 @@ def main() -> None:
     parser.add_argument("--changes", type=int, nargs="+", default=[10, 100_000])
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    spark = spark_session("apply", memory="3g")
+    spark = spark_session(
+        "apply", memory="3g", defaults=IcebergDestination.spark_conf(None), jars=IcebergDestination.jars()
+    )
     with tempfile.TemporaryDirectory() as folder:
         walls = {n: compare(spark, n, options.changes, options.turns, Path(folder)) for n in options.rows}
     first = options.rows[0]

@@ -133,7 +133,13 @@ def main() -> None:
         with Meter() as start:
             # Spark's writer needs the JVM's second compiler, which Levada does without.
             conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-            spark = spark_session("benchmark", cores=args.connections, conf=conf)
+            spark = spark_session(
+                "benchmark",
+                cores=args.connections,
+                conf=conf,
+                defaults=IcebergDestination.spark_conf(None),
+                jars=IcebergDestination.jars(),
+            )
         print(f"Spark's start: {start.usage}", flush=True)
         levada = Levada(spark, server, lake, args.connections)
         ways: dict[str, Callable[[], None]] = {

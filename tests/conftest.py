@@ -119,6 +119,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """One local Spark session for the whole run: a second one in the process would share its JVM anyhow."""
+    from levada.destinations.iceberg import IcebergDestination
     from levada.runtime.resources.spark import spark_session
 
-    return spark_session("tests", cores=2)
+    kind = IcebergDestination
+    return spark_session("tests", cores=2, defaults=kind.spark_conf(None), jars=kind.jars())

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from tests.operator.samples import owner
 
+from levada.destinations.iceberg import IcebergDestination
 from levada.runtime.resources.spark import _START_NOISE, _properties, _settings, java_properties
 from levada_operator.desired.spark import spark_properties
 
 
 def settings(conf: dict[str, str]) -> dict[str, str]:
     """Return what a session would be started with, the file's word included."""
-    return _settings("levada shop", "2", None, {**_properties(), **conf})
+    return _settings("levada shop", "2", None, {**_properties(), **conf}, IcebergDestination.jars())
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.local.jars import Jar
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
 from levada.values import Durability, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
@@ -24,6 +25,7 @@ __all__ = [
     "Capabilities",
     "Destination",
     "DestinationContext",
+    "Jar",
     "OnSchemaChange",
     "Ordering",
     "TableMode",
@@ -139,6 +141,23 @@ class Destination(ABC):
         destination's Secret, or None.
         """
         return {}
+
+    @classmethod
+    def spark_conf(cls, settings: Any) -> Mapping[str, str]:
+        """Return the settings of the Spark session that the destination needs, for one with the capability ``spark``.
+
+        ``settings`` is an instance of `settings_model`, or None for a destination that was not created from a manifest.
+        The settings in ``spec.driver.sparkConf`` override them.
+        """
+        return {}
+
+    @classmethod
+    def jars(cls) -> Sequence[Jar]:
+        """Return the jars that the Spark session needs, for a destination with the capability ``spark``.
+
+        They are downloaded into the cache of the machine, and are in the class paths of the driver and its executors.
+        """
+        return ()
 
     @classmethod
     def planned_name(cls, settings: Any, table: QualifiedTable, name: QualifiedTable) -> TargetName | None:

@@ -1,12 +1,16 @@
-"""``python -m levada.local``: install Java and Spark's jars into the cache, and print their paths."""
+"""``python -m levada.local``: install Java and the jars of the built-in destinations, and print their paths.
+
+They are installed into the cache. The jars are read from the files of the destinations, which need not be importable.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 
 from levada.errors import LevadaError
-from levada.local.jars import JARS, ensure_jars
+from levada.local.jars import ensure_jars, read_jars
 from levada.local.java import ensure_java
 
 
@@ -16,7 +20,9 @@ def main() -> int:
     try:
         java = ensure_java()
         print(f"Java {java.version}: {java.home}")
-        for jar, path in zip(JARS, ensure_jars(), strict=True):
+        destinations = Path(__file__).parents[1] / "destinations"
+        jars = [jar for file in sorted(destinations.glob("*/jars.toml")) for jar in read_jars(file)]
+        for jar, path in zip(jars, ensure_jars(jars), strict=True):
             print(f"{jar}: {path}")
     except LevadaError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The jars that Spark needs in addition to its own, with checksums. The Ivy that pyspark ships downloads them once.
+"""Jars that Spark needs in addition to its own, with checksums. The Ivy that pyspark ships downloads them once.
 
 Ivy's default settings determine the repositories. A settings file in ``LEVADA_IVY_SETTINGS`` replaces them, for a
 mirror or a login.
@@ -11,10 +11,10 @@ import importlib.util
 import logging
 import os
 import subprocess
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from levada.errors import NeedsOperator
 from levada.local.cache import cache_folder, only_process
@@ -41,30 +41,12 @@ class Jar:
         return f"{self.organisation}:{self.module}:{self.version}"
 
 
-JARS: Final = (
-    Jar(
-        "org.apache.iceberg",
-        "iceberg-spark-runtime-4.1_2.13",
-        "1.12.0",
-        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
-    ),
-    # S3 and Glue: the AWS SDK in the version that Iceberg's runtime requires.
-    Jar(
-        "org.apache.iceberg",
-        "iceberg-aws-bundle",
-        "1.12.0",
-        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
-    ),
-    Jar(
-        "org.postgresql",
-        "postgresql",
-        "42.7.14",
-        "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
-    ),
-)
+def read_jars(file: Path) -> tuple[Jar, ...]:
+    """Return the jars of a TOML file, which has a table ``[[jar]]`` with the fields of `Jar` for each."""
+    return tuple(Jar(**fields) for fields in tomllib.loads(file.read_text())["jar"])
 
 
-def ensure_jars(jars: Iterable[Jar] = JARS) -> tuple[Path, ...]:
+def ensure_jars(jars: Iterable[Jar]) -> tuple[Path, ...]:
     """Return the jars' paths in the cache. Download jars that are missing or have a wrong checksum.
 
     Raise NeedsOperator ``jar_unavailable`` or ``jar_checksum`` if a jar cannot be obtained.

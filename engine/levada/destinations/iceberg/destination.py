@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -38,6 +38,7 @@ from levada.destinations.interface import Capabilities, Destination, Destination
 from levada.destinations.key_index.index import index_errors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.errors import DestinationChanged, LevadaError
+from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -50,6 +51,10 @@ _ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
 """Error codes of a table that belongs to another owner or to another source table."""
 _STORE_PROPERTIES: Final = ("s3.", "client.")
 """Prefixes of the catalog's properties that configure the object store."""
+_SPARK_CONF: Final = {
+    "spark.python.daemon.module": "levada.destinations.iceberg.worker_daemon",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -82,6 +87,16 @@ class IcebergDestination(Destination):
         self._searched = False
         self._unread: list[LevadaError] = []
         """Errors of the tables that the search could not read."""
+
+    @classmethod
+    def spark_conf(cls, settings: Settings | None) -> Mapping[str, str]:
+        """Return what a session needs before it starts. The catalog is configured once the destination is created."""
+        return _SPARK_CONF
+
+    @classmethod
+    def jars(cls) -> Sequence[Jar]:
+        """Return Iceberg's runtime and what its catalogs and object stores need."""
+        return read_jars(Path(__file__).with_name("jars.toml"))
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:

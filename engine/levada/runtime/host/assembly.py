@@ -106,12 +106,17 @@ def assemble(
     NeedsOperator ``secret_missing`` for a Secret that does not exist.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    destination_settings(manifests)
-    needs_spark = destination_class(manifests).capabilities.spark
+    kind, settings = destination_class(manifests), destination_settings(manifests)
     store = open_store(manifests, config, memory)
-    keeps_spark = needs_spark and has_session()
-    conf = manifests.pipeline.spec.driver.spark_conf
-    spark = spark_session(f"levada {config.name}", conf=conf) if needs_spark else None
+    keeps_spark, spark = False, None
+    if kind.capabilities.spark:
+        keeps_spark = has_session()
+        spark = spark_session(
+            f"levada {config.name}",
+            conf=manifests.pipeline.spec.driver.spark_conf,
+            defaults=kind.spark_conf(settings),
+            jars=kind.jars(),
+        )
     source = SourceIdentity(config.source, partial(verified_source, store), partial(former_sources, store))
     work = config.work_dir / "destination"
     try:

@@ -24,7 +24,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config
-from levada.runtime.host.plugins import destination_class
+from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
@@ -192,9 +192,14 @@ def _place_problems(
 
 @contextmanager
 def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) -> Iterator[Destination]:
-    session: AbstractContextManager[SparkSession | None] = nullcontext()
-    if destination_class(manifests).capabilities.spark:
-        session = borrowed_session(f"levada check {config.name}", conf=manifests.pipeline.spec.driver.spark_conf)
+    kind, session = destination_class(manifests), _no_session()
+    if kind.capabilities.spark:
+        session = borrowed_session(
+            f"levada check {config.name}",
+            conf=manifests.pipeline.spec.driver.spark_conf,
+            defaults=kind.spark_conf(destination_settings(manifests)),
+            jars=kind.jars(),
+        )
     with tempfile.TemporaryDirectory(prefix="levada-check-") as scratch, session as spark:
         destination = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
         try:
@@ -202,6 +207,10 @@ def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) 
         finally:
             with destination_errors(type(destination), "shutdown"):
                 destination.shutdown()
+
+
+def _no_session() -> AbstractContextManager[SparkSession | None]:
+    return nullcontext()
 
 
 def _raised(check: Callable[[], object], severity: Severity = Severity.ERROR) -> Iterator[Problem]:

@@ -2,7 +2,8 @@
 
 It is local by default, logs little, returns memory when idle, and uses the jars in this machine's cache. A setting is
 taken from the first place that has it: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
-``LEVADA_SPARK_PROPERTIES`` names (the operator writes it for ``driver.mode: Cluster``), and this module's defaults.
+``LEVADA_SPARK_PROPERTIES`` names (the operator writes it for ``driver.mode: Cluster``), the destination's ``defaults``,
+and this module's defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
@@ -24,7 +25,7 @@ from subprocess import STDOUT, Popen
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from levada.errors import NeedsOperator, Permanent
-from levada.local.jars import ensure_jars, pyspark_folder
+from levada.local.jars import Jar, ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
 from levada.private import private_file, process_folder
 
@@ -68,14 +69,21 @@ _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
 def spark_session(
-    name: str, *, cores: int | str = "*", memory: str | None = None, conf: Mapping[str, str] | None = None
+    name: str,
+    *,
+    cores: int | str = "*",
+    memory: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    jars: Sequence[Jar] = (),
 ) -> SparkSession:
     """Return the process's Spark session. Start it if there is none.
 
     ``cores`` is the number of task slots of a local session, ``*`` for all cores that this process may use. ``memory``
     is the JVM's heap in the JVM's notation (``2g``). ``conf`` overrides every other setting, ``spark.master`` included.
-    Executors must have the same Python and jars at the same paths, as in the same image. The output of the JVM goes to
-    the logger ``levada.spark``.
+    ``defaults`` and ``jars`` are those of the destination. A session that runs already keeps what it has. Executors
+    must have the same Python and jars at the same paths, as in the same image. The output of the JVM goes to the logger
+    ``levada.spark``.
 
     Raise NeedsOperator ``pyspark_missing`` without pyspark, ``spark_start_failed`` if Spark does not start, and others
     if this machine has no Java or jars and cannot download them.
@@ -87,7 +95,7 @@ def spark_session(
     with _starting:
         if SparkContext._active_spark_context is None:
             logging.getLogger("py4j").setLevel(logging.WARNING)
-            settings = _settings(name, str(cores), memory, {**_properties(), **(conf or {})})
+            settings = _settings(name, str(cores), memory, {**(defaults or {}), **_properties(), **(conf or {})}, jars)
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(settings)
@@ -105,7 +113,13 @@ def has_session() -> bool:
 
 
 @contextmanager
-def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def borrowed_session(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    jars: Sequence[Jar] = (),
+) -> Iterator[SparkSession]:
     """Yield a session for a short check, local and without executors.
 
     A session that runs already is used and kept. A new one is stopped at the end. Settings in ``conf`` for the
@@ -113,7 +127,7 @@ def borrowed_session(name: str, *, conf: Mapping[str, str] | None = None) -> Ite
     """
     running = has_session()
     here = {key: value for key, value in (conf or {}).items() if key not in _LOCATIONS}
-    spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"})
+    spark = spark_session(name, cores=1, conf={**here, "spark.master": "local[1]"}, defaults=defaults, jars=jars)
     try:
         yield spark
     finally:
@@ -154,17 +168,18 @@ def _exit_code(spark: SparkSession) -> int | None:
     return None if process is None else process.poll()
 
 
-def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+def _settings(
+    name: str, cores: str, memory: str | None, conf: Mapping[str, str], jars: Sequence[Jar] = ()
+) -> dict[str, str]:
     slots = str(available_cores()) if cores == "*" else cores
     scratch = _scratch()
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{slots}]",
         "spark.driver.memory": memory or "1g",
-        "spark.python.daemon.module": "levada.runtime.resources.worker_daemon",
+        "spark.python.daemon.module": "levada.copy.spark_daemon",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": slots,
         # Levada creates no managed table in Spark's own catalog. This keeps any other one out of the current folder.
@@ -174,17 +189,17 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
     }
     log4j = f'"-Dlog4j2.configurationFile={resources.files("levada.runtime.resources") / "log4j2.properties"}"'
     # With spark.jars, Spark would copy these 50 MB at each start and to each executor.
-    jars = os.pathsep.join(map(str, ensure_jars()))
-    # Spark and Iceberg leave folders there when the JVM is killed.
+    class_path = {"extraClassPath": os.pathsep.join(map(str, ensure_jars(jars)))} if jars else {}
+    # Spark and its data sources leave folders there when the JVM is killed.
     options = " ".join((*_JVM_OPTIONS, log4j, f'"-Djava.io.tmpdir={scratch}"'))
-    settings |= {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": options}
+    settings |= _prefixed("spark.driver", {**class_path, "extraJavaOptions": options})
     if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
         # The machine's host name may not resolve or be reachable.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Blocks on disk contain rows, and other users can read Spark's own folders.
         settings["spark.local.dir"] = str(scratch)
     else:
-        settings |= {"spark.executor.extraClassPath": jars, "spark.executor.extraJavaOptions": log4j}
+        settings |= _prefixed("spark.executor", {**class_path, "extraJavaOptions": log4j})
     joined = {
         key: separator.join([settings[key], conf[key]])
         for keys, separator in ((_CLASS_PATHS, os.pathsep), (_JAVA_OPTIONS, " "))
@@ -192,6 +207,10 @@ def _settings(name: str, cores: str, memory: str | None, conf: Mapping[str, str]
         if key in settings and key in conf
     }
     return {**settings, **conf, **joined, **_pod_names(conf)}
+
+
+def _prefixed(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{name}": value for name, value in settings.items()}
 
 
 @cache

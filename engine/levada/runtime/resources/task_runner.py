@@ -22,7 +22,9 @@ def open_task_runner(destination: Destination, spark: SparkSession | None, name:
     closes the runner.
     """
     if destination.capabilities.spark:
-        return SparkTasks(spark or spark_session(name), check_jvm)
+        kind = type(destination)
+        session = spark or spark_session(name, defaults=kind.spark_conf(None), jars=kind.jars())
+        return SparkTasks(session, check_jvm)
     # `__main__` cannot be imported there. Its functions and classes are pickled by value.
     modules = {kind.__module__ for kind in type(destination).__mro__ if issubclass(kind, Destination)}
     return ProcessTasks(sorted(modules - {"__main__"}))
