@@ -14,7 +14,7 @@ PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks change
+setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks or pyproject.toml change
 
 test: setup lint ## Lint, then run every test that needs no cluster
 	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/faults $(PARALLEL) $(PYTEST_ARGS)
@@ -95,7 +95,7 @@ clean: ## Remove .venv and all that was built; the cache of Java and jars stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pyspark is published as a source archive alone. Without build isolation, it is built by what build.txt pins.
-$(SETUP): requirements/build.txt requirements/dev.txt
+$(SETUP): requirements/build.txt requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt

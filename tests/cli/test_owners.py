@@ -68,7 +68,7 @@ class Side:
         work_dir = folder(self.path, manifests, None)
         config = pipeline_config(manifests, secrets=self.path.parent / "secrets", work_dir=work_dir)
         config = replace(config, uid=self.uid, take_over_from=former)
-        store = open_store(manifests, config)
+        store = open_store(manifests, config, self.path.parent / "secrets")
         try:
             yield config, store
         finally:

@@ -16,6 +16,7 @@ from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, buil
 from levada_operator.desired.manifest import read_manifest, restart_digest
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.secrets import SECRETS_DIR
 from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
 from levada_operator.desired.templates import merged
 from levada_operator.names import table_sync_name
@@ -52,6 +53,24 @@ def compare(name: str, bodies: list[dict[str, Any]]) -> None:
 def test_objects(name: str) -> None:
     """A running Pipeline owns these objects."""
     compare(name, build_objects(CASES[name], running=True))
+
+
+def test_secrets_of_stores() -> None:
+    """The clean-up's pod has the Secrets of a store in another database, and of another package's store."""
+    server = {
+        "host": "state",
+        "database": "state",
+        "credentialsSecretRef": {"name": "state-login"},
+        "tls": {"caSecretRef": {"name": "state-ca", "key": "ca.crt"}},
+    }
+    for store, names in (
+        ({"postgres": {"connection": server}}, {"state-login", "state-ca"}),
+        ({"custom": {"type": "theirs", "credentialsSecretRef": {"name": "their-login"}}}, {"their-login"}),
+    ):
+        pod = build_cleanup_job(owner(store=store))["spec"]["template"]["spec"]
+        mounted = {v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
+        assert names < mounted
+        assert {m["mountPath"] for m in pod["containers"][0]["volumeMounts"]} > {f"{SECRETS_DIR}/{n}" for n in names}
 
 
 def test_jobs_and_table_syncs() -> None:
@@ -157,6 +176,10 @@ def hot_paths() -> list[tuple[str, bool]]:
     return found
 
 
+NEEDED = {"volumeClaim": {"size": "1Gi"}, "connection": {"host": "state", "database": "state"}}
+"""The required fields of optional objects."""
+
+
 @pytest.mark.parametrize(("path", "hot"), hot_paths())
 def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
     """A change of a Hot field leaves the pod's template alone; any other changes it, and so rolls the pod."""
@@ -164,7 +187,7 @@ def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
     changed = spec()
     at: Any = changed
     for step in above:
-        at = at.setdefault(step, {"size": "1Gi"} if step == "volumeClaim" else {})
+        at = at.setdefault(step, dict(NEEDED.get(step, {})))
     default: Any = structural(PipelineManifest)["properties"]["spec"]
     for step in path.split("."):
         default = default["properties"][step]

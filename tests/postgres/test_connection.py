@@ -40,6 +40,16 @@ def both_ways(connection: PostgresConnection) -> list[LevadaError]:
     return errors
 
 
+def test_a_password_in_python(db: Database, secret_role: str) -> None:
+    """It logs in both ways, and is in no representation of the connection. A Secret's folder comes first."""
+    connection = replace(db.connection, user=secret_role, password="first")
+    connection.connect().close()
+    connection.connect_replication().finish()
+    assert "first" not in f"{connection!r} {connection}"
+    assert pickle.loads(pickle.dumps(connection)) == connection
+    assert [type(e) for e in both_ways(replace(connection, password="second"))] == [LoginFailed, LoginFailed]
+
+
 def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:
     """Text is the same whatever the database's defaults are, and an application's time limits do not hold."""
     db.execute(

@@ -156,14 +156,14 @@ def test_missing_secrets_are_named(tmp_path: Path, made: list[str], named: str) 
 def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL's is the default; ConfigMaps without a cluster are told, not replaced by another."""
     config = pipeline_config(manifests(), work_dir=tmp_path)
-    assert isinstance(open_store(manifests(), config), PostgresStore)
-    assert isinstance(open_store(manifests(store={"memory": {}}), config), MemoryStore)
+    assert isinstance(open_store(manifests(), config, None), PostgresStore)
+    assert isinstance(open_store(manifests(store={"memory": {}}), config, None), MemoryStore)
     from kubernetes.config import kube_config
 
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(NeedsOperator) as nowhere:
-        open_store(manifests(store={"configMap": {}}), config)
+        open_store(manifests(store={"configMap": {}}), config, None)
     assert nowhere.value.code == "no_cluster"
 
 

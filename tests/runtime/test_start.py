@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
@@ -17,10 +18,12 @@ from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
 from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
+from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
 from levada.status import PipelineState
-from levada.stores import MemoryStore
+from levada.stores import MemoryStore, PostgresStore
+from levada.stores.connection import StoreConnection
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Durability, TableId, Watermark
 
@@ -73,6 +76,35 @@ def test_a_failed_start_takes_back_what_it_made(rig: Rig, db: Database) -> None:
     rig.store = lambda: MemoryStore("shop", rig.storage)
     rig.start()
     rig.wait_caught_up()
+
+
+class FailingElsewhere(PostgresStore):
+    """A store in another database that fails at the last step of a start."""
+
+    def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
+        if updates:
+            raise ZeroDivisionError("the store has a fault")
+        super().update_table_replication_states(updates)
+
+
+def test_a_failed_start_with_its_store_in_another_database(rig: Rig, db: Database, postgres: EmbeddedPostgres) -> None:
+    """What the start made at the source is gone, and its claim at the store too."""
+    name = f"{db.name}_state"
+    with psycopg.connect(postgres.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    state = Database(postgres, name)
+    connection = StoreConnection("127.0.0.1", postgres.port, name, sslmode="disable", user="postgres")
+    rig.store = lambda: FailingElsewhere(connection, "shop")
+    with pytest.raises(ZeroDivisionError):
+        rig.start()
+    assert at_source(db) == []
+    assert state.query("SELECT pipeline FROM levada.documents WHERE kind = 'owner'") == []
+    rig.stop()
+    rig.store = lambda: PostgresStore(connection, "shop")
+    rig.start()
+    rig.wait_caught_up()
+    assert state.query("SELECT owner_uid IS NOT NULL FROM levada.pipelines") == [(True,)]
+    rig.stop()
 
 
 def test_a_start_makes_room_in_a_full_staging_area(rig: Rig, db: Database, tmp_path: Path) -> None:

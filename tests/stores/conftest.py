@@ -8,10 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.conftest import Database
 
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.stores import CachedStore, MemoryStorage, PipelineStore, Storage
+from levada.stores.connection import StoreConnection
 from levada.stores.postgres import PostgresStorage
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_store.py"
@@ -34,6 +37,22 @@ def _postgres(request: pytest.FixtureRequest) -> OpenStorage:
     return lambda pipeline: PostgresStorage(db.connection, pipeline, "levada")
 
 
+def _elsewhere(request: pytest.FixtureRequest) -> OpenStorage:
+    server = request.getfixturevalue("second_server")
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS states WITH (FORCE)")
+        admin.execute("CREATE DATABASE states")
+    connection = StoreConnection("127.0.0.1", server.port, "states", sslmode="disable", user="postgres")
+    return lambda pipeline: PostgresStorage(connection, pipeline, "state of pipelines")
+
+
+@pytest.fixture(scope="session")
+def second_server() -> Iterator[EmbeddedPostgres]:
+    """A server that has state only."""
+    with temporary_postgres(settings={"wal_level": "replica"}) as server:
+        yield server
+
+
 def _example(request: pytest.FixtureRequest) -> OpenStorage:
     folder: Path = request.getfixturevalue("tmp_path")
     spec = importlib.util.spec_from_file_location("custom_store", EXAMPLE)
@@ -44,7 +63,7 @@ def _example(request: pytest.FixtureRequest) -> OpenStorage:
     return lambda pipeline: module.FileStorage(folder / f"{pipeline}.json")
 
 
-@pytest.fixture(params=[_memory, _postgres, _example], ids=["memory", "postgres", "example"])
+@pytest.fixture(params=[_memory, _postgres, _elsewhere, _example], ids=["memory", "postgres", "elsewhere", "example"])
 def open_storage(request: pytest.FixtureRequest) -> Iterator[OpenStorage]:
     """Open storages of one place. They are closed after the test."""
     opened: list[Storage] = []

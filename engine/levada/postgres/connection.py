@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,12 +68,12 @@ _KEEPALIVE: Final = {
 class PostgresConnection:
     """The source's address and login.
 
-    It is pickled into Spark tasks, so it has paths and never a secret's value.
+    It is pickled into Spark tasks, with ``password`` if that is set. In a manifest it never is.
 
     ``credentials`` is a folder with the files ``username`` and ``password``. They are read at each connect, so a
-    rotated password needs no restart. Without ``credentials``, ``user`` and libpq's environment and password file are
-    used. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is received for ``silence_s``
-    seconds while the server is not at work, as `levada.postgres.silence` describes.
+    rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
+    environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
+    received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes.
     """
 
     host: str
@@ -85,6 +85,7 @@ class PostgresConnection:
     user: str | None = None
     application_name: str = "levada"
     silence_s: float = SILENCE_S
+    password: str | None = field(default=None, repr=False)
 
     @property
     def where(self) -> str:
@@ -92,7 +93,7 @@ class PostgresConnection:
         return f"{self.host}:{self.port}/{self.database}"
 
     def conninfo(self, *, replication: bool = False, application: str = "", addresses: Sequence[str] = ()) -> str:
-        """Return libpq's connection string. It contains the password if ``credentials`` is set, so never log it.
+        """Return libpq's connection string. It may contain the password, so never log it.
 
         ``application`` is appended to the application name. ``addresses`` are those of the host, which libpq then does
         not resolve. Raise LoginFailed ``credentials_unreadable``.
@@ -102,6 +103,7 @@ class PostgresConnection:
             "port": self.port,
             "dbname": self.database,
             "user": self.user,
+            "password": self.password,
             "sslmode": self.sslmode,
             "sslrootcert": self.sslrootcert and str(self.sslrootcert),
             "application_name": clamp_application_name(self.application_name, application),

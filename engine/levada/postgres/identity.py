@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, Final, LiteralString
+
+import psycopg
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.values import TableId
 
-_IDENTITY = """
+_IDENTITY: Final[LiteralString] = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::text
 FROM pg_database WHERE datname = current_database()
 """
@@ -36,9 +39,7 @@ class SourceIdentity:
 
     def _read(self) -> str:
         with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
-            found = conn.execute(_IDENTITY).fetchone()
-        assert found is not None
-        return "/".join(found)
+            return read_identity(conn)
 
     def is_former(self, identity: str) -> bool:
         """Return True if this is the identity of an earlier source of the pipeline."""
@@ -48,3 +49,10 @@ class SourceIdentity:
         """Return True if the database has a table with this OID, under any name."""
         with self.connection.connect(application="identity") as conn, source_errors("looking for a table"):
             return conn.execute("SELECT FROM pg_class WHERE oid = %s", [int(table)]).fetchone() is not None
+
+
+def read_identity(conn: psycopg.Connection[Any]) -> str:
+    """Return the system identifier of the connection's server and the OID of its database."""
+    found = conn.execute(_IDENTITY).fetchone()
+    assert found is not None
+    return "/".join(found)

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from typing import Final
 
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
-from levada.spec.plugins import DESTINATIONS
+from levada.spec.plugins import DESTINATIONS, STORES
 
 _log = logging.getLogger(__name__)
 
+_WORDS: Final = {DESTINATIONS: "destination", STORES: "store"}
+
+
+def destination_errors(destination: type[Destination], method: str) -> AbstractContextManager[None]:
+    """Raise NeedsOperator ``destination_failed`` from any exception in the block that is no LevadaError."""
+    return plugin_errors(destination, DESTINATIONS, method)
+
 
 @contextmanager
-def destination_errors(destination: type[Destination], method: str) -> Iterator[None]:
-    """Raise NeedsOperator ``destination_failed`` from any exception in the block that is no LevadaError."""
+def plugin_errors(plugin: type, group: str, method: str) -> Iterator[None]:
+    """Raise NeedsOperator ``destination_failed`` or ``store_failed``, by the entry-point group, as above."""
+    word = _WORDS[group]
     try:
         yield
     except LevadaError:
         raise
     except Exception as error:
-        _log.debug("%s.%s failed", destination.__name__, method, exc_info=True)
+        _log.debug("%s.%s failed", plugin.__name__, method, exc_info=True)
         words = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         raise NeedsOperator(
-            "destination_failed",
-            f"{method} of {_origin(destination)} raised {type(error).__name__}: {words}",
-            hint="for the traceback: levada --debug check MANIFEST; correct the destination, or ask its author",
+            "destination_failed" if group == DESTINATIONS else "store_failed",
+            f"{method} of {_origin(plugin, group)} raised {type(error).__name__}: {words}",
+            hint=f"for the traceback: levada --debug check MANIFEST; correct the {word}, or ask its author",
         ) from error
 
 
@@ -37,9 +46,9 @@ def describe_entry_point(entry_point: EntryPoint) -> str:
     return f"entry point {entry_point.name} = {entry_point.value} of {package}"
 
 
-def _origin(destination: type[Destination]) -> str:
-    value = f"{destination.__module__}:{destination.__qualname__}"
-    installed = (e for e in entry_points(group=DESTINATIONS) if e.value == value)
+def _origin(plugin: type, group: str) -> str:
+    value = f"{plugin.__module__}:{plugin.__qualname__}"
+    installed = (e for e in entry_points(group=group) if e.value == value)
     if (found := next(installed, None)) is not None:
         return describe_entry_point(found)
-    return f"class {destination.__module__}.{destination.__qualname__}"
+    return f"class {plugin.__module__}.{plugin.__qualname__}"

@@ -13,7 +13,7 @@ from yaml.constructor import ConstructorError
 from levada.spec.destination import CustomDestination
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncManifest
-from levada.spec.plugins import DESTINATIONS, plugin_problems
+from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.source import Tables, selects
 from levada.values import QualifiedTable
@@ -62,8 +62,9 @@ class Selection:
 def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = True) -> Manifests:
     """Read one Pipeline and any number of its TableSyncs from YAML, one document each.
 
-    ``source`` names the text in error messages. With ``plugins``, the options of another package's destination are
-    validated too, by its class, which is imported. Raise InvalidManifest, which lists every problem found.
+    ``source`` names the text in error messages. With ``plugins``, the options of another package's destination and
+    store are validated too, by their classes, which are imported. Raise InvalidManifest, which lists every problem
+    found.
     """
     documents = _documents(text, source)
     problems: list[SpecProblem] = []
@@ -95,10 +96,12 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
 
 
 def _plugin_problems(pipeline: PipelineManifest) -> list[SpecProblem]:
-    section = pipeline.spec.destination.section
-    if not isinstance(section, CustomDestination):
-        return []
-    return plugin_problems(DESTINATIONS, ("spec", "destination", "custom"), section)
+    problems, destination, store = [], pipeline.spec.destination.section, pipeline.spec.store.custom
+    if isinstance(destination, CustomDestination):
+        problems += plugin_problems(DESTINATIONS, ("spec", "destination", "custom"), destination)
+    if store is not None:
+        problems += plugin_problems(STORES, ("spec", "store", "custom"), store)
+    return problems
 
 
 def parse_manifest(model: type[_M], content: object, source: str) -> _M:

@@ -20,6 +20,8 @@ from levada.spec.section import DestinationSettings, PluginSection
 
 DESTINATIONS: Final = "levada.destinations"
 """The entry-point group of destinations. The name of an entry point is the destination's name in a manifest."""
+STORES: Final = "levada.stores"
+"""The entry-point group of stores. The name of an entry point is the store's name in a manifest."""
 
 
 class _NoOptions(Model):

@@ -11,7 +11,8 @@ from pydantic_core import PydanticCustomError
 from levada.spec.model import CHANGE, Change, Model, Rule, StrictInt, exactly_one, setting
 from levada.spec.names import Identifier, OptionalObjectName, StagingUri
 from levada.spec.quantity import Amount, Bytes
-from levada.spec.source import SecretKeyRef
+from levada.spec.section import PluginSection
+from levada.spec.source import PostgresServer, SecretKeyRef
 
 OWNED_SPARK_CONF = (
     "spark.master",
@@ -77,10 +78,14 @@ class Staging(Model):
 
 
 class PostgresStoreSpec(Model):
-    """State in the source database."""
+    """State in a PostgreSQL database, by default in the source database."""
 
     schema_name: Identifier = setting(Change.IMMUTABLE, "levada", alias="schema")
-    """The schema that holds the state's tables. Several Pipelines may share it."""
+    """The schema that holds the state's tables. Several Pipelines may share it. The source's tables in a schema of this
+    name are not replicated.
+    """
+    connection: PostgresServer | None = setting(Change.IMMUTABLE, None)
+    """The database that holds the state. Unset: the source database."""
 
 
 class ConfigMapStoreSpec(Model):
@@ -91,17 +96,26 @@ class MemoryStoreSpec(Model):
     """State in the driver's memory, for trials. A restarted driver copies every table again."""
 
 
+class CustomStore(PluginSection):
+    """A store from another Python package."""
+
+    type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
+    """The store's name in the entry-point group levada.stores."""
+
+
 class StoreSpec(Model):
     """The store of the pipeline's state. Exactly one kind must be set."""
 
-    rules = (exactly_one("postgres", "config_map", "memory", what="store"),)
+    rules = (exactly_one("postgres", "config_map", "memory", "custom", what="store"),)
 
     postgres: PostgresStoreSpec | None = setting(Change.IMMUTABLE, None)
-    """State in the source database."""
+    """State in a PostgreSQL database, by default in the source database."""
     config_map: ConfigMapStoreSpec | None = setting(Change.IMMUTABLE, None)
     """State in ConfigMaps in the Pipeline's namespace."""
     memory: MemoryStoreSpec | None = setting(Change.IMMUTABLE, None)
     """State in the driver's memory, which a restart loses."""
+    custom: CustomStore | None = setting(Change.IMMUTABLE, None)
+    """A store from another Python package."""
 
 
 class Retries(Model):

@@ -14,7 +14,7 @@ from levada.values import QualifiedTable
 
 
 class TlsMode(StrEnum):
-    """The check of the source's TLS certificate: libpq's ``sslmode``."""
+    """The check of the server's TLS certificate: libpq's ``sslmode``."""
 
     DISABLE = "Disable"
     REQUIRE = "Require"
@@ -53,7 +53,7 @@ class SecretKeyRef(Model):
 
 
 class Tls(Model):
-    """Encryption of the connection to the source."""
+    """Encryption of the connection."""
 
     mode: TlsMode = setting(Change.RESTART, TlsMode.VERIFY_FULL)
     """The check of the server's certificate, as libpq's sslmode. Disable: the connection is not encrypted."""
@@ -87,8 +87,8 @@ class Publication(Model):
     """
 
 
-class Source(Model):
-    """The source database."""
+class PostgresServer(Model):
+    """A database of a PostgreSQL server, and the login."""
 
     host: Host = setting(Change.RESTART)
     """The server's host name or address."""
@@ -102,6 +102,11 @@ class Source(Model):
     """
     tls: Tls = setting(Change.RESTART, {})
     """Encryption of the connection."""
+
+
+class Source(PostgresServer):
+    """The source database."""
+
     slot: Slot = setting(Change.RESTART, {})
     """The replication slot from which changes are read."""
     publication: Publication = setting(Change.RESTART, {})

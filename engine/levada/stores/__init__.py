@@ -2,7 +2,7 @@
 
 The destination's own commits, not the store, determine what is *applied*. There are three implementations: memory,
 PostgreSQL and ConfigMaps. Each is a `Storage`, which persists the state and fences its writers, below one cache,
-`CachedStore`.
+`CachedStore`. Other packages add stores by the entry-point group ``levada.stores``.
 """
 
 from levada.stores.cached import CachedStore
@@ -13,6 +13,7 @@ from levada.stores.interface import (
     PipelineStore,
     SchemaStore,
     StateStore,
+    StoreContext,
     TableAction,
     TableControls,
     TableLifecycleStore,
@@ -38,6 +39,7 @@ __all__ = [
     "SchemaStore",
     "StateStore",
     "Storage",
+    "StoreContext",
     "TableAction",
     "TableControls",
     "TableLifecycleStore",

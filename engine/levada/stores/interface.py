@@ -11,6 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel
 
 from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
@@ -193,8 +197,33 @@ class TableAction(StrEnum):
     """Copy the table again."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """The engine's context for a store that is created from a manifest.
+
+    ``namespace`` is that of the Pipeline, and empty outside of Kubernetes. ``credentials`` is a mounted folder with one
+    file per key, or None.
+    """
+
+    pipeline: str
+    namespace: str = ""
+    credentials: Path | None = None
+
+
 class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     """The whole state of one pipeline."""
+
+    settings_model: ClassVar[type[BaseModel] | None] = None
+    """The pydantic model of the store's settings in a manifest, or None if it has no settings."""
+
+    @classmethod
+    def from_settings(cls, settings: Any, context: StoreContext) -> Self:
+        """Return the store of a pipeline. ``settings`` is an instance of `settings_model`, or None without one.
+
+        Only a store with this method can be named in a manifest. Neither this method nor a read creates anything at the
+        place of the state, because `levada check` and `levada status` call them too. The first write does.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be created from a manifest")
 
     @property
     def last_error(self) -> LevadaError | None:

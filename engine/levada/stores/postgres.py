@@ -16,6 +16,7 @@ from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, St
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.stores.cached import CachedStore
+from levada.stores.connection import StoreConnection, store_error
 from levada.stores.migrations import migrate
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
 from levada.values import TableId
@@ -91,7 +92,7 @@ class PostgresStorage(Storage):
         """Run ``work`` in one transaction, without another attempt."""
         doing = f"writing state of pipeline {self._pipeline} to schema {self._schema} at {self._source.where}"
         try:
-            with _store_errors(doing, self._schema):
+            with _store_errors(doing, self._schema, self._source):
                 connection = self._connected()
                 with connection.transaction():
                     done = work(connection)
@@ -234,15 +235,19 @@ def _table(oid: int) -> TableId | None:
     return None if oid == _NO_TABLE else TableId(oid)
 
 
+def _of_server(error: LevadaError, connection: PostgresConnection) -> LevadaError:
+    return store_error(error) if isinstance(connection, StoreConnection) else error
+
+
 @contextmanager
-def _store_errors(doing: str, schema: str) -> Iterator[None]:
+def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's, with hints about a store."""
     try:
         with source_errors(doing):
             yield
     except Transient as error:
         if error.code != "lock_timeout":
-            raise
+            raise _of_server(error, connection) from error
         name = sql.Literal(schema).as_string(None)
         holders = (
             "SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) JOIN pg_class c ON c.oid = relation"
@@ -258,4 +263,4 @@ def _store_errors(doing: str, schema: str) -> Iterator[None]:
             case "source_read_only":
                 hint = "choose another kind of store in spec.store"
                 raise NeedsOperator("store_read_only", error.message, hint=hint) from error
-        raise
+        raise _of_server(error, connection) from error

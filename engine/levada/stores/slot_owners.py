@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,8 +10,10 @@ import psycopg
 from psycopg import sql
 
 from levada.postgres.failures import source_errors
+from levada.postgres.identity import read_identity
+from levada.postgres.server import ServerIdentity
 from levada.postgres.slots import database_slots, parse_slot_name
-from levada.stores.codecs import OWNER
+from levada.stores.codecs import FINGERPRINT, OWNER
 from levada.stores.storage import decoded
 from levada.values import PipelineOwner
 
@@ -24,14 +27,25 @@ AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_pri
 AND EXISTS (SELECT FROM pg_catalog.pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations'
     AND m.relkind = 'r' AND m.relowner = c.relowner)
 AND (SELECT count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
-    AND a.attname IN ('kind', 'content')) = 2
+    AND a.attname IN ('pipeline', 'kind', 'name', 'content')) = 4
 ORDER BY 1
 """
+_OWNERS: Final = """
+SELECT o.content, s.content FROM {documents} o
+LEFT JOIN {documents} s ON s.pipeline = o.pipeline AND s.kind = %(record)s AND s.name = %(source)s
+WHERE o.kind = %(owner)s
+"""
+
+SOURCE: Final = "source"
+"""The name of the fingerprint that records a pipeline's source, as JSON. ``server`` is a `ServerIdentity`."""
 
 
 @source_errors("looking for the owner of the slot")
 def slot_owners(conn: psycopg.Connection[Any], slot: str) -> tuple[PipelineOwner, ...]:
-    """Return the Pipelines whose state belongs to the slot, in any store of this database that the role may read."""
+    """Return the Pipelines whose state belongs to the slot, in any store of this database that the role may read.
+
+    A store of this database may also hold the state of a pipeline with another source, whose slot has the same name.
+    """
     return tuple(owner for name, owner in _claims(conn) if name == slot)
 
 
@@ -44,9 +58,24 @@ def slots_of_others(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
 
 
 def _claims(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, PipelineOwner]]:
+    """Yield each slot of this database that a store in it names, with its owner."""
+    here = read_identity(conn)
     for (schema,) in conn.execute(_STORES).fetchall():
-        query = sql.SQL("SELECT content FROM {} WHERE kind = %s").format(sql.Identifier(schema, "documents"))
-        for (content,) in conn.execute(query, [OWNER.name]).fetchall():
+        query = sql.SQL(_OWNERS).format(documents=sql.Identifier(schema, "documents"))
+        parameters = {"owner": OWNER.name, "record": FINGERPRINT.name, "source": SOURCE}
+        for content, source in conn.execute(query, parameters).fetchall():
+            where = f"a pipeline's {FINGERPRINT.name} in the store in schema {schema}"
+            if source is not None and _database(decoded(FINGERPRINT, source, where)) not in ("", here):
+                continue
             record = decoded(OWNER, content, f"a pipeline's {OWNER.name} in the store in schema {schema}")
             if record.owner is not None:
                 yield record.slot, record.owner
+
+
+def _database(record: str) -> str:
+    """Return the identity of the database in a pipeline's record of its source, or an empty string if it has none."""
+    try:
+        identity = ServerIdentity.from_json(json.loads(record)["server"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return "" if identity is None else identity.source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from levada.spec.source import PostgresServer
 from levada_operator.desired.owner import Owner
 
 SECRETS_DIR: Final = "/var/run/levada/secrets"
@@ -12,7 +13,7 @@ SECRETS_DIR: Final = "/var/run/levada/secrets"
 
 def secret_names(owner: Owner) -> tuple[str, ...]:
     """Return the distinct names of the Secrets that the manifest refers to, sorted."""
-    return tuple(sorted({name for name in _secret_names(owner) if name}))
+    return tuple(sorted(set(_secret_names(owner))))
 
 
 def secret_volumes(owner: Owner) -> list[dict[str, Any]]:
@@ -32,13 +33,13 @@ def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
     ]
 
 
-def _secret_names(owner: Owner) -> Iterator[str | None]:
-    source, destination = owner.spec.source, owner.spec.destination.section
-    token = owner.spec.driver.token_secret_ref
-    yield token.name if token else None
-    for reference in (
-        source.credentials_secret_ref,
-        source.tls.ca_secret_ref,
-        destination.credentials_secret_ref,
-    ):
-        yield reference.name if reference else None
+def _secret_names(owner: Owner) -> Iterator[str]:
+    destination, store = owner.spec.destination.section, owner.spec.store
+    state = None if store.postgres is None else store.postgres.connection
+    if owner.spec.driver.token_secret_ref is not None:
+        yield owner.spec.driver.token_secret_ref.name
+    for section in (destination, owner.spec.source, store.custom, state):
+        if section is not None and section.credentials_secret_ref is not None:
+            yield section.credentials_secret_ref.name
+        if isinstance(section, PostgresServer) and section.tls.ca_secret_ref is not None:
+            yield section.tls.ca_secret_ref.name

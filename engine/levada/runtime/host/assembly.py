@@ -17,7 +17,7 @@ from levada.postgres.identity import SourceIdentity
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.host.plugins import destination_class, destination_settings, object_store
+from levada.runtime.host.plugins import custom_store, destination_class, destination_settings, object_store
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
@@ -31,9 +31,10 @@ from levada.spec import (
     TlsMode,
 )
 from levada.spec.running import Retries
-from levada.spec.source import Source
+from levada.spec.source import PostgresServer
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
-from levada.stores.interface import PipelineStore
+from levada.stores.connection import StoreConnection
+from levada.stores.interface import PipelineStore, StoreContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +108,7 @@ def assemble(
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     kind, settings = destination_class(manifests), destination_settings(manifests)
-    store = open_store(manifests, config, memory)
+    store = open_store(manifests, config, secrets, memory)
     keeps_spark, spark = False, None
     if kind.capabilities.spark:
         keeps_spark = has_session()
@@ -173,7 +174,7 @@ def pipeline_config(
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
     return PipelineConfig(
         name=name,
-        source=source_connection(spec.source, secrets),
+        source=server_connection(spec.source, secrets),
         slot=SlotConfig(
             manifest.slot_name,
             failover=spec.source.slot.failover,
@@ -204,35 +205,51 @@ def pipeline_config(
     )
 
 
-def open_store(manifests: Manifests, config: PipelineConfig, memory: MemoryStorage | None = None) -> PipelineStore:
+def open_store(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None = None
+) -> PipelineStore:
     """Return the store that the manifest names.
 
-    A PostgreSQL store is a schema in the source's database. A ConfigMap store is in the namespace of this pod, or in
-    the manifest's namespace outside of a pod.
+    A ConfigMap store is in the namespace of this pod, or in the manifest's namespace outside of a pod. Raise
+    InvalidManifest and NeedsOperator for a store of another package that cannot be created.
     """
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
-        return PostgresStore(config.source, config.name, spec.postgres.schema_name)
+        return PostgresStore(store_connection(manifests, config, secrets), config.name, spec.postgres.schema_name)
     if spec.config_map is not None:
         return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
+    if spec.custom is not None:
+        reference = spec.custom.credentials_secret_ref
+        credentials = None if reference is None else secret_folder(secrets, reference.name)
+        return custom_store(manifests, StoreContext(config.name, config.namespace, credentials))
     return MemoryStore(config.name, memory)
 
 
-def source_connection(source: Source, secrets: Path | None) -> PostgresConnection:
-    """Return the connection parameters of the source.
+def store_connection(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PostgresConnection:
+    """Return the connection parameters of a PostgreSQL store, which is in the source's database by default."""
+    postgres = manifests.pipeline.spec.store.postgres
+    if postgres is None or postgres.connection is None:
+        return config.source
+    return server_connection(postgres.connection, secrets, StoreConnection)
+
+
+def server_connection(
+    server: PostgresServer, secrets: Path | None, kind: type[PostgresConnection] = PostgresConnection
+) -> PostgresConnection:
+    """Return the connection parameters of the source or of a store.
 
     Without a Secret for the credentials, libpq takes user and password from its environment variables. Raise
     NeedsOperator ``secret_missing`` if a Secret or a key does not exist.
     """
-    credentials, authority = source.credentials_secret_ref, source.tls.ca_secret_ref
-    return PostgresConnection(
-        source.host,
-        source.port,
-        source.database,
+    credentials, authority = server.credentials_secret_ref, server.tls.ca_secret_ref
+    return kind(
+        server.host,
+        server.port,
+        server.database,
         credentials=None if credentials is None else secret_folder(secrets, credentials.name, "username", "password"),
-        sslmode=_SSL_MODES[source.tls.mode],
+        sslmode=_SSL_MODES[server.tls.mode],
         sslrootcert=(
-            _trusted_certificates(source.tls.mode)
+            _trusted_certificates(server.tls.mode)
             if authority is None
             else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),

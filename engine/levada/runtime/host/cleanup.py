@@ -20,7 +20,7 @@ from levada.postgres.slots import drop_slot, wait_until_inactive
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.assembly import assemble, open_store, pipeline_config
+from levada.runtime.host.assembly import assemble, open_store, pipeline_config, store_connection
 from levada.runtime.host.work_dir import locked_work_dir, running_progress
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
@@ -91,7 +91,7 @@ def open_cleanup(
     # An engine that is still starting reports no progress, but holds the lock of its work folder.
     with (
         locked_work_dir(work_dir) if work_dir.is_dir() else nullcontext(),
-        closing(_open_store(manifests, config)) as store,
+        closing(_open_store(manifests, config, secrets)) as store,
     ):
         owner = _required_owner(manifests, config, store)
         yield Cleanup(config, store, tuple(plan(manifests, config, secrets, owner, store)))
@@ -115,11 +115,12 @@ def _required_owner(manifests: Manifests, config: PipelineConfig, store: Pipelin
     return owner
 
 
-def _open_store(manifests: Manifests, config: PipelineConfig) -> PipelineStore:
+def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PipelineStore:
     """Open the pipeline's store. If its schema does not exist, return an empty store in memory and create nothing."""
     postgres = manifests.pipeline.spec.store.postgres
-    if postgres is None or postgres_store_exists(config.source, postgres.schema_name):
-        return open_store(manifests, config)
+    connection = store_connection(manifests, config, secrets)
+    if postgres is None or postgres_store_exists(connection, postgres.schema_name):
+        return open_store(manifests, config, secrets)
     return MemoryStore(config.name)
 
 

@@ -3,61 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, NeedsOperator
-from levada.runtime.destination_errors import describe_entry_point, destination_errors
+from levada.runtime.destination_errors import describe_entry_point, destination_errors, plugin_errors
 from levada.runtime.tables.places import TargetNameOf
 from levada.spec import Manifests
 from levada.spec.destination import CustomDestination
-from levada.spec.plugins import DESTINATIONS, plugin_problems, settings_model, validated_options
+from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems, settings_model, validated_options
 from levada.spec.problems import invalid
+from levada.spec.section import PluginSection
+from levada.stores.interface import PipelineStore, StoreContext
 
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[_T]):
+    """A kind of plug-in: its word in messages and codes, its entry-point group and its base class."""
+
+    word: str
+    group: str
+    base: type[_T]
+    public: str
+
+    def named(self, name: str) -> type[_T]:
+        """Return the class of this name. Raise InvalidManifest if no package provides it."""
+        installed = entry_points(group=self.group)
+        if name not in installed.names:
+            raise InvalidManifest(
+                "unknown_destination" if self.word == "destination" else "unknown_store",
+                f"spec.{self.word}.custom.type: no {self.word} {name!r} is installed. Installed:"
+                f" {', '.join(sorted(installed.names)) or 'none'}",
+                hint=f"install the package that provides {name!r} in the entry-point group {self.group}",
+            )
+        return self.load(installed[name])
+
+    def load(self, entry_point: EntryPoint) -> type[_T]:
+        """Return the class that an entry point names.
+
+        Raise NeedsOperator ``destination_broken`` or ``store_broken`` if it cannot be imported, is no subclass of the
+        base class, or has settings that are no pydantic model.
+        """
+        what = describe_entry_point(entry_point)
+        try:
+            loaded: type[_T] = entry_point.load()
+        except Exception as error:
+            # The package is not ours, and may raise any exception when it is imported.
+            hint = "reinstall the package with its dependencies, or contact its author"
+            raise self._broken(f"{what} cannot be imported: {type(error).__name__}: {error}", hint) from error
+        if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
+            raise self._broken(f"{what} is not a subclass of {self.public}")
+        try:
+            settings_model(loaded)
+        except TypeError as error:
+            raise self._broken(f"{what}: {error}") from error
+        return loaded
+
+    def settings(self, plugin: type[_T], section: PluginSection, pipeline: str) -> BaseModel | None:
+        """Return the section's options as an instance of the class's ``settings_model``.
+
+        Raise InvalidManifest with the paths of invalid fields.
+        """
+        with plugin_errors(plugin, self.group, "settings_model"):
+            try:
+                return validated_options(settings_model(plugin), section.options)
+            except ValidationError:
+                problems = plugin_problems(self.group, ("spec", self.word, "custom"), section)
+        raise invalid(problems, f"Pipeline {pipeline}")
+
+    def _broken(self, message: str, hint: str = "contact the package's author") -> NeedsOperator:
+        return NeedsOperator("destination_broken" if self.word == "destination" else "store_broken", message, hint=hint)
+
+
+_DESTINATION: Final = _Kind(
+    "destination",
+    DESTINATIONS,
+    Destination,  # type: ignore[type-abstract]  # the base of classes that entry points name
+    "levada.destinations.Destination",
+)
+_STORE: Final = _Kind(
+    "store",
+    STORES,
+    PipelineStore,  # type: ignore[type-abstract]  # as above
+    "levada.stores.PipelineStore",
+)
+
+
 def destination_class(manifests: Manifests) -> type[Destination]:
     """Return the class of the manifest's destination. Raise InvalidManifest if no package provides its type."""
-    name = manifests.pipeline.spec.destination.type
-    installed = entry_points(group=DESTINATIONS)
-    if name not in installed.names:
-        raise InvalidManifest(
-            "unknown_destination",
-            f"spec.destination.custom.type: no destination {name!r} is installed. Installed:"
-            f" {', '.join(sorted(installed.names)) or 'none'}",
-            hint=f"install the package that provides {name!r} in the entry-point group {DESTINATIONS}",
-        )
-    return load_destination(installed[name])
+    return _DESTINATION.named(manifests.pipeline.spec.destination.type)
 
 
 def load_destination(entry_point: EntryPoint) -> type[Destination]:
-    """Return the destination's class that an entry point names.
+    """Return the destination's class that an entry point names. Raise NeedsOperator ``destination_broken``."""
+    return _DESTINATION.load(entry_point)
 
-    Raise NeedsOperator ``destination_broken`` if it cannot be imported, or is no subclass of `Destination`.
-    """
-    what = describe_entry_point(entry_point)
-    try:
-        loaded: type[Destination] = entry_point.load()
-    except Exception as error:
-        # The package is not ours, and may raise any exception when it is imported.
-        raise NeedsOperator(
-            "destination_broken",
-            f"{what} cannot be imported: {type(error).__name__}: {error}",
-            hint="reinstall the package with its dependencies, or contact its author",
-        ) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Destination)):
-        raise NeedsOperator(
-            "destination_broken",
-            f"{what} is not a subclass of levada.destinations.Destination",
-            hint="contact the package's author",
-        )
-    return loaded
+
+def custom_store(manifests: Manifests, context: StoreContext) -> PipelineStore:
+    """Return the store of another package that the manifest names."""
+    section = manifests.pipeline.spec.store.custom
+    assert section is not None
+    kind = _STORE.named(section.type)
+    settings = _STORE.settings(kind, section, context.pipeline)
+    with plugin_errors(kind, STORES, "from_settings"):
+        return kind.from_settings(settings, context)
 
 
 def destination_settings(manifests: Manifests) -> BaseModel | None:
@@ -69,13 +126,7 @@ def destination_settings(manifests: Manifests) -> BaseModel | None:
     section = manifests.pipeline.spec.destination.section
     if not isinstance(section, CustomDestination):
         return section
-    kind = destination_class(manifests)
-    with destination_errors(kind, "settings_model"):
-        try:
-            return validated_options(settings_model(kind), section.options)
-        except ValidationError:
-            problems = plugin_problems(DESTINATIONS, ("spec", "destination", "custom"), section)
-    raise invalid(problems, f"Pipeline {manifests.pipeline.metadata.name}")
+    return _DESTINATION.settings(destination_class(manifests), section, manifests.pipeline.metadata.name)
 
 
 def target_names(manifests: Manifests) -> TargetNameOf:

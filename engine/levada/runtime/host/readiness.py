@@ -23,7 +23,7 @@ from levada.postgres.publications import CoverageReport, inspect_coverage, leave
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import access_token
-from levada.runtime.host.assembly import make_destination, open_store, pipeline_config
+from levada.runtime.host.assembly import make_destination, open_store, pipeline_config, store_connection
 from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
@@ -56,7 +56,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += _raised(lambda: access_token(manifests, secrets))
     stored = None
     try:
-        stored = _read_store(manifests, config)
+        stored = _read_store(manifests, config, secrets)
     except LevadaError as error:
         problems.append(_problem(error))
     problems += _staging_problems(config)
@@ -100,7 +100,7 @@ def _check_folder(work_dir: Path) -> None:
         )
 
 
-def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
+def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> _Stored:
     """Return the state of the pipeline's tables in the store.
 
     The schema of a PostgreSQL store is not created or migrated. If it would have to be, the result only has whether a
@@ -108,11 +108,12 @@ def _read_store(manifests: Manifests, config: PipelineConfig) -> _Stored:
     """
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
-        found = check_postgres_store(config.source, config.name, spec.postgres.schema_name)
+        connection = store_connection(manifests, config, secrets)
+        found = check_postgres_store(connection, config.name, spec.postgres.schema_name)
         if not found.current:
             # Opening the store would create or migrate its schema.
             return _Stored(found.has_copies)
-    store = open_store(manifests, config)
+    store = open_store(manifests, config, secrets)
     try:
         store.load_table_replication_states()
         store.load_table_controls()

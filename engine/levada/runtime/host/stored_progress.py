@@ -9,7 +9,7 @@ from pathlib import Path
 from levada.errors import LevadaError
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
-from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
 from levada.runtime.tables.places import TargetNameOf, target_name
@@ -43,7 +43,7 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
         at=now,
         slot=_reachable_slot(config),
         staging=StagingProgress(durable=config.staging.durable is not False),
-        tables=tuple(sorted(_stored_tables(manifests, config), key=lambda t: t.table)),
+        tables=tuple(sorted(_stored_tables(manifests, config, secrets), key=lambda t: t.table)),
     )
 
 
@@ -62,12 +62,14 @@ def _sample_slot(config: PipelineConfig) -> SlotProgress:
     )
 
 
-def _stored_tables(manifests: Manifests, config: PipelineConfig) -> list[TableProgress]:
+def _stored_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> list[TableProgress]:
     """Return the tables in the store. There are none before the first run, which creates the store."""
     postgres = manifests.pipeline.spec.store.postgres
-    if postgres is not None and not postgres_store_exists(config.source, postgres.schema_name):
-        return []
-    store = open_store(manifests, config)
+    if postgres is not None:
+        connection = store_connection(manifests, config, secrets)
+        if not postgres_store_exists(connection, postgres.schema_name):
+            return []
+    store = open_store(manifests, config, secrets)
     try:
         store.load_table_schemas()
         store.load_table_replication_states()

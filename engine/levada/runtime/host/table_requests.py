@@ -88,7 +88,7 @@ def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[Pipeli
             hint="use spec.store.postgres. An engine that keeps its state in memory copies every table when restarted",
         )
     config = pipeline_config(manifests, secrets=secrets)
-    store = open_store(manifests, config)
+    store = open_store(manifests, config, secrets)
     try:
         store.load_table_replication_states()
         yield config, store

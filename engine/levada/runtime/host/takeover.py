@@ -20,5 +20,5 @@ def take_over_pipeline(
     A running engine of the former owner ends. Raise the errors of `take_over`.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    with closing(open_store(manifests, config)) as store:
+    with closing(open_store(manifests, config, secrets)) as store:
         return take_over(config, store, open_staging(config.staging), former)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
@@ -13,9 +13,8 @@ from levada.errors import Yielded
 from levada.postgres.server import ServerIdentity, read_start_time
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
+from levada.stores.slot_owners import SOURCE
 from levada.values import Lsn, Witness
-
-_SUBJECT: Final = "source"
 
 
 class SourceRecord:
@@ -28,7 +27,7 @@ class SourceRecord:
     def __init__(self, store: PipelineStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        text = store.get_fingerprint(_SUBJECT)
+        text = store.get_fingerprint(SOURCE)
         raw = json.loads(text) if text else {}
         self.known = bool(raw)
         """True if the store has a record."""
@@ -106,7 +105,7 @@ class SourceRecord:
                 "former": sorted(former),
             }
         )
-        self._store.store_fingerprint(_SUBJECT, text)
+        self._store.store_fingerprint(SOURCE, text)
         self.identity, self.position, self.witness, self.since, self.former = identity, position, witness, since, former
 
 

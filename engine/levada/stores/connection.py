@@ -1,0 +1,32 @@
+"""The connection to a store in another database than the source's."""
+
+from __future__ import annotations
+
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.silence import WatchedConnection
+
+
+class StoreConnection(PostgresConnection):
+    """The address and login of a PostgreSQL store. Errors of its server have codes of the store, not of the source."""
+
+    __slots__ = ()
+
+    def _connect(self, application: str) -> WatchedConnection:
+        try:
+            return PostgresConnection._connect(self, application)
+        except LevadaError as error:
+            raise store_error(error) from error
+
+
+def store_error(error: LevadaError) -> LevadaError:
+    """Return the store's error for an error of its server, or the same error for any other."""
+    if not error.code.startswith("source_") and error.code != "too_many_connections":
+        return error
+    hint = (error.hint or "").replace("spec.source.", "spec.store.postgres.connection.").replace("source", "server")
+    message = f"the store's server: {error.message}"
+    if isinstance(error, Transient):
+        return Transient("store_unreachable", message, hint=hint)
+    if isinstance(error, LoginFailed):
+        return LoginFailed("store_login_failed", message, hint=hint)
+    return NeedsOperator("store_unusable", message, hint=hint)

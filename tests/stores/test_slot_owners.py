@@ -1,0 +1,41 @@
+"""The owners of a slot in the stores of a database."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.conftest import Database
+
+from levada.postgres.identity import read_identity
+from levada.postgres.server import ServerIdentity
+from levada.stores import OwnerRecord, PostgresStore
+from levada.stores.slot_owners import SOURCE, slot_owners
+from levada.values import PipelineOwner
+
+ONE = PipelineOwner("uid-1", "a/shop")
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [("here", True), ("none", True), ("damaged", True), ("another server", False), ("another database", False)],
+)
+def test_a_slot_of_another_source_does_not_count(db: Database, source: str, counts: bool) -> None:
+    """A store may hold the state of pipelines with other sources, whose slots may have the same name."""
+    store = PostgresStore(db.connection, "shop")
+    store.change_owner_record(None, OwnerRecord(ONE, "levada_shop", "levada_shop"))
+    store.next_epoch()
+    with db.connect() as connection:
+        system, database = read_identity(connection).split("/")
+        identity = {
+            "here": ServerIdentity(system, 1, int(database), ""),
+            "another server": ServerIdentity("1", 1, int(database), ""),
+            "another database": ServerIdentity(system, 1, int(database) + 1, ""),
+        }.get(source)
+        if source == "damaged":
+            store.store_fingerprint(SOURCE, "{")
+        elif identity is not None:
+            store.store_fingerprint(SOURCE, json.dumps({"server": identity.to_json()}))
+        store.close()
+        assert slot_owners(connection, "levada_shop") == ((ONE,) if counts else ())
+        assert slot_owners(connection, "levada_other") == ()
