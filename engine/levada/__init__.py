@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from levada.runtime.host.observer import EngineObserver
     from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
     from levada.runtime.host.readiness import publication_coverage, start_problems
+    from levada.runtime.host.secret_files import secret_files
     from levada.runtime.host.stored_progress import slot_progress, stored_progress
     from levada.runtime.host.table_requests import resync_tables, retry_tables
     from levada.runtime.host.takeover import take_over_pipeline
@@ -77,6 +78,7 @@ _LAZY_EXPORTS = {
     "resync_tables": "levada.runtime.host.table_requests",
     "retry_tables": "levada.runtime.host.table_requests",
     "running_progress": "levada.runtime.host.work_dir",
+    "secret_files": "levada.runtime.host.secret_files",
     "slot_progress": "levada.runtime.host.stored_progress",
     "start_problems": "levada.runtime.host.readiness",
     "stored_progress": "levada.runtime.host.stored_progress",
@@ -124,6 +126,7 @@ __all__ = [
     "resync_tables",
     "retry_tables",
     "running_progress",
+    "secret_files",
     "slot_progress",
     "start_problems",
     "stored_progress",

@@ -31,6 +31,7 @@ from levada import (
     publication_coverage,
     resync_tables,
     retry_tables,
+    secret_files,
     slot_progress,
     stored_progress,
 )
@@ -210,3 +211,15 @@ def test_the_other_commands_are_functions(shop: Callable[..., Path], db: Databas
         assert cleanup.steps[0].what == f"slot levada_{db.name}"
         removed = list(cleanup.run())
     assert removed[0] == f"slot levada_{db.name}: does not exist"
+
+
+def test_secrets_in_python(tmp_path: Path) -> None:
+    """They are files that only this user can read, in the form of mounted Secrets, and gone afterwards."""
+    with secret_files({"pg": {"username": "levada", "password": "p"}, "none": {}}) as folder:
+        assert folder.stat().st_mode & 0o077 == 0
+        assert (folder / "pg" / "password").read_text() == "p"
+        assert (folder / "none").is_dir()
+    assert not folder.exists()
+    for wrong in ({"../pg": {"key": "value"}}, {"pg": {"a/b": "value"}}, {"": {}}):
+        with pytest.raises(ValueError, match="not a name"), secret_files(wrong):
+            pass

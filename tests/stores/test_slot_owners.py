@@ -8,11 +8,13 @@ import pytest
 from tests.conftest import Database
 
 from levada.postgres.identity import read_identity
+from levada.postgres.publications import mark_publication
 from levada.postgres.server import ServerIdentity
 from levada.stores import OwnerRecord, PostgresStore
-from levada.stores.slot_owners import SOURCE, slot_owners
+from levada.stores.slot_owners import SOURCE, other_pipelines, slot_owners
 from levada.values import PipelineOwner
 
+OTHER = PipelineOwner("uid-2", "b/bills")
 ONE = PipelineOwner("uid-1", "a/shop")
 
 
@@ -39,3 +41,14 @@ def test_a_slot_of_another_source_does_not_count(db: Database, source: str, coun
         store.close()
         assert slot_owners(connection, "levada_shop") == ((ONE,) if counts else ())
         assert slot_owners(connection, "levada_other") == ()
+
+
+def test_a_publications_comment_shows_a_pipeline_whose_store_is_elsewhere(db: Database) -> None:
+    """Its slot may have any name. A publication without an owner is no pipeline's."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    db.execute("CREATE PUBLICATION bills FOR TABLE t", "CREATE PUBLICATION plain FOR TABLE t")
+    with db.connect() as connection:
+        assert other_pipelines(connection, "levada_shop", "levada_shop") == frozenset()
+        mark_publication(connection, "bills", OTHER)
+        assert other_pipelines(connection, "levada_shop", "levada_shop") == {"publication bills"}
+        assert other_pipelines(connection, "any", "bills") == frozenset()

@@ -225,6 +225,12 @@ def read_publication_owner(conn: psycopg.Connection[Any], name: str) -> Pipeline
     return None if match is None else PipelineOwner(match["uid"], match["name"])
 
 
+def owned_publications(conn: psycopg.Connection[Any]) -> frozenset[str]:
+    """Return the publications of this database whose comments name a Pipeline as the owner."""
+    rows = conn.execute("SELECT pubname, obj_description(oid, 'pg_publication') FROM pg_publication").fetchall()
+    return frozenset(name for name, comment in rows if comment is not None and _OWNED.fullmatch(comment))
+
+
 def mark_publication(
     conn: psycopg.Connection[Any],
     name: str,

@@ -202,7 +202,7 @@ class StoreContext:
     """The engine's context for a store that is created from a manifest.
 
     ``namespace`` is that of the Pipeline, and empty outside of Kubernetes. ``credentials`` is a mounted folder with one
-    file per key, or None.
+    file per key, or None. Read its files at each login, because they change while the engine runs.
     """
 
     pipeline: str

@@ -11,6 +11,7 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.identity import read_identity
+from levada.postgres.publications import owned_publications
 from levada.postgres.server import ServerIdentity
 from levada.postgres.slots import database_slots, parse_slot_name
 from levada.stores.codecs import FINGERPRINT, OWNER
@@ -50,8 +51,17 @@ def slot_owners(conn: psycopg.Connection[Any], slot: str) -> tuple[PipelineOwner
 
 
 @source_errors("looking for other pipelines of the database")
-def slots_of_others(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
-    """Return the other slots of this database that belong to pipelines, according to their names or to a store."""
+def other_pipelines(conn: psycopg.Connection[Any], slot: str, publication: str) -> frozenset[str]:
+    """Return the other slots and publications of this database that belong to pipelines, as words for a message.
+
+    A slot belongs to a pipeline according to its name or to a store. A store in another place is not searched, and the
+    comment of a publication shows its pipeline too.
+    """
+    publications = owned_publications(conn) - {publication}
+    return frozenset(f"slot {name}" for name in _other_slots(conn, slot)) | {f"publication {n}" for n in publications}
+
+
+def _other_slots(conn: psycopg.Connection[Any], slot: str) -> frozenset[str]:
     claimed = {name for name, _ in _claims(conn)}
     others = database_slots(conn) - {slot}
     return frozenset(n for n in others if n in claimed or ((p := parse_slot_name(n)) is not None and p[1] is None))

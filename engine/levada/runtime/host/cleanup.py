@@ -38,7 +38,7 @@ from levada.segments.log import SegmentLog
 from levada.spec import DeletionAction, Manifests
 from levada.stores import MemoryStore, PipelineStore
 from levada.stores.readiness import postgres_store_exists
-from levada.stores.slot_owners import slots_of_others
+from levada.stores.slot_owners import other_pipelines
 from levada.values import PipelineOwner
 
 _NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
@@ -234,7 +234,7 @@ def _drop_publication(config: PipelineConfig, store: PipelineStore) -> str:
 
 def _drop_trigger(config: PipelineConfig) -> str:
     with config.source.connect(application="cleanup") as connection:
-        others = slots_of_others(connection, config.slot.name)
+        others = other_pipelines(connection, config.slot.name, config.publication.name)
         if others:
-            return f"event trigger: kept for {', '.join(f'slot {slot}' for slot in sorted(others))}"
+            return f"event trigger: kept for {', '.join(sorted(others))}"
         return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "does not exist")

@@ -19,7 +19,7 @@ from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
-from levada.stores.slot_owners import slots_of_others
+from levada.stores.slot_owners import other_pipelines
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,8 @@ def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
     if now.slot and not before.slot:
         drop_slot(connection, config.slot.name, wait_s=0)
         _log.info("dropped slot %s, which the failed start had created", config.slot.name)
-    if now.trigger and not before.trigger and not slots_of_others(connection, config.slot.name):
+    others = other_pipelines(connection, config.slot.name, config.publication.name)
+    if now.trigger and not before.trigger and not others:
         remove_ddl_trigger(connection)
     if not config.publication.managed or now.members is None:
         return
