@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from tests.conftest import Database
@@ -40,7 +39,7 @@ def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.
     given = manifests(destination={"custom": {"type": "theirs", "options": {}}})
     config = pipeline_config(given, work_dir=tmp_path / "work")
     with pytest.raises(NeedsOperator) as raised:
-        make_destination(given, config, None, cast(Any, None), tmp_path / "work")
+        make_destination(given, config, None, None, tmp_path / "work")
     assert raised.value.code == "destination_failed"
     assert raised.value.message == (
         "from_settings of entry point theirs = their_destination:Theirs of package their-package raised KeyError: 'url'"
@@ -51,7 +50,7 @@ def test_an_exception_names_the_entry_point(tmp_path: Path, monkeypatch: pytest.
 def test_a_start_names_the_class(db: Database, tmp_path: Path) -> None:
     """An error of `startup` of a library user's own class names that class. Nothing is made at the source."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-    rig = Rig(db, tmp_path, cast(Any, object()))
+    rig = Rig(db, tmp_path)
     rig.destination = Failing()
     with pytest.raises(NeedsOperator) as raised:
         rig.start()

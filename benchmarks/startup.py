@@ -1,6 +1,6 @@
 """CPU from the start of a process to the first row at a destination that does not ask for Spark.
 
-    python -m benchmarks.first_row
+    python -m benchmarks.startup
 
 Each case is a script of a library user, in a process of its own: the rows are read in the process, or by worker
 processes. The CPU is that of the process and its descendants, imports and the slot's creation included.
