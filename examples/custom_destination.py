@@ -9,25 +9,38 @@ them.
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import json
 import logging
+import math
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from levada import Destination, Durability, MemoryStore, NeedsOperator, Pipeline, PipelineConfig, PostgresConnection
-from levada.copy.rows import TableRows
-from levada.destinations import Capabilities, Ordering, TableTarget
-from levada.errors import Transient
-from levada.pgoutput.events import Delete, Event, Full, Insert, Key, Partial, TruncateEvent, Update
-from levada.runtime.config import PublicationConfig, SlotConfig, StagingConfig
-from levada.segments.batch import EventBatch
-from levada.values import Lsn, TableId, Watermark
+from levada import (
+    Durability,
+    Lsn,
+    MemoryStore,
+    NeedsOperator,
+    Pipeline,
+    PipelineConfig,
+    PostgresConnection,
+    PublicationConfig,
+    SlotConfig,
+    StagingConfig,
+    TableId,
+    Transient,
+    Watermark,
+)
+from levada.destinations import Capabilities, Destination, EventBatch, Ordering, TableRows, TableTarget
+from levada.events import Delete, Event, Insert, Partial, RelationEvent, TruncateEvent, Update
+from levada.schema import ReplicatedTableSchema
 
 Message = dict[str, Any]
 
@@ -57,10 +70,10 @@ class HttpDestination(Destination):
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         name = self._tables[target.id] = str(target.name)
-        self._post({"type": "create", "table": name, "columns": [c.name for c in target.schema.columns]})
+        self._post({"type": "create", "table": name, "columns": _columns(target.schema)})
         for batch in rows.batches():
             for first in range(0, batch.num_rows, self._rows_per_request):
-                values = batch.slice(first, self._rows_per_request).to_pylist()
+                values = [_values(row) for row in batch.slice(first, self._rows_per_request).to_pylist()]
                 self._post({"type": "rows", "table": name, "as_of": str(mark.lsn), "rows": values})
         return Durability.DURABLE
 
@@ -80,21 +93,26 @@ class HttpDestination(Destination):
     def _changes(self, event: Event) -> Iterator[Message]:
         match event:
             case Insert(schema, lsn, ordinal, row):
-                yield _place(lsn, ordinal) | {"op": "insert", "table": self._tables[schema.id], "row": _values(row)}
+                yield self._change("insert", schema, lsn, ordinal) | {"row": _values(row.values)}
             case Update(schema, lsn, ordinal, row, old):
-                change = _place(lsn, ordinal) | {"op": "update", "table": self._tables[schema.id], "row": _values(row)}
+                change = self._change("update", schema, lsn, ordinal) | {"row": _values(row.values)}
                 if isinstance(row, Partial):
                     change["unchanged"] = row.unchanged
-                yield change if old is None else change | {"old": _values(old)}
+                yield change if old is None else change | {"old": _values(old.values)}
             case Delete(schema, lsn, ordinal, old):
-                yield _place(lsn, ordinal) | {"op": "delete", "table": self._tables[schema.id], "old": _values(old)}
+                yield self._change("delete", schema, lsn, ordinal) | {"old": _values(old.values)}
+            case RelationEvent(schema, lsn, ordinal):
+                yield self._change("columns", schema, lsn, ordinal) | {"columns": _columns(schema)}
             case TruncateEvent(lsn, ordinal, tables):
                 for table in tables:
                     if table in self._tables:
                         yield _place(lsn, ordinal) | {"op": "truncate", "table": self._tables[table]}
 
+    def _change(self, op: str, schema: ReplicatedTableSchema, lsn: Lsn, ordinal: int) -> Message:
+        return _place(lsn, ordinal) | {"op": op, "table": self._tables[schema.id]}
+
     def _post(self, message: Message) -> None:
-        self._retrying(self._try, json.dumps(message, default=str).encode())
+        self._retrying(self._try, json.dumps(message).encode())
 
     def _try(self, body: bytes) -> None:
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
@@ -116,8 +134,31 @@ def _place(lsn: Lsn, ordinal: int) -> Message:
     return {"lsn": str(lsn), "ordinal": ordinal}
 
 
-def _values(row: Full | Partial | Key) -> Message:
-    return dict(row.values)
+def _columns(schema: ReplicatedTableSchema) -> list[Message]:
+    # The attnum is the same after a rename. A receiver knows by it which column a name has become.
+    return [
+        {"id": c.attnum, "name": c.name, "type": c.type_name, "key": c.attnum in schema.key} for c in schema.columns
+    ]
+
+
+def _values(row: Mapping[str, Any]) -> Message:
+    return {name: json_value(value) for name, value in row.items()}
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it. What JSON has no type for is text, as PostgreSQL writes it where it can be."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case list():
+            return [json_value(element) for element in value]
+    return format(value, "f")  # Decimal
 
 
 def pipeline(source: PostgresConnection, url: str, work_dir: Path) -> Pipeline:

@@ -1,6 +1,6 @@
-"""A store of one's own: the state of a pipeline in a file on a local disk.
+"""A store of one's own: the state of pipelines in an SQLite database on a local disk.
 
-    with Pipeline(config, store=CachedStore("shop", FileStorage(Path("shop.json"))), destination=...) as pipeline:
+    with Pipeline(config, store=open_store(Path("shop.sqlite"), "shop"), destination=...) as pipeline:
 
 A storage keeps JSON documents by key. `CachedStore` knows what they mean. The storage has two duties: an update is
 atomic, also between processes, and a writer with an old epoch changes nothing.
@@ -8,88 +8,144 @@ atomic, also between processes, and a writer with an old epoch changes nothing.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
+import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from levada.errors import StaleEpoch
-from levada.stores import Change, Document, DocumentKind, Key, Storage, Versions, changes, selected
-from levada.stores.storage import Entry, entry
-from levada.values import TableId
+from levada import NeedsOperator, StaleEpoch, TableId, Transient
+from levada.stores import (
+    CachedStore,
+    Change,
+    Document,
+    DocumentKind,
+    Entry,
+    Key,
+    Storage,
+    Versions,
+    changes,
+    document_text,
+    entry,
+    parsed_document,
+    selected,
+)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS epochs (pipeline TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS documents (
+    pipeline TEXT NOT NULL, kind TEXT NOT NULL, source_table INTEGER NOT NULL, name TEXT NOT NULL,
+    document TEXT NOT NULL,
+    PRIMARY KEY (pipeline, kind, source_table, name)
+) WITHOUT ROWID;
+"""
+NO_TABLE = -1
+"""Stands for a document that belongs to no table, because NULL is not equal to itself."""
+BUSY_S = 30.0
 
 
-@dataclass
-class State:
-    """The content of the file."""
+class SqliteStorage(Storage):
+    """The documents of one pipeline in an SQLite database."""
 
-    epoch: int = 0
-    documents: dict[Entry, Document] = field(default_factory=dict)
-
-
-class FileStorage(Storage):
-    """One pipeline's state in a file, which is replaced with each change."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, pipeline: str) -> None:
+        self._path, self._pipeline = path, pipeline
+        self._lock = threading.Lock()
+        with self._errors():
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            # A commit is on the disk when it returns, and readers do not wait for writers.
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(SCHEMA)
 
     def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
-        with self._writing(None) as state:
-            check(state.documents.get(entry(key)))
-            state.epoch += 1
-            return state.epoch
+        with self._writing(None):
+            check(self._documents(key.kind.name).get(entry(key)))
+            epoch = self._epoch() + 1
+            self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?)", (self._pipeline, epoch))
+            return epoch
 
     def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
-        documents = self._read().documents
-        return {Key(kind, table, name): d for (of, table, name), d in documents.items() if of == kind.name}
+        with self._lock, self._errors():
+            found = self._documents(kind.name)
+        return {Key(kind, table, name): document for (_, table, name), document in found.items()}
 
     def get(self, key: Key[Any]) -> Document | None:
-        return self._read().documents.get(entry(key))
+        with self._lock, self._errors():
+            return self._documents(key.kind.name).get(entry(key))
 
     def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
-        with self._writing(epoch) as state:
-            done = changes(keys, selected(keys, state.documents), change)
+        with self._writing(epoch):
+            documents: dict[Entry, Document] = {}
+            for kind in {key.kind.name for key in keys}:
+                documents |= self._documents(kind)
+            done = changes(keys, selected(keys, documents), change)
             for key, (_, after) in done.items():
-                state.documents.pop(entry(key), None)
-                if after is not None:
-                    state.documents[entry(key)] = after
+                self._put(entry(key), after)
             return done
 
     def clear(self, epoch: int, kept: Key[Any]) -> None:
-        with self._writing(epoch) as state:
-            state.documents = {of: document for of, document in state.documents.items() if of == entry(kept)}
+        with self._writing(epoch):
+            document = self._documents(kept.kind.name).get(entry(kept))
+            self._db.execute("DELETE FROM documents WHERE pipeline = ?", (self._pipeline,))
+            self._put(entry(kept), document)
 
     def close(self) -> None:
-        """Do nothing: the file is open only during a call."""
+        with self._lock:
+            self._db.close()
 
     @contextmanager
-    def _writing(self, epoch: int | None) -> Iterator[State]:
-        with open(self._path.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            state = self._read()
-            if epoch is not None and state.epoch > epoch:
-                raise StaleEpoch(epoch, state.epoch)
-            yield state
-            self._write(state)
+    def _writing(self, epoch: int | None) -> Iterator[None]:
+        """Run a transaction. Raise StaleEpoch if a higher epoch is stored."""
+        with self._lock, self._errors():
+            # IMMEDIATE takes the write lock now, so that nothing changes between what is read and what is written.
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                stored = self._epoch()
+                if epoch is not None and stored > epoch:
+                    raise StaleEpoch(epoch, stored)
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
-    def _read(self) -> State:
-        if not self._path.exists():
-            return State()
-        content = json.loads(self._path.read_text())
-        documents = {
-            (kind, None if table is None else TableId(table), name): document
-            for kind, table, name, document in content["documents"]
+    def _epoch(self) -> int:
+        row = self._db.execute("SELECT epoch FROM epochs WHERE pipeline = ?", (self._pipeline,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _documents(self, kind: str) -> dict[Entry, Document]:
+        rows = self._db.execute(
+            "SELECT source_table, name, document FROM documents WHERE pipeline = ? AND kind = ?", (self._pipeline, kind)
+        )
+        return {
+            (kind, None if table == NO_TABLE else TableId(table), name): parsed_document(text, f"{self._path}: {kind}")
+            for table, name, text in rows
         }
-        return State(content["epoch"], documents)
 
-    def _write(self, state: State) -> None:
-        new = self._path.with_suffix(".new")
-        with open(new, "w") as file:
-            json.dump({"epoch": state.epoch, "documents": [[*of, d] for of, d in state.documents.items()]}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+    def _put(self, of: Entry, document: Document | None) -> None:
+        kind, table, name = of
+        place = (self._pipeline, kind, NO_TABLE if table is None else int(table), name)
+        if document is None:
+            self._db.execute("DELETE FROM documents WHERE (pipeline, kind, source_table, name) = (?, ?, ?, ?)", place)
+        else:
+            self._db.execute(
+                "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", (*place, document_text(document))
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of the package instead of those of SQLite. The type is the retry policy."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, full, or not readable
+                raise Transient("sqlite_unavailable", f"{self._path}: {error}") from error
+            hint = f"restore {self._path} from a backup"
+            raise NeedsOperator("sqlite_damaged", f"{self._path}: {error}", hint=hint) from error
+
+
+def open_store(path: Path, pipeline: str) -> CachedStore:
+    """Return the store of one pipeline. Several pipelines may share the file."""
+    return CachedStore(pipeline, SqliteStorage(path, pipeline))

@@ -13,10 +13,27 @@ from levada.lazy import lazy_exports
 if TYPE_CHECKING:
     from levada.capture import Ack, Change, ChangeCapture, Continuity, WalChangeCapture
     from levada.destinations import Destination
-    from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+    from levada.errors import (
+        AccessDenied,
+        DestinationChanged,
+        InvalidManifest,
+        LevadaError,
+        NeedsOperator,
+        Permanent,
+        StaleEpoch,
+        Transient,
+        Unrepresentable,
+    )
     from levada.postgres.connection import PostgresConnection
     from levada.postgres.preflight import Problem
-    from levada.runtime.config import PipelineConfig
+    from levada.runtime.config import (
+        PipelineConfig,
+        PublicationConfig,
+        RetryLimits,
+        SlotConfig,
+        StagingConfig,
+        TableConfig,
+    )
     from levada.runtime.host.cleanup import open_cleanup
     from levada.runtime.host.dedicated_copy import DedicatedCopy
     from levada.runtime.host.engine import Engine
@@ -33,11 +50,21 @@ if TYPE_CHECKING:
     from levada.spec import Manifests, load_manifests
     from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
-    from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
+    from levada.values import (
+        Durability,
+        Lsn,
+        OnUnrepresentable,
+        QualifiedTable,
+        SnapshotId,
+        TableId,
+        TableMode,
+        Watermark,
+    )
 
 __version__ = "0.1.0"
 
 _LAZY_EXPORTS = {
+    "AccessDenied": "levada.errors",
     "Ack": "levada.capture",
     "CaughtUp": "levada.runtime.host.outcomes",
     "Change": "levada.capture",
@@ -45,14 +72,17 @@ _LAZY_EXPORTS = {
     "Continuity": "levada.capture",
     "DedicatedCopy": "levada.runtime.host.dedicated_copy",
     "Destination": "levada.destinations",
+    "DestinationChanged": "levada.errors",
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
     "EngineObserver": "levada.runtime.host.observer",
+    "InvalidManifest": "levada.errors",
     "LevadaError": "levada.errors",
     "Lsn": "levada.values",
     "Manifests": "levada.spec",
     "MemoryStore": "levada.stores",
     "NeedsOperator": "levada.errors",
+    "OnUnrepresentable": "levada.values",
     "Permanent": "levada.errors",
     "Pipeline": "levada.runtime.pipeline",
     "PipelineConfig": "levada.runtime.config",
@@ -61,14 +91,23 @@ _LAZY_EXPORTS = {
     "PostgresStore": "levada.stores",
     "Problem": "levada.postgres.preflight",
     "Progress": "levada.status",
+    "PublicationConfig": "levada.runtime.config",
     "QualifiedTable": "levada.values",
     "Refused": "levada.runtime.host.outcomes",
+    "RetryLimits": "levada.runtime.config",
+    "SlotConfig": "levada.runtime.config",
+    "SnapshotId": "levada.values",
+    "StagingConfig": "levada.runtime.config",
+    "StaleEpoch": "levada.errors",
     "Stopped": "levada.runtime.host.outcomes",
     "Suspended": "levada.runtime.host.outcomes",
+    "TableConfig": "levada.runtime.config",
     "TableId": "levada.values",
+    "TableMode": "levada.values",
     "TablesErrored": "levada.runtime.host.outcomes",
     "TimedOut": "levada.runtime.host.outcomes",
     "Transient": "levada.errors",
+    "Unrepresentable": "levada.errors",
     "WalChangeCapture": "levada.capture",
     "Watermark": "levada.values",
     "caught_up": "levada.runtime.host.goals",
@@ -86,6 +125,7 @@ _LAZY_EXPORTS = {
 }
 
 __all__ = [
+    "AccessDenied",
     "Ack",
     "CaughtUp",
     "Change",
@@ -93,14 +133,17 @@ __all__ = [
     "Continuity",
     "DedicatedCopy",
     "Destination",
+    "DestinationChanged",
     "Durability",
     "Engine",
     "EngineObserver",
+    "InvalidManifest",
     "LevadaError",
     "Lsn",
     "Manifests",
     "MemoryStore",
     "NeedsOperator",
+    "OnUnrepresentable",
     "Permanent",
     "Pipeline",
     "PipelineConfig",
@@ -109,14 +152,23 @@ __all__ = [
     "PostgresStore",
     "Problem",
     "Progress",
+    "PublicationConfig",
     "QualifiedTable",
     "Refused",
+    "RetryLimits",
+    "SlotConfig",
+    "SnapshotId",
+    "StagingConfig",
+    "StaleEpoch",
     "Stopped",
     "Suspended",
+    "TableConfig",
     "TableId",
+    "TableMode",
     "TablesErrored",
     "TimedOut",
     "Transient",
+    "Unrepresentable",
     "WalChangeCapture",
     "Watermark",
     "caught_up",

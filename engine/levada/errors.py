@@ -26,6 +26,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+__all__ = [
+    "AccessDenied",
+    "DecodeError",
+    "DestinationChanged",
+    "InvalidManifest",
+    "LevadaError",
+    "LoginFailed",
+    "NeedsOperator",
+    "Permanent",
+    "SlotLost",
+    "StaleEpoch",
+    "Transient",
+    "Unrepresentable",
+    "Yielded",
+]
+
 
 class LevadaError(Exception):
     """The root of every error that Levada raises on purpose. Its class attributes are the retry policy."""

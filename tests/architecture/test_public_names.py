@@ -5,10 +5,26 @@ After a change on purpose: ``python tests/architecture/test_public_names.py > te
 
 from __future__ import annotations
 
+import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
-PACKAGES = ("levada", "levada.capture", "levada.destinations", "levada.status", "levada.stores")
+import pytest
+
+PACKAGES = (
+    "levada",
+    "levada.capture",
+    "levada.destinations",
+    "levada.errors",
+    "levada.events",
+    "levada.schema",
+    "levada.status",
+    "levada.stores",
+    "levada.testing",
+)
+_ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("public_names.txt")
 
 
@@ -31,6 +47,32 @@ def test_every_public_name_is_there() -> None:
     for name in public_names():
         package, _, attribute = name.rpartition(".")
         assert hasattr(importlib.import_module(package), attribute), name
+
+
+EXAMPLES = ("custom_destination.py", "custom_store.py")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_use_public_names_only(example: str) -> None:
+    """A destination and a store can be written from the names of the list, without a module behind them."""
+    tree = ast.parse((_ROOT / "examples" / example).read_text("utf-8"))
+    imported = [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] == "levada"
+        for alias in node.names
+    ]
+    plain = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    assert imported
+    assert set(imported) - set(public_names()) == set()
+    assert [name for name in plain if name.split(".")[0] == "levada"] == []
+
+
+def test_mypy_is_content_with_the_examples() -> None:
+    """The public names have all types that a destination and a store need, under ``mypy --strict``."""
+    command = [sys.executable, "-m", "mypy", "--strict", *(f"examples/{name}" for name in EXAMPLES)]
+    checked = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 if __name__ == "__main__":

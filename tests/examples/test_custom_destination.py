@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from tests.conftest import Database
+from tests.examples.load import load_example
 
+from levada.destinations import Destination
 from levada.errors import NeedsOperator, Transient
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_destination.py"
+from levada.schema import Column, TableTarget
+from levada.testing import DestinationConformance, DestinationPlace
+from levada.values import Lsn
 
 
 class Service:
@@ -43,7 +47,71 @@ class Service:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/changes"
 
     def changes(self) -> list[dict[str, Any]]:
-        return [change for message in self.posted if message["type"] == "changes" for change in message["changes"]]
+        posted = [change for message in self.posted if message["type"] == "changes" for change in message["changes"]]
+        return [change for change in posted if change["op"] != "columns"]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows that a receiver has of what was posted, each change once."""
+        held: Table | None = None
+        for message in list(self.posted):
+            if message["type"] == "changes":
+                mine = [c for c in message["changes"] if c["table"] == table]
+                for change in mine if held is not None else []:
+                    assert held is not None
+                    held.add(change)
+            elif message["table"] == table:
+                if message["type"] == "rows":
+                    assert held is not None
+                    held.copied += message["rows"]
+                else:
+                    held = Table(message["columns"]) if message["type"] == "create" else None
+        assert held is not None
+        return held.current()
+
+
+@dataclass
+class Table:
+    """A receiver's table: the copied rows, and each change by its place in the WAL."""
+
+    columns: list[dict[str, Any]]
+    copied: list[dict[str, Any]] = field(default_factory=list)
+    changes: dict[tuple[Lsn, int, bool], dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, change: dict[str, Any]) -> None:
+        # A row and the change of columns before it have the same place.
+        self.changes[Lsn.parse(change["lsn"]), change["ordinal"], change["op"] != "columns"] = change
+
+    def current(self) -> list[dict[str, Any]]:
+        columns, rows = self.columns, [self.by_id(self.columns, row) for row in self.copied]
+        for _, change in sorted(self.changes.items(), key=lambda item: item[0]):
+            if change["op"] == "columns":
+                columns = change["columns"]
+            elif change["op"] == "truncate":
+                rows = []
+            else:
+                new = self.by_id(columns, change.get("row", {}))
+                # Without a key in the message, the row before has the values of the first column.
+                key = self.by_id(columns, change.get("old") or change["row"])
+                if change["op"] != "insert":
+                    match = self.matching(columns, rows, key, "old" in change)
+                    rows = [row for row in rows if row is not match]
+                    new = (match or {}) | new
+                if change["op"] != "delete":
+                    rows.append(new)
+        return [{c["name"]: row.get(c["id"]) for c in columns} for row in rows]
+
+    def by_id(self, columns: list[dict[str, Any]], row: dict[str, Any]) -> dict[int, Any]:
+        return {c["id"]: row[c["name"]] for c in columns if c["name"] in row}
+
+    def matching(
+        self, columns: list[dict[str, Any]], rows: list[dict[int, Any]], key: dict[int, Any], by_all: bool
+    ) -> dict[int, Any] | None:
+        ids = list(key) if by_all else [i for i in self.key if i in key]
+        return next((row for row in rows if all(row.get(i) == key[i] for i in ids)), None)
+
+    @property
+    def key(self) -> list[int]:
+        return [c["id"] for c in self.columns if c["key"]]
 
 
 @pytest.fixture
@@ -61,12 +129,7 @@ def service() -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     """The example, as a module."""
-    spec = importlib.util.spec_from_file_location("custom_destination", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("custom_destination")
 
 
 def test_what_a_service_cannot_do_now_is_posted_again(example: ModuleType, service: Service) -> None:
@@ -124,3 +187,25 @@ def test_rows_and_changes_arrive_in_commit_order(
     assert "old" not in changes[1]
     assert (changes[2]["old"], changes[2]["row"]["id"]) == ({"id": 2}, -2)
     assert changes[3]["old"] == {"id": 3}
+
+
+def _open(url: str) -> Destination:
+    destination: Destination = load_example("custom_destination").HttpDestination(url, first_delay_s=0.001)
+    return destination
+
+
+class TestConformance(DestinationConformance):
+    """The example under the conformance suite."""
+
+    @pytest.fixture
+    def place(self, service: Service, example: ModuleType) -> DestinationPlace:
+        """Return a service, and the rows that it has received."""
+
+        def read(target: TableTarget) -> list[dict[str, Any]]:
+            return service.rows(str(target.name))
+
+        def shown(column: Column, value: Any) -> Any:
+            return example.json_value(value)
+
+        opening = partial(_open, service.url)
+        return DestinationPlace(open=opening, read=read, shown=shown, in_child=opening)

@@ -120,7 +120,7 @@ def events(messages: Sequence[bytes]) -> list[str]:
 def show(found: Iterator[Event]) -> Iterator[str]:
     """Print events without what differs from one server to another: table ids, xids and times."""
     for event in found:
-        place = f"{event.commit_lsn} {event.tx_ordinal} {type(event).__name__}"
+        place = f"{event.commit_lsn} {event.ordinal} {type(event).__name__}"
         table = f" {event.schema.name.name}" if hasattr(event, "schema") else ""
         rows = [f" {part}={_row(getattr(event, part))}" for part in ("old", "row") if hasattr(event, part)]
         columns = f" {[(c.name, c.type.kind.value) for c in event.schema.columns]}" if not rows and table else ""

@@ -45,7 +45,7 @@ class Journal:
 
     def truncated(self, xid: int) -> None:
         """Stage a TRUNCATE of the table."""
-        truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid)
+        truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid, (QualifiedTable("public", "t"),))
         manifest: Any = SimpleNamespace(truncates=(truncate,))
         self.journal.record_truncates(manifest)
 

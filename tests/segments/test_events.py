@@ -56,7 +56,7 @@ def test_rows_are_shown_in_the_columns_that_they_had(tmp_path: Path) -> None:
         (24, None),
         (24, {"id": 3, "more": "n"}),
     ]
-    assert [(e.commit_lsn, e.tx_ordinal) for e in events] == sorted((e.commit_lsn, e.tx_ordinal) for e in events)
+    assert [(e.commit_lsn, e.ordinal) for e in events] == sorted((e.commit_lsn, e.ordinal) for e in events)
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Source:
                 self.next_id += 1
                 ordinal += 1
             elif kind == "truncate":
-                items.append(Truncate(Lsn(lsn), ordinal, (TableId(number),), False, False, lsn, lsn))
+                items.append(Truncate(Lsn(lsn), ordinal, (TableId(number),), False, False, lsn, lsn, (schema.name,)))
                 ordinal += 1
             else:
                 version = SnapshotId(lsn + altered[number])
@@ -154,7 +154,7 @@ def test_any_cut_gives_the_same_events(
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         whole = source.events(Path(one), [], [])
         assert source.events(Path(other), segments, starts) == whole
-    shown = [(e.commit_lsn, e.tx_ordinal) for e in whole]
+    shown = [(e.commit_lsn, e.ordinal) for e in whole]
     assert shown == sorted(shown)
 
 

@@ -19,7 +19,9 @@ from levada.schema.changes import UNCHANGED
 from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart, checksums
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
 from levada.segments.manifest import MANIFEST_VERSION
-from levada.values import Lsn, OnUnrepresentable, TableId
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
+
+NAMES = (QualifiedTable("public", "t"),)
 
 FLIPS = 300
 TABLE = table(1, column(1, "id", Kind.INT8), column(2, "note"), column(3, "size", Kind.FLOAT8))
@@ -32,7 +34,16 @@ def write(folder: Path, *, segments: int = 1) -> SegmentLog:
         at = 1000 * n
         rows = [insert(at + 8 + i, 0, id=i, note=f"row {i % 7}", size=i / 3) for i in range(200)]
         rows.append({**update(at + 300, 0, {"id": 4}, id=5, size=1.5), UNCHANGED: [2]})
-        truncate = Truncate(Lsn(at + 2), 0, (TableId(1),), cascade=True, restart_identity=False, commit_ts_us=5, xid=9)
+        truncate = Truncate(
+            Lsn(at + 2),
+            0,
+            (TableId(1),),
+            cascade=True,
+            restart_identity=False,
+            commit_ts_us=5,
+            xid=9,
+            names=NAMES,
+        )
         writer = log.writer(1, Lsn(at))
         writer.add(batch(truncate, RelationChange(Lsn(at + 3), 0, TABLE), changes(TABLE, rows), end=at + 400))
         writer.commit(Lsn(at + 400))

@@ -17,7 +17,9 @@ from levada.schema.changes import OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE
 from levada.segments import StagedBatch, StagedTable, Staging, TableStart
 from levada.segments.log import SegmentLog
 from levada.segments.projection import layout, widens
-from levada.values import Lsn, OnUnrepresentable, TableId
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
+
+NAMES = (QualifiedTable("public", "t"),)
 
 ID = column(1, "id", Kind.INT8)
 
@@ -185,7 +187,7 @@ def test_events_are_in_one_order(tmp_path: Path) -> None:
     """Rows of several tables, truncates and schema changes are walked in the order of the stream."""
     one, two = table(1, ID), table(2, ID)
     newer = table(1, ID, column(2, "x"), at=16)
-    truncate = Truncate(Lsn(16), 1, (TableId(2),), False, False, 16, 16)
+    truncate = Truncate(Lsn(16), 1, (TableId(2),), False, False, 16, 16, NAMES)
     staging = Staging.open(str(tmp_path))
     log = SegmentLog(staging, "shop")
     writer = log.writer(1, Lsn(0))
@@ -201,7 +203,7 @@ def test_events_are_in_one_order(tmp_path: Path) -> None:
     )
     writer.commit(Lsn(24))
     starts = [TableStart(TableTarget.of(one), Lsn(0)), TableStart(TableTarget.of(two), Lsn(0))]
-    walked = [(type(e).__name__, e.commit_lsn, e.tx_ordinal) for e in StagedBatch(staging, log.list(), starts, Lsn(24))]
+    walked = [(type(e).__name__, e.commit_lsn, e.ordinal) for e in StagedBatch(staging, log.list(), starts, Lsn(24))]
     assert walked == [
         ("Begin", 8, 0),
         ("Insert", 8, 0),
@@ -233,7 +235,7 @@ def test_truncates_and_relations_outside_of_the_range_are_left_out(tmp_path: Pat
     """``after`` is inclusive, ``until`` exclusive, for what is not a row as well."""
     schema = table(1, ID)
     versions = [table(1, ID, column(2, "x"), at=at) for at in (8, 16, 24)]
-    truncates = [Truncate(Lsn(at), 1, (TableId(1),), False, False, 0, 0) for at in (8, 16, 24)]
+    truncates = [Truncate(Lsn(at), 1, (TableId(1),), False, False, 0, 0, NAMES) for at in (8, 16, 24)]
     items = [RelationChange(v.snapshot_id, 0, v) for v in versions]
     got = staged(tmp_path, *items, *truncates, start=schema, after=16, until=24)
     assert got.versions == (schema, versions[1])

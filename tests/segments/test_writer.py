@@ -20,7 +20,9 @@ from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
 from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.projection import layout
-from levada.values import Lsn, OnUnrepresentable, TableId
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
+
+NAMES = (QualifiedTable("public", "t"),)
 
 TABLES = [
     table(1),
@@ -185,7 +187,16 @@ def test_what_is_not_a_row_is_in_the_manifest(tmp_path: Path) -> None:
     staging = Staging.open(str(tmp_path))
     log = SegmentLog(staging, "shop")
     newer = table(1, *TABLES[0].columns, column(3, "more"), at=80)
-    truncate = Truncate(Lsn(88), 0, (TableId(1),), cascade=False, restart_identity=True, commit_ts_us=5, xid=9)
+    truncate = Truncate(
+        Lsn(88),
+        0,
+        (TableId(1),),
+        cascade=False,
+        restart_identity=True,
+        commit_ts_us=5,
+        xid=9,
+        names=NAMES,
+    )
     writer = log.writer(3, Lsn(40))
     assert writer.empty
     writer.add(batch(RelationChange(Lsn(80), 0, newer), truncate, end=96))

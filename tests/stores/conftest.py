@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.conftest import Database
+from tests.examples.load import load_example
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.stores import CachedStore, MemoryStorage, PipelineStore, Storage
 from levada.stores.connection import StoreConnection
 from levada.stores.postgres import PostgresStorage
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_store.py"
 
 OpenStore = Callable[[str], PipelineStore]
 """Opens another store of a pipeline over the same storage, as a restarted or a second driver does."""
@@ -55,12 +52,8 @@ def second_server() -> Iterator[EmbeddedPostgres]:
 
 def _example(request: pytest.FixtureRequest) -> OpenStorage:
     folder: Path = request.getfixturevalue("tmp_path")
-    spec = importlib.util.spec_from_file_location("custom_store", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return lambda pipeline: module.FileStorage(folder / f"{pipeline}.json")
+    module = load_example("custom_store")
+    return lambda pipeline: module.SqliteStorage(folder / "state.sqlite", pipeline)
 
 
 @pytest.fixture(params=[_memory, _postgres, _elsewhere, _example], ids=["memory", "postgres", "elsewhere", "example"])

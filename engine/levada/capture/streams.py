@@ -189,4 +189,4 @@ def _events(batch: ChangeBatch) -> Iterator[Event]:
 def _change(source: BatchSource, event: Event, *, last: bool) -> Change:
     # The server sends the relations again in every session, so they need no confirmation.
     ack = MOVES_NOTHING if isinstance(event, RelationEvent) else source.ack(event.commit_lsn, last=last)
-    return Change(event, event.commit_lsn, event.tx_ordinal, last, ack)
+    return Change(event, event.commit_lsn, event.ordinal, last, ack)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from levada.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from levada.copy.rows import TableRows
+    from levada.destinations.collisions import TargetName
     from levada.destinations.interface import (
         Capabilities,
         Destination,
@@ -18,19 +20,29 @@ if TYPE_CHECKING:
         Jar,
         OnSchemaChange,
         Ordering,
+        Source,
         TableMode,
         TableTarget,
     )
+    from levada.segments.batch import EventBatch, TableEvents
+    from levada.values import Durability, Watermark
 
 __all__ = [
     "Capabilities",
     "Destination",
     "DestinationContext",
+    "Durability",
+    "EventBatch",
     "Jar",
     "OnSchemaChange",
     "Ordering",
+    "Source",
+    "TableEvents",
     "TableMode",
+    "TableRows",
     "TableTarget",
+    "TargetName",
+    "Watermark",
 ]
 
 __getattr__ = lazy_exports(
@@ -39,10 +51,17 @@ __getattr__ = lazy_exports(
         "Capabilities": "levada.destinations.interface",
         "Destination": "levada.destinations.interface",
         "DestinationContext": "levada.destinations.interface",
+        "Durability": "levada.values",
+        "EventBatch": "levada.segments.batch",
         "Jar": "levada.local.jars",
         "OnSchemaChange": "levada.destinations.interface",
         "Ordering": "levada.destinations.interface",
+        "Source": "levada.destinations.interface",
+        "TableEvents": "levada.segments.batch",
         "TableMode": "levada.destinations.interface",
+        "TableRows": "levada.copy.rows",
         "TableTarget": "levada.destinations.interface",
+        "TargetName": "levada.destinations.collisions",
+        "Watermark": "levada.values",
     },
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from levada.schema import ReplicatedTableSchema
-from levada.values import Lsn, TableId, Witness
+from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Truncate:
     commit_ts_us: int
     """Microseconds since 1970-01-01 UTC."""
     xid: int
+    names: tuple[QualifiedTable, ...]
+    """The names of ``tables``, in the same order, as they were at the TRUNCATE."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,24 +130,25 @@ class Decoder:
 
     def _truncate(self, of: Slice, message: int) -> Iterator[Item]:
         truncate = parse_truncate(of.body(message), of.lsn(message))
-        tables = []
+        tables: list[ReplicatedTableSchema] = []
         for relation in truncate.tables:
             yield from self._rows(of, relation, before=message)
             bound = self._bindings.get(relation)
             if bound is None:
                 raise _unknown_relation(relation, of.lsn(message))
             if bound.schema is not None:
-                tables.append(bound.schema.id)
+                tables.append(bound.schema)
         if tables:
             at = of.rows(np.array([message]))
             yield Truncate(
                 Lsn(at.commit_lsn[0]),
                 int(at.ordinal[0]),
-                tuple(tables),
+                tuple(t.id for t in tables),
                 truncate.cascade,
                 truncate.restart_identity,
                 int(at.commit_ts_us[0]),
                 int(at.xid[0]),
+                tuple(t.name for t in tables),
             )
 
     def _message(self, of: Slice, message: int) -> Iterator[Item]:

@@ -1,6 +1,6 @@
 """Changes as Python objects, for callers that need rows: a lazy view over the Arrow columns.
 
-The names are supabase/etl's. The order is that of ``(commit_lsn, tx_ordinal)``, and each transaction's events are
+The names are supabase/etl's. The order is that of ``(commit_lsn, ordinal)``, and each transaction's events are
 between a `Begin` and a `Commit`. The engine itself never creates these objects.
 """
 
@@ -28,7 +28,7 @@ from levada.schema.changes import (
     UNREPRESENTABLE,
     XID,
 )
-from levada.values import Lsn, TableId
+from levada.values import Lsn, QualifiedTable, TableId
 
 Row: TypeAlias = Mapping[str, Any]
 """Values by column name, as Python objects of `pyarrow`. Dates beyond Python's years are PostgreSQL's text."""
@@ -70,17 +70,17 @@ class Begin:
     """The beginning of a transaction. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC."""
 
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     commit_ts_us: int
     xid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of a transaction. ``tx_ordinal`` is that of its last change plus one."""
+    """The end of a transaction. ``ordinal`` is that of its last change plus one."""
 
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     commit_ts_us: int
     xid: int
 
@@ -91,7 +91,7 @@ class Insert:
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     row: Full
 
 
@@ -101,7 +101,7 @@ class Update:
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     row: Full | Partial
     old: Key | Full | None
 
@@ -112,17 +112,18 @@ class Delete:
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     old: Key | Full
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateEvent:
-    """The deletion of all rows of ``tables``."""
+    """The deletion of all rows of ``tables``. ``names`` are their names, in the same order."""
 
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     tables: tuple[TableId, ...]
+    names: tuple[QualifiedTable, ...]
     cascade: bool
     restart_identity: bool
 
@@ -133,7 +134,7 @@ class RelationEvent:
 
     schema: ReplicatedTableSchema
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Unsupported:
     """
 
     commit_lsn: Lsn
-    tx_ordinal: int
+    ordinal: int
     what: str
 
 
@@ -177,7 +178,7 @@ class _Placed:
     @property
     def place(self) -> tuple[int, int, bool]:
         # A relation has the ordinal of the row that follows it.
-        return self.event.commit_lsn, self.event.tx_ordinal, not isinstance(self.event, RelationEvent)
+        return self.event.commit_lsn, self.event.ordinal, not isinstance(self.event, RelationEvent)
 
 
 def _bounded(events: Iterator[_Placed]) -> Iterator[Event]:
@@ -190,12 +191,12 @@ def _bounded(events: Iterator[_Placed]) -> Iterator[Event]:
     else:
         yield from leading
         return
-    lsn, end, (commit_ts_us, xid) = first.event.commit_lsn, first.event.tx_ordinal + 1, first.transaction
+    lsn, end, (commit_ts_us, xid) = first.event.commit_lsn, first.event.ordinal + 1, first.transaction
     yield Begin(lsn, 0, commit_ts_us, xid)
     yield from leading
     for placed in events:
         if placed.transaction is not None:
-            end = placed.event.tx_ordinal + 1
+            end = placed.event.ordinal + 1
         yield placed.event
     yield Commit(lsn, end, commit_ts_us, xid)
 
@@ -207,12 +208,15 @@ def _placed(items: Iterable[Item]) -> Iterator[_Placed]:
                 for first in range(0, item.rows.num_rows, _CHUNK):
                     yield from _rows(item.schema, item.rows.slice(first, _CHUNK))
             case Truncate():
-                event = TruncateEvent(item.commit_lsn, item.ordinal, item.tables, item.cascade, item.restart_identity)
-                yield _Placed(event, (item.commit_ts_us, item.xid))
+                yield _Placed(_truncate_event(item), (item.commit_ts_us, item.xid))
             case RelationChange():
                 yield _Placed(RelationEvent(item.schema, item.commit_lsn, item.ordinal))
             case LogicalMessage():
                 yield _Placed(Unsupported(item.lsn, 0, f"message {item.prefix}"))
+
+
+def _truncate_event(item: Truncate) -> TruncateEvent:
+    return TruncateEvent(item.commit_lsn, item.ordinal, item.tables, item.names, item.cascade, item.restart_identity)
 
 
 def _rows(schema: ReplicatedTableSchema, rows: pa.RecordBatch) -> Iterator[_Placed]:

@@ -19,7 +19,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 4
+MANIFEST_VERSION: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

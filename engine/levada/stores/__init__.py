@@ -20,7 +20,20 @@ from levada.stores.interface import (
 )
 from levada.stores.memory import MemoryStorage, MemoryStore
 from levada.stores.postgres import PostgresStore
-from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, selected
+from levada.stores.storage import (
+    Change,
+    Document,
+    DocumentKind,
+    Entry,
+    Key,
+    Storage,
+    Versions,
+    changes,
+    document_text,
+    entry,
+    parsed_document,
+    selected,
+)
 from levada.stores.workers import table_worker
 
 __all__ = [
@@ -30,6 +43,7 @@ __all__ = [
     "CopyOrder",
     "Document",
     "DocumentKind",
+    "Entry",
     "Key",
     "MemoryStorage",
     "MemoryStore",
@@ -45,6 +59,9 @@ __all__ = [
     "TableLifecycleStore",
     "Versions",
     "changes",
+    "document_text",
+    "entry",
+    "parsed_document",
     "selected",
     "table_worker",
 ]

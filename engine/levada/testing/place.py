@@ -49,8 +49,10 @@ class DestinationPlace:
 
     def expected(self, schema: ReplicatedTableSchema, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows of the source in the form of `rows`. Missing columns are NULL."""
+        # Through Arrow, because a decimal gets its column's scale there, and a float4 its precision.
+        typed = pa.RecordBatch.from_pylist([dict(r) for r in rows], schema.arrow).to_pylist()
         shown = [
-            {c.name: None if r.get(c.name) is None else self.shown(c, r[c.name]) for c in schema.columns} for r in rows
+            {c.name: None if r[c.name] is None else self.shown(c, r[c.name]) for c in schema.columns} for r in typed
         ]
         return _sorted(shown)
 

@@ -210,7 +210,9 @@ class SourceTable:
         """Truncate the table."""
         with self.source.change() as (lsn, ordinal):
             at = int(NOW.timestamp() * 1e6)
-            self.source.write(Truncate(lsn, ordinal, (self.schema.id,), False, False, at, int(lsn)))
+            self.source.write(
+                Truncate(lsn, ordinal, (self.schema.id,), False, False, at, int(lsn), (self.schema.name,))
+            )
 
     def alter(self, schema: ReplicatedTableSchema) -> None:
         """Give the following rows another version of the schema."""
