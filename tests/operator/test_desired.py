@@ -17,6 +17,7 @@ from levada_operator.desired.manifest import read_manifest, restart_digest
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.desired.secrets import SECRETS_DIR
+from levada_operator.desired.spark import build_executor_template
 from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
 from levada_operator.desired.templates import merged
 from levada_operator.names import table_sync_name
@@ -56,7 +57,10 @@ def test_objects(name: str) -> None:
 
 
 def test_secrets_of_stores() -> None:
-    """The clean-up's pod has the Secrets of a store in another database, and of another package's store."""
+    """The clean-up's pod has the Secrets of a store in another database, and of another package's store.
+
+    Executors, which have no part in the state, do not have them.
+    """
     server = {
         "host": "state",
         "database": "state",
@@ -71,6 +75,11 @@ def test_secrets_of_stores() -> None:
         mounted = {v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
         assert names < mounted
         assert {m["mountPath"] for m in pod["containers"][0]["volumeMounts"]} > {f"{SECRETS_DIR}/{n}" for n in names}
+        template = build_executor_template(owner(store=store, driver={"mode": "Cluster"}))
+        assert template is not None
+        on_executors = {v["secret"]["secretName"] for v in template["spec"]["volumes"] if "secret" in v}
+        assert on_executors, "those of the source and of the destination"
+        assert not names & on_executors
 
 
 def test_jobs_and_table_syncs() -> None:

@@ -85,6 +85,18 @@ def test_a_volume_is_durable_where_scratch_is_not(tmp_path: Path) -> None:
     assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), True)
 
 
+def test_a_change_of_the_destinations_resync_fields_copies_again(tmp_path: Path) -> None:
+    """The text that is stored with each copy has the values of the Resync fields, except for the mode."""
+    catalog = {"type": "Hadoop", "warehouse": "/lake"}
+    destination = {"iceberg": {"catalog": catalog, "namespace": "shop", "mode": "Changelog"}}
+    given = manifests(destination=destination, onUnrepresentable="Text")
+    assert pipeline_config(given, work_dir=tmp_path).copies_depend_on == "Text shop"
+    assert pipeline_config(manifests(), work_dir=tmp_path).copies_depend_on == "Error {schema}"
+    custom = manifests(destination={"custom": {"type": "theirs"}})
+    assert pipeline_config(custom, work_dir=tmp_path).copies_depend_on == "Error"
+    assert custom.pipeline.spec.destination.mode is TableMode.UPSERT
+
+
 def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
     """Selectors choose tables, TableSyncs say what is different about each; the store's own are never chosen."""
     given = manifests(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from levada.spec import DriverMode
 from levada_operator.desired.manifest import MANIFEST_FILE, SPARK_FILE, restart_digest
 from levada_operator.desired.owner import Owner
-from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_volumes
+from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_names, secret_volumes
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
 from levada_operator.desired.templates import merged
@@ -148,7 +148,7 @@ def _volumes(owner: Owner) -> list[dict[str, Any]]:
     ]
     if owner.spec.staging.volume_claim is not None:
         volumes.append({"name": STAGING_VOLUME, "persistentVolumeClaim": {"claimName": staging_name(owner.name)}})
-    return volumes + secret_volumes(owner)
+    return volumes + secret_volumes(secret_names(owner))
 
 
 def _mounts(owner: Owner) -> list[dict[str, Any]]:
@@ -159,4 +159,4 @@ def _mounts(owner: Owner) -> list[dict[str, Any]]:
     ]
     if owner.spec.staging.volume_claim is not None:
         mounts.append({"name": STAGING_VOLUME, "mountPath": f"{WORK_DIR}/staging"})
-    return mounts + secret_mounts(owner)
+    return mounts + secret_mounts(secret_names(owner))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from levada.spec.section import Section
 from levada.spec.source import PostgresServer
 from levada_operator.desired.owner import Owner
 
@@ -13,33 +14,33 @@ SECRETS_DIR: Final = "/var/run/levada/secrets"
 
 def secret_names(owner: Owner) -> tuple[str, ...]:
     """Return the distinct names of the Secrets that the manifest refers to, sorted."""
-    return tuple(sorted(set(_secret_names(owner))))
+    store, token = owner.spec.store, owner.spec.driver.token_secret_ref
+    names = {*task_secret_names(owner), *_secret_names(store.custom)}
+    if store.postgres is not None:
+        names |= set(_secret_names(store.postgres.connection))
+    return tuple(sorted(names if token is None else {*names, token.name}))
 
 
-def secret_volumes(owner: Owner) -> list[dict[str, Any]]:
+def task_secret_names(owner: Owner) -> tuple[str, ...]:
+    """Return those of the Secrets that copies and writes need, which executors do."""
+    return tuple(sorted({*_secret_names(owner.spec.source), *_secret_names(owner.spec.destination.section)}))
+
+
+def secret_volumes(names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a volume for each Secret."""
     # Optional, because a pod that waits for a Secret reports no error, while the preflight reports the missing one.
-    return [
-        {"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}}
-        for i, name in enumerate(secret_names(owner))
-    ]
+    return [{"name": f"secret-{i}", "secret": {"secretName": name, "optional": True}} for i, name in enumerate(names)]
 
 
-def secret_mounts(owner: Owner) -> list[dict[str, Any]]:
+def secret_mounts(names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a mount for each volume of `secret_volumes`."""
     return [
-        {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True}
-        for i, name in enumerate(secret_names(owner))
+        {"name": f"secret-{i}", "mountPath": f"{SECRETS_DIR}/{name}", "readOnly": True} for i, name in enumerate(names)
     ]
 
 
-def _secret_names(owner: Owner) -> Iterator[str]:
-    destination, store = owner.spec.destination.section, owner.spec.store
-    state = None if store.postgres is None else store.postgres.connection
-    if owner.spec.driver.token_secret_ref is not None:
-        yield owner.spec.driver.token_secret_ref.name
-    for section in (destination, owner.spec.source, store.custom, state):
-        if section is not None and section.credentials_secret_ref is not None:
-            yield section.credentials_secret_ref.name
-        if isinstance(section, PostgresServer) and section.tls.ca_secret_ref is not None:
-            yield section.tls.ca_secret_ref.name
+def _secret_names(section: Section | PostgresServer | None) -> Iterator[str]:
+    if section is not None and section.credentials_secret_ref is not None:
+        yield section.credentials_secret_ref.name
+    if isinstance(section, PostgresServer) and section.tls.ca_secret_ref is not None:
+        yield section.tls.ca_secret_ref.name

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from levada.spec import DriverMode, parse_bytes
 from levada_operator.desired.owner import Owner
-from levada_operator.desired.secrets import secret_mounts, secret_volumes
+from levada_operator.desired.secrets import secret_mounts, secret_volumes, task_secret_names
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.templates import merged
 from levada_operator.names import driver_name, driver_pod, executor_name, labels
@@ -84,10 +84,10 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
                     "securityContext": CONTAINER_SECURITY,
                     # Spark writes to its working directory. It adds the volume for SPARK_LOCAL_DIRS itself.
                     "workingDir": "/tmp",
-                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *secret_mounts(owner)],
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *secret_mounts(task_secret_names(owner))],
                 }
             ],
-            "volumes": [{"name": "tmp", "emptyDir": {}}, *secret_volumes(owner)],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *secret_volumes(task_secret_names(owner))],
         },
     }
     return merged(owner.spec.executor.pod_template, template)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
 from levada.runtime.config import PipelineConfig
-from levada.runtime.destination_errors import destination_errors
+from levada.runtime.destination_errors import destination_errors, plugin_errors
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config, store_connection
 from levada.runtime.host.plugins import destination_class, destination_settings
@@ -32,6 +32,7 @@ from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.spec import Manifests
+from levada.spec.plugins import STORES
 from levada.stores.interface import OwnerRecord
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
@@ -113,8 +114,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         if not found.current:
             # Opening the store would create or migrate its schema.
             return _Stored(found.has_copies)
-    store = open_store(manifests, config, secrets)
-    try:
+    with closing(open_store(manifests, config, secrets)) as store, plugin_errors(type(store), STORES, "a read"):
         store.load_table_replication_states()
         store.load_table_controls()
         states = store.get_table_replication_states()
@@ -123,8 +123,6 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             t: before for t in states if (before := last_copy_settings(store.get_table_controls(t))) is not None
         }
         return _Stored(begun, store.get_owner_record(), copied_as)
-    finally:
-        store.close()
 
 
 def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
