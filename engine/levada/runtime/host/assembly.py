@@ -14,6 +14,7 @@ from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
+from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.destination_errors import destination_errors
@@ -28,7 +29,6 @@ from levada.spec import (
     PipelineSpec,
     PublicationManagement,
     TableSyncSpec,
-    TlsMode,
 )
 from levada.spec.running import Retries
 from levada.spec.source import PostgresServer
@@ -49,17 +49,6 @@ TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
 
 _S3: Final = ("s3://", "s3a://")
-_SSL_MODES: Final[Mapping[TlsMode, str]] = {
-    TlsMode.DISABLE: "disable",
-    TlsMode.REQUIRE: "require",
-    TlsMode.VERIFY_CA: "verify-ca",
-    TlsMode.VERIFY_FULL: "verify-full",
-}
-_TRUSTED_CERTIFICATES: Final = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
-    "/etc/ssl/cert.pem",  # macOS
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +236,9 @@ def server_connection(
         server.port,
         server.database,
         credentials=None if credentials is None else secret_folder(secrets, credentials.name, "username", "password"),
-        sslmode=_SSL_MODES[server.tls.mode],
+        sslmode=SSL_MODES[server.tls.mode],
         sslrootcert=(
-            _trusted_certificates(server.tls.mode)
+            trusted_certificates(server.tls.mode)
             if authority is None
             else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),
@@ -336,18 +325,6 @@ def _copies_depend_on(spec: PipelineSpec) -> str:
 def _retries(spec: Retries) -> RetryLimits:
     # The manifest counts retries. The engine counts attempts, so the first one is added.
     return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
-
-
-def _trusted_certificates(mode: TlsMode) -> Path | None:
-    if mode not in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL):
-        return None
-    # libpq alone looks only into the home folder. Its "system" is a path compiled into OpenSSL, which may not exist.
-    for file in filter(
-        None, (os.environ.get("PGSSLROOTCERT"), os.environ.get("SSL_CERT_FILE"), *_TRUSTED_CERTIFICATES)
-    ):
-        if Path(file).is_file():
-            return Path(file)
-    return None
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -1,0 +1,77 @@
+"""Applies one table's part of a batch, in a transaction of the caller."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from psycopg import sql
+
+from levada.destinations.interface import OnSchemaChange
+from levada.destinations.postgres.changelog import append_changes
+from levada.destinations.postgres.columns import Layout, reconcile, resync_hint
+from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.state import TableRow
+from levada.destinations.postgres.upsert import apply_upserts
+from levada.errors import NeedsOperator
+from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import TableEvents
+from levada.values import Lsn, QualifiedTable, TableMode
+
+_log = logging.getLogger(__name__)
+
+
+def apply_table(
+    connection: WatchedConnection, row: TableRow, events: TableEvents, mode: TableMode, policy: OnSchemaChange
+) -> TableRow:
+    """Apply the changes that the table does not have yet. Return its state, without the new watermark."""
+    check_same_table(row, events.schema, mode)
+    check_intact(connection, row)
+    layout = evolve(connection, row, events.schema, policy)
+    after = events.after if row.lsn is None else max(events.after, row.lsn)
+    write_changes(connection, row.place, layout, events, after, mode)
+    return replace(row, layout=layout)
+
+
+def write_changes(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    layout: Layout,
+    events: TableEvents,
+    after: Lsn,
+    mode: TableMode,
+) -> None:
+    """Write the changes from ``after`` on, inclusive, to a table with these columns."""
+    write = apply_upserts if mode is TableMode.UPSERT else append_changes
+    write(connection, identifier(place), layout, events, after)
+
+
+def evolve(
+    connection: WatchedConnection, row: TableRow, schema: ReplicatedTableSchema, policy: OnSchemaChange
+) -> Layout:
+    """Change the table's columns to those of ``schema``. Return the new columns."""
+    step = reconcile(row.layout, schema, row.mode, policy)
+    if step.changes:
+        _log.info("%s: %s", row.place, "; ".join(step.changes))
+    for clause in step.clauses:
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(row.place), clause))
+    return step.layout
+
+
+def check_same_table(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the table was created for another mode or key."""
+    if row.mode is not mode:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{row.place} was created as {row.mode.value}, but {schema.name} is now written as {mode.value}",
+            hint=resync_hint(schema),
+        )
+    if mode is TableMode.UPSERT and sorted(row.key) != sorted(schema.key):
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}),"
+            f" but {row.place} was written with another key",
+            hint=resync_hint(schema),
+        )

@@ -1,0 +1,84 @@
+"""The claim of a table's name for a source table, so that no table of another owner is ever written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.ownership import not_ours
+from levada.destinations.postgres.shadow_copy import drop_all
+from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.errors import NeedsOperator, Transient
+from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable, TableMode
+
+_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || oid::text
+FROM pg_database WHERE datname = current_database()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The rules by which a source table gets its table at the destination."""
+
+    state: State
+
+    def check(self, connection: WatchedConnection, schema: ReplicatedTableSchema, place: QualifiedTable) -> None:
+        """Raise NeedsOperator if a copy of the source table must not have the name ``place``."""
+        self._check_not_source(connection, schema.name, place)
+        self._owned(connection, schema, place)
+
+    def take(
+        self,
+        connection: WatchedConnection,
+        schema: ReplicatedTableSchema,
+        place: QualifiedTable,
+        mode: TableMode,
+        epoch: int,
+    ) -> TableRow:
+        """Lock and return the state of the table, which is created for a new one. Its name may still be another one."""
+        self._check_not_source(connection, schema.name, place)
+        there = self._owned(connection, schema, place)
+        row = self.state.find(connection, schema.id, lock=True)
+        if row is None and there is not None:
+            # The table of a former source table, whose rows the copy replaces.
+            require_epoch(there, epoch)
+            drop_all(connection, self.state, there)
+            row = replace(there, owner=self.state.owner.of(schema), epoch=epoch, lsn=None)
+            self.state.save(connection, there, row)
+        if row is None:
+            row = self.state.insert(connection, schema, place, mode, epoch)
+        if row is None:
+            raise Transient("destination_busy", f"another pipeline claims {place} at the same moment")
+        require_epoch(row, epoch)
+        return row
+
+    def _owned(
+        self, connection: WatchedConnection, schema: ReplicatedTableSchema, place: QualifiedTable
+    ) -> TableRow | None:
+        """Return the state of the table of this name, or None if the name is free."""
+        there = self.state.at(connection, place)
+        if there is not None:
+            self.state.owner.require_replaceable(place, there.owner, schema)
+        found = connection.execute(
+            "SELECT to_regclass(%s)::oid::bigint", [identifier(place).as_string(None)]
+        ).fetchone()
+        relation = None if found is None else found[0]
+        if relation is not None and (there is None or there.relation != relation):
+            raise not_ours(place, "was not created by Levada")
+        return there
+
+    def _check_not_source(self, connection: WatchedConnection, source: QualifiedTable, place: QualifiedTable) -> None:
+        found = connection.execute(_IDENTITY).fetchone()
+        if found is None or found[0] != self.state.owner.source_id:
+            return
+        if source == place or self.state.is_table_of_levada(connection, source):
+            raise NeedsOperator(
+                "destination_is_source",
+                f"{source} would be replicated into itself: the destination is the source database, and"
+                f" {'the names are the same' if source == place else 'this table is written by a pipeline'}",
+                hint="set another database or schema in the destination's settings, and exclude the schema of the"
+                " destination's tables from spec.tables",
+            )

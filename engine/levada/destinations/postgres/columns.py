@@ -1,0 +1,177 @@
+"""The columns of a table at the destination, and their changes to match a version of the source table. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from psycopg import sql
+
+from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.destinations.postgres.types import column_type
+from levada.errors import NeedsOperator
+from levada.schema import Column, ColumnType, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.segments.projection import widens
+from levada.values import resync_command
+
+CHANGELOG_COLUMNS: Final = (
+    (OP, "text"),
+    (COMMIT_LSN, "bigint"),
+    (ORDINAL, "bigint"),
+    (COMMIT_TS, "timestamp with time zone"),
+    (UNCHANGED, "text[]"),
+)
+"""The additional columns of a changelog. The last one has the names of columns with unknown values."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldColumn:
+    """A column of the destination's table that holds a column of the source."""
+
+    attnum: int
+    """The attnum at the source."""
+    name: str
+    type: str
+    """The SQL type."""
+    shape: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that hold columns of the source. Columns that a user added are not included."""
+
+    columns: tuple[HeldColumn, ...]
+
+    @classmethod
+    def of(cls, schema: ReplicatedTableSchema) -> Layout:
+        """Return the columns of a new table."""
+        return cls(tuple(HeldColumn(c.attnum, c.name, column_type(c), c.type) for c in schema.columns))
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Layout:
+        """Parse the result of `to_json`."""
+        return cls(tuple(HeldColumn(a, n, t, ColumnType.from_json(s)) for a, n, t, s in data))
+
+    def to_json(self) -> str:
+        """Return the columns as JSON."""
+        return json.dumps([[c.attnum, c.name, c.type, c.shape.to_json()] for c in self.columns])
+
+    def held(self, schema: ReplicatedTableSchema) -> list[tuple[HeldColumn, Column]]:
+        """Return the columns that the source has too, each with the source's column."""
+        return [(c, schema.by_attnum[c.attnum]) for c in self.columns if c.attnum in schema.by_attnum]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The columns after an evolution, a description of each change, and the clauses of ALTER TABLE in order."""
+
+    layout: Layout
+    changes: tuple[str, ...] = ()
+    clauses: tuple[sql.Composable, ...] = ()
+
+
+def reconcile(current: Layout, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange) -> Reconciled:
+    """Return the evolution of ``current`` to the version ``wanted``.
+
+    Raise NeedsOperator ``schema_change_unsupported`` for a change that must not be made in place, and
+    ``schema_change_refused`` for any change under the policy ``Fail``.
+    """
+    step = _Step(wanted, mode, {c.attnum: c for c in current.columns})
+    keep_columns = policy is OnSchemaChange.IGNORE
+    if not keep_columns:
+        step.drop_missing()
+        step.rename()
+    for column in wanted.columns:
+        if column.attnum in step.columns:
+            step.retype(column)
+        elif not keep_columns:
+            step.add(column)
+    if step.changes and policy is OnSchemaChange.FAIL:
+        raise NeedsOperator(
+            "schema_change_refused",
+            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
+            hint=f"set onSchemaChange to Propagate or Ignore, or {resync_hint(wanted)}",
+        )
+    return Reconciled(Layout(tuple(step.columns.values())), tuple(step.changes), tuple(step.clauses))
+
+
+def resync_hint(schema: ReplicatedTableSchema) -> str:
+    """Return the hint with the command that copies the table again."""
+    return f"copy the table again: {resync_command(schema.name)}"
+
+
+def create_table(name: sql.Composable, layout: Layout, mode: TableMode) -> sql.Composed:
+    """Return CREATE TABLE without a key."""
+    columns = [(c.name, c.type) for c in layout.columns]
+    columns += CHANGELOG_COLUMNS if mode is TableMode.CHANGELOG else ()
+    return sql.SQL("CREATE TABLE {} ({})").format(name, column_list(columns))
+
+
+def column_list(columns: Sequence[tuple[str, str]]) -> sql.Composed:
+    """Return names with their types. The types come from `column_type`, which returns no text of a user."""
+    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(n), sql_type(t)) for n, t in columns)
+
+
+def sql_type(name: str) -> sql.SQL:
+    """Return the type's name as SQL."""
+    return sql.SQL(name)
+
+
+@dataclass(slots=True)
+class _Step:
+    wanted: ReplicatedTableSchema
+    mode: TableMode
+    columns: dict[int, HeldColumn]
+    changes: list[str] = field(default_factory=list)
+    clauses: list[sql.Composable] = field(default_factory=list)
+
+    def drop_missing(self) -> None:
+        for attnum in sorted(self.columns.keys() - self.wanted.by_attnum.keys()):
+            gone = self.columns.pop(attnum)
+            self.changes.append(f"column {gone.name} was dropped")
+            self.clauses.append(sql.SQL("DROP COLUMN {}").format(sql.Identifier(gone.name)))
+
+    def rename(self) -> None:
+        """Rename by way of names that no column has, because two columns may exchange their names."""
+        renamed = [c for c in self.columns.values() if self.wanted.by_attnum[c.attnum].name != c.name]
+        rename = sql.SQL("RENAME COLUMN {} TO {}").format
+        for column in renamed:
+            self.clauses.append(rename(sql.Identifier(column.name), sql.Identifier(f"_levada_{column.attnum}")))
+        for column in renamed:
+            name = self.wanted.by_attnum[column.attnum].name
+            self.changes.append(f"column {column.name} was renamed to {name}")
+            self.clauses.append(rename(sql.Identifier(f"_levada_{column.attnum}"), sql.Identifier(name)))
+            self.columns[column.attnum] = replace(column, name=name)
+
+    def retype(self, column: Column) -> None:
+        before, kind = self.columns[column.attnum], column_type(column)
+        if not widens(before.shape, column.type):
+            raise self._unsupported(f"column {column.name} became {column.type_name}, and {before.type} holds its rows")
+        if before.type != kind:
+            self.changes.append(f"column {before.name} became {column.type_name}")
+            # Without USING: an assignment refuses a text that is too long, which a cast would cut.
+            self.clauses.append(sql.SQL("ALTER COLUMN {} TYPE {}").format(sql.Identifier(before.name), sql_type(kind)))
+        self.columns[column.attnum] = replace(before, type=kind, shape=column.type)
+
+    def add(self, column: Column) -> None:
+        if column.rewritten and self.mode is TableMode.UPSERT:
+            raise self._unsupported(
+                f"column {column.name} was added with a default that PostgreSQL computed for each row, "
+                "and it does not stream these values"
+            )
+        name, kind = sql.Identifier(column.name), column_type(column)
+        self.changes.append(f"column {column.name} was added")
+        if column.missing_value is not None and self.mode is TableMode.UPSERT:
+            # A constant default reaches the existing rows without a rewrite, as at the source.
+            value = sql.Literal(column.missing_value)
+            self.clauses.append(sql.SQL("ADD COLUMN {} {} DEFAULT {}").format(name, sql_type(kind), value))
+            self.clauses.append(sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(name))
+        else:
+            self.clauses.append(sql.SQL("ADD COLUMN {} {}").format(name, sql_type(kind)))
+        self.columns[column.attnum] = HeldColumn(column.attnum, column.name, kind, column.type)
+
+    def _unsupported(self, what: str) -> NeedsOperator:
+        return NeedsOperator("schema_change_unsupported", f"{self.wanted.name}: {what}", hint=resync_hint(self.wanted))

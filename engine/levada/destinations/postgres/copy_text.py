@@ -1,0 +1,157 @@
+"""Arrow columns as the rows of a text COPY (PostgreSQL manual, COPY, "Text Format"). Pure.
+
+The text format suits every type. A column that is carried as PostgreSQL's text, such as an interval or a range, has no
+binary form here, and one COPY cannot mix both formats. Each value is its canonical text, which the type's input
+function reads back exactly.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from levada.pgoutput.temporal import date_text, timestamp_text
+
+_SLICE_BYTES: Final = 4 << 20
+"""The Arrow bytes of the rows that are formatted together."""
+_LARGE_BYTES: Final = 1 << 28
+"""Above this size, in bytes, escaping might exceed the 2 GiB of Arrow's small strings."""
+
+_ESCAPED: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+"""The backslash is first, because the others are replaced by texts with a backslash."""
+
+_FIRST_DAY: Final = -719_162
+"""0001-01-01 in days since 1970-01-01. Arrow formats the days from here to 9999-12-31 as PostgreSQL does."""
+_LAST_DAY: Final = 2_932_896
+_DAY_US: Final = 86_400_000_000
+
+
+def copy_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[memoryview]:
+    """Yield the rows as COPY's text format, in slices of whole rows."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    if not table.num_rows:
+        return
+    step = max(1, _SLICE_BYTES * table.num_rows // max(table.nbytes, 1))
+    for first in range(0, table.num_rows, step):
+        yield _lines(table.slice(first, step).combine_chunks())
+
+
+def _lines(table: pa.Table) -> memoryview:
+    kind = pa.large_string() if table.nbytes > _LARGE_BYTES else pa.string()
+    columns = [_escaped(value_text(_chunk(column), kind)) for column in table.columns]
+    if not columns:
+        return memoryview(b"\n" * table.num_rows)
+    rows = pc.binary_join_element_wise(*columns, pa.scalar("\t", kind), null_handling="replace", null_replacement="\\N")
+    return memoryview(_data(pc.binary_join_element_wise(rows, pa.scalar("", kind), pa.scalar("\n", kind))))
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def value_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return PostgreSQL's text of each value, as Arrow strings of the type ``kind``. NULL stays NULL."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), kind)
+    return next((text for accepts, text in _TEXTS if accepts(values.type)), _cast)(values, kind)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return pc.cast(values, kind)
+
+
+def _bytes(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    binary = pa.large_binary() if kind == pa.large_string() else pa.binary()
+    values = pc.cast(values, binary)
+    dtype = np.int64 if binary == pa.large_binary() else np.int32
+    offsets = np.frombuffer(values.buffers()[1], dtype)[values.offset : values.offset + len(values) + 1]
+    digits = binascii.hexlify(_data(values))
+    doubled = ((offsets - offsets[0]) * 2).astype(dtype)
+    # A NULL may have bytes, which stay behind it.
+    text = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(doubled), pa.py_buffer(digits)])
+    text = pc.binary_join_element_wise(pa.scalar("\\x", kind), text, pa.scalar("", kind))
+    return _where_valid(values, text)
+
+
+def _days(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    days = values.view(pa.int32())
+    return _temporal(values, days, (_FIRST_DAY, _LAST_DAY), date_text, kind)
+
+
+def _stamps(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    # Without a zone: every session has the time zone UTC.
+    us = values.view(pa.int64())
+    bounds = (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
+    return _temporal(us.view(pa.timestamp("us")), us, bounds, lambda n: timestamp_text(n, zone=False), kind)
+
+
+def _temporal(
+    values: pa.Array, numbers: pa.Array, bounds: tuple[int, int], text: Callable[[int], str], kind: pa.DataType
+) -> pa.Array:
+    """Cast with Arrow, and format the values outside of ``bounds`` one by one, because they are rare."""
+    odd = pc.fill_null(pc.or_(pc.less(numbers, bounds[0]), pc.greater(numbers, bounds[1])), False)
+    if not pc.any(odd).as_py():
+        return pc.cast(values, kind)
+    plain = pc.if_else(odd, pa.scalar(None, values.type), values)
+    shown = pa.array([text(n) for n in numbers.filter(odd).to_pylist()], kind)
+    return pc.replace_with_mask(pc.cast(plain, kind), odd, shown)
+
+
+def _lists(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return array literals (PostgreSQL manual, "Array Input and Output Syntax")."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    elements = value_text(values.flatten(), kind)
+    if _needs_quotes(values.type.value_type):
+        for plain in ("\\", '"'):
+            elements = pc.replace_substring(elements, plain, "\\" + plain)
+        quote = pa.scalar('"', kind)
+        elements = pc.binary_join_element_wise(quote, elements, quote, pa.scalar("", kind))
+    elements = pc.fill_null(elements, pa.scalar("NULL", kind))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    if kind == pa.large_string():
+        lists: pa.Array = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), elements)
+    else:
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements)
+    joined = pc.binary_join(lists, pa.scalar(",", kind))
+    text = pc.binary_join_element_wise(pa.scalar("{", kind), joined, pa.scalar("}", kind), pa.scalar("", kind))
+    return _where_valid(values, text)
+
+
+def _needs_quotes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _where_valid(values: pa.Array, text: pa.Array) -> pa.Array:
+    return pc.if_else(values.is_valid(), text, pa.scalar(None, text.type)) if values.null_count else text
+
+
+_TEXTS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, pa.DataType], pa.Array]]]] = (
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_date32, _days),
+    (pa.types.is_timestamp, _stamps),
+    (pa.types.is_list, _lists),
+)
+"""The types whose text is not Arrow's own."""
+
+
+def _escaped(text: pa.Array) -> pa.Array:
+    octets = np.frombuffer(_data(text), np.uint8)
+    for plain, escaped in _ESCAPED:
+        if (octets == ord(plain)).any():
+            text = pc.replace_substring(text, plain, escaped)
+    return text
+
+
+def _data(array: pa.Array) -> Any:
+    """Return the bytes of the values, without those before and after a slice."""
+    _, offsets, data = array.buffers()
+    if data is None or offsets is None:
+        return b""
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    ends = np.frombuffer(offsets, np.int64 if large else np.int32)[array.offset : array.offset + len(array) + 1]
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))

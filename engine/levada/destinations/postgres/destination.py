@@ -1,0 +1,311 @@
+"""`PostgresDestination`, which writes tables to a PostgreSQL database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import ValidationError
+
+from levada.copy.rows import TableRows
+from levada.destinations.collisions import TargetName
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, Ordering, TableMode
+from levada.destinations.postgres import shadow_copy
+from levada.destinations.postgres.apply import apply_table, write_changes
+from levada.destinations.postgres.claims import Claims
+from levada.destinations.postgres.columns import Layout
+from levada.destinations.postgres.connections import Connections
+from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.naming import Naming
+from levada.destinations.postgres.ownership import Owner
+from levada.destinations.postgres.settings import Settings, TableOrdering
+from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
+from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.errors import DestinationChanged, LevadaError
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.silence import WatchedConnection
+from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.segments.batch import EventBatch
+from levada.spec.problems import explain, invalid
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
+
+_AUTHORITY = "ca.crt"
+"""The key of the Secret that has the certificate authority."""
+
+
+class PostgresDestination(Destination):
+    """Writes each source table to a table in a PostgreSQL database, with its watermark in the same transaction.
+
+    The tables keep the source's types. Views, privileges, indexes and foreign keys of theirs outlast a resync. A table
+    without a usable key is a changelog (`effective_mode`).
+    """
+
+    name: ClassVar[str] = "postgres"
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+
+    def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
+        self._server = server
+        self._context = context
+        self._naming = Naming(settings.schema_name, settings.state_schema)
+        self._state = State(settings.state_schema, Owner(context))
+        self._claims = Claims(self._state)
+        self._connections = Connections(server)
+        self._lock = threading.Lock()
+        self._created = False
+        self._seen: dict[TableId, Lsn] = {}
+        """The watermarks that this object has written or read last."""
+        self._shadows: dict[TableId, ShadowCopy] = {}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
+        """Create a destination from the manifest's settings. The Secret has the keys username and password."""
+        try:
+            settings = Settings.model_validate(dict(config))
+        except ValidationError as error:
+            raise invalid(explain(error, Settings), "spec.destination.custom.options") from None
+        kind: type[PostgresDestination] = cls
+        if settings.ordering is TableOrdering.PIPELINE:
+            kind = OrderedPostgresDestination
+        return cast("Self", kind(server_of(settings, context.credentials), settings, context))
+
+    def startup(self) -> None:
+        """Create the tables of the state, so that an unusable database is reported before a copy begins."""
+        with self._transaction("opening the destination"):
+            pass
+
+    def check(self) -> None:
+        """Raise if the role can create neither schemas nor temporary tables."""
+        with self._connections.transaction("checking the destination") as connection:
+            connection.execute("CREATE TEMPORARY TABLE levada_check () ON COMMIT DROP")
+            self._state.exists(connection)
+
+    def shutdown(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def effective_mode(self, target: TableTarget) -> TableMode:
+        """Return the configured mode, or CHANGELOG for a table without a usable key."""
+        key = target.schema.key
+        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
+        return target.mode if keyed else TableMode.CHANGELOG
+
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in the database."""
+        return self._naming.target_name(table, name)
+
+    def check_place(self, target: TableTarget) -> None:
+        """Raise NeedsOperator if the database has a table of that name which a copy must not replace."""
+        place = self._place(target)
+        with self._transaction(f"checking {place}") as connection:
+            self._claims.check(connection, target.schema, place)
+
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        """Remove the watermark and the shadow copies. The table stays until the next copy replaces its rows.
+
+        So its views and foreign keys stay too. If ``epoch`` is None, no copy follows, and the table is dropped.
+        """
+        place, schema = self._place(target), target.schema
+        with self._transaction(f"dropping {place}") as connection:
+            row = self._state.find(connection, schema.id, lock=True)
+            if row is None or row.place != place:
+                self._claims.check(connection, schema, place)
+            if row is not None:
+                require_epoch(row, epoch)
+                shadow_copy.drop_all(connection, self._state, row)
+                if epoch is None:
+                    shadow_copy.drop_table(connection, row)
+                    self._state.forget(connection, row)
+                else:
+                    self._state.save(connection, row, replace(row, lsn=None, epoch=epoch))
+        self._seen.pop(schema.id, None)
+        self._shadows.pop(schema.id, None)
+
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
+        place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        with self._transaction(f"beginning the copy of {place}") as connection:
+            row = self._claims.take(connection, schema, place, mode, mark.epoch)
+            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
+            self._state.save(connection, row, replace(row, epoch=mark.epoch))
+        try:
+            parts = rows.map_partitions(self._writer(copy))
+            with self._transaction(f"committing the copy of {place}") as connection:
+                row = self._locked(connection, schema, mark)
+                shadow_copy.close(connection, self._state, copy, parts)
+                after = shadow_copy.serve(connection, self._state, row, copy, place)
+                self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+        except BaseException:
+            self._drop_shadow(schema.id)
+            raise
+        self._seen[schema.id] = mark.lsn
+        return Durability.DURABLE
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply the changes of all tables of the batch in one transaction with their watermarks."""
+        if events.only_asks:
+            return Durability.DURABLE
+        written = []
+        with self._transaction("applying changes") as connection:
+            connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            # In one order, so that two transactions cannot wait for each other.
+            for table in sorted(events.tables):
+                changes = events.changes(table)
+                row = self._locked(connection, changes.schema, mark)
+                self._check_not_rolled_back(row)
+                if row.lsn is not None and mark.lsn <= row.lsn:
+                    continue
+                mode = self.effective_mode(changes.target)
+                after = apply_table(connection, row, changes, mode, self._context.on_schema_change)
+                self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+                written.append(table)
+        self._seen.update(dict.fromkeys(written, mark.lsn))
+        return Durability.DURABLE
+
+    def applied(self, table: TableId) -> Watermark | None:
+        """Return the table's watermark. Raise DestinationChanged if another session changed the table."""
+        with self._transaction("reading a watermark") as connection:
+            row = self._state.find(connection, table)
+            if row is None or row.lsn is None:
+                return None
+            self._check_not_rolled_back(row)
+            check_intact(connection, row)
+        self._seen[table] = row.lsn
+        return Watermark(self._context.pipeline, row.epoch, row.lsn)
+
+    def maintain(self, table: TableId) -> None:
+        """Raise DestinationChanged if another session changed the table."""
+        self.applied(table)
+
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        """Forget the watermark that was seen last."""
+        self._seen.pop(target.id, None)
+        self._shadows.pop(target.id, None)
+
+    # -- the shadow copy of a table
+
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
+        """Copy the rows to a shadow copy. Return False if there is no complete copy of ours."""
+        place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        with self._transaction(f"beginning the copy of {place}") as connection:
+            row = self._state.find(connection, schema.id, lock=True)
+            if row is None or row.lsn is None or row.place != place:
+                return False
+            require_epoch(row, mark.epoch)
+            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
+            self._state.save(connection, row, replace(row, epoch=mark.epoch))
+        parts = rows.map_partitions(self._writer(copy))
+        with self._transaction(f"completing the copy of {place}") as connection:
+            shadow_copy.close(connection, self._state, copy, parts)
+        self._shadows[schema.id] = copy
+        return True
+
+    def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
+        """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
+        (table,) = events.tables
+        copy, changes = self._shadows.get(table), events.changes(table)
+        if copy is None or Layout.of(changes.schema) != copy.layout:
+            return False
+        if mark.lsn <= copy.lsn:
+            return True
+        with self._transaction(f"applying changes to the copy of {changes.schema.name}") as connection:
+            self._locked(connection, changes.schema, mark)
+            write_changes(connection, copy.place, copy.layout, changes, max(changes.after, copy.lsn), copy.mode)
+        copy.schema, copy.lsn = changes.schema, mark.lsn
+        return True
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        """Make the rows of the shadow copy those of the table, with the watermark, in one transaction."""
+        copy = self._shadows.get(table)
+        if copy is None:
+            return False
+        with self._transaction(f"replacing the rows of {copy.schema.name}") as connection:
+            row = self._locked(connection, copy.schema, mark)
+            after = shadow_copy.serve(connection, self._state, row, copy, row.place)
+            self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+        self._shadows.pop(table, None)
+        self._seen[table] = mark.lsn
+        return True
+
+    def drop_replacement(self, table: TableId) -> None:
+        """Drop the shadow copy."""
+        self._shadows.pop(table, None)
+        with self._transaction("dropping a copy") as connection:
+            row = self._state.find(connection, table, lock=True)
+            if row is not None:
+                shadow_copy.drop_all(connection, self._state, row)
+
+    # -- parts of the methods above
+
+    def _place(self, target: TableTarget) -> QualifiedTable:
+        return self._naming.place(target.schema.name, target.name)
+
+    def _writer(self, copy: ShadowCopy) -> PartitionWriter:
+        constants = extra_constants(copy.mode, copy.lsn)
+        return PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
+
+    def _drop_shadow(self, table: TableId) -> None:
+        with suppress(LevadaError):
+            self.drop_replacement(table)
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[WatchedConnection]:
+        """Run the block in a transaction, after the tables of the state exist."""
+        with self._lock:
+            if not self._created and not self._context.only_checks:
+                with self._connections.transaction("creating the state of the destination") as connection:
+                    self._state.create(connection)
+                self._created = True
+        with self._connections.transaction(doing) as connection:
+            yield connection
+
+    def _locked(self, connection: WatchedConnection, schema: ReplicatedTableSchema, mark: Watermark) -> TableRow:
+        """Lock and return the state of the table. Raise StaleEpoch if a newer driver has written the table."""
+        row = self._state.find(connection, schema.id, lock=True)
+        if row is None:
+            raise DestinationChanged(
+                "destination_table_missing",
+                f"the destination's database has no table of {schema.name}",
+                hint=resync_command(schema.name),
+            )
+        require_epoch(row, mark.epoch)
+        return row
+
+    def _check_not_rolled_back(self, row: TableRow) -> None:
+        seen = self._seen.get(row.owner.table)
+        if seen is not None and (row.lsn is None or row.lsn < seen):
+            # The changes between the two watermarks are no longer staged.
+            raise DestinationChanged(
+                "table_rolled_back",
+                f"the watermark of {row.place} has moved back: the destination's database was restored, or its state"
+                " was changed",
+                hint=resync_command(row.owner.source_name),
+            )
+
+
+class OrderedPostgresDestination(PostgresDestination):
+    """The destination with the ordering Pipeline: one transaction has the changes of all tables."""
+
+    capabilities: ClassVar[Capabilities] = replace(PostgresDestination.capabilities, ordering=Ordering.PIPELINE)
+
+
+def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
+    """Return the connection parameters of the destination's server."""
+    authority = None if credentials is None else credentials / _AUTHORITY
+    return PostgresConnection(
+        settings.host,
+        settings.port,
+        settings.database,
+        credentials=credentials,
+        sslmode=SSL_MODES[settings.tls.mode],
+        sslrootcert=authority
+        if authority is not None and authority.is_file()
+        else trusted_certificates(settings.tls.mode),
+    )

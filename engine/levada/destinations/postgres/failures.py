@@ -1,0 +1,145 @@
+"""The mapping of the destination server's errors to Levada's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
+from levada.postgres.failures import source_error
+
+_SETTINGS: Final = "the destination's settings"
+_RESYNC: Final = "copy the table again: levada resync MANIFEST TABLE"
+_CONNECT_HINT: Final = f"check host and port in {_SETTINGS}, and that the server runs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    code: str
+    error: type[LevadaError]
+    hint: str = ""
+
+
+_UNREACHABLE: Final = _Meaning("destination_unreachable", Transient, _CONNECT_HINT)
+_BUSY: Final = _Meaning("destination_busy", Transient, "end the session that holds the lock, if this does not pass")
+_FULL: Final = _Meaning("destination_full", Transient, "free disk space or memory at the destination's server")
+_CONSTRAINT: Final = _Meaning(
+    "destination_constraint",
+    NeedsOperator,
+    "drop the constraint at the destination, or make it DEFERRABLE, then retry: levada retry MANIFEST TABLE",
+)
+_DEPENDENTS: Final = _Meaning(
+    "destination_dependents",
+    NeedsOperator,
+    "drop the view or constraint that depends on it at the destination, then retry: levada retry MANIFEST TABLE",
+)
+_TYPE: Final = _Meaning("schema_change_unsupported", NeedsOperator, _RESYNC)
+
+_BY_SQLSTATE: Final[Mapping[str, _Meaning]] = {
+    "23503": _Meaning(
+        "destination_foreign_key",
+        Transient,
+        "declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings",
+    ),
+    "23502": _CONSTRAINT,
+    "23505": _CONSTRAINT,
+    "23514": _CONSTRAINT,
+    "23P01": _CONSTRAINT,
+    "2BP01": _DEPENDENTS,
+    "0A000": _DEPENDENTS,
+    "42804": _TYPE,
+    "42846": _TYPE,
+    "42701": _Meaning(
+        "destination_constraint", NeedsOperator, "rename or drop the column that was added at the destination"
+    ),
+    "42P10": _Meaning("foreign_schema_change", NeedsOperator, _RESYNC),
+    "55006": _BUSY,
+    "57014": _BUSY,
+    "25006": _Meaning("destination_read_only", Transient, "set host to the primary server, or end its read-only mode"),
+}
+
+_BY_SOURCE_CODE: Final[Mapping[str, _Meaning]] = {
+    "source_unreachable": _UNREACHABLE,
+    "source_silent": _UNREACHABLE,
+    "source_starting": _UNREACHABLE,
+    "source_stopping": _UNREACHABLE,
+    "session_timeout": _UNREACHABLE,
+    "catalog_changed": _BUSY,
+    "lock_timeout": _BUSY,
+    "statement_timeout": _BUSY,
+    "serialization_conflict": _BUSY,
+    "source_out_of_resources": _FULL,
+    "too_many_connections": _Meaning(
+        "destination_busy",
+        Transient,
+        "raise max_connections at the destination, or lower copy.connectionsPerTable",
+    ),
+    "source_auth_failed": _Meaning(
+        "destination_auth_failed", LoginFailed, "check the keys username and password of the destination's Secret"
+    ),
+    "source_access_denied": _Meaning(
+        "destination_access_denied",
+        NeedsOperator,
+        "add a line to the destination's pg_hba.conf for this role, database and address, then SELECT pg_reload_conf()",
+    ),
+    "source_database_missing": _Meaning(
+        "destination_database_missing", NeedsOperator, f"check database in {_SETTINGS}"
+    ),
+    "source_tls_failed": _Meaning("destination_tls_failed", NeedsOperator, f"check tls in {_SETTINGS}"),
+    "insufficient_privilege": _Meaning(
+        "destination_privilege_missing",
+        NeedsOperator,
+        "GRANT CREATE, TEMPORARY ON DATABASE … TO the role, or let the role own the schemas",
+    ),
+    "row_security": _Meaning(
+        "destination_privilege_missing", NeedsOperator, "let the role of the Secret own the table"
+    ),
+}
+
+_VALUE_CLASS: Final = "22"
+
+
+@contextmanager
+def destination_errors(doing: str) -> Iterator[None]:
+    """Raise psycopg's errors as errors of the destination."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise statement_error(doing, error) from (None if _quotes_values(error.sqlstate) else error)
+
+
+@contextmanager
+def connect_errors() -> Iterator[None]:
+    """Raise the errors of `PostgresConnection.connect`, which name the source, as errors of the destination."""
+    try:
+        yield
+    except LevadaError as error:
+        meaning = _BY_SOURCE_CODE.get(error.code)
+        if meaning is None:
+            raise
+        raise meaning.error(meaning.code, error.message, hint=meaning.hint) from error
+
+
+def statement_error(doing: str, error: psycopg.Error) -> LevadaError:
+    """Return the error for a failed statement. The server's message is left out if it may quote a value."""
+    state = error.sqlstate
+    if _quotes_values(state):
+        return NeedsOperator(
+            "destination_value_refused",
+            f"{doing}: the destination's server refuses a value (SQLSTATE {state})",
+            hint="see the server's log, and exclude the column with columns.exclude in the table's TableSync",
+        )
+    message = error.diag.message_primary or str(error).strip().partition("\n")[0] or "no message"
+    if (meaning := _BY_SQLSTATE.get(state or "")) is not None:
+        return meaning.error(meaning.code, f"{doing}: {message}", hint=meaning.hint)
+    found = source_error(doing, state, message)
+    other = _BY_SOURCE_CODE.get(found.code, _Meaning("destination_statement_failed", NeedsOperator))
+    return other.error(other.code, found.message, hint=other.hint)
+
+
+def _quotes_values(state: str | None) -> bool:
+    return state is not None and state.startswith(_VALUE_CLASS)

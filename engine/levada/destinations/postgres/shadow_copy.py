@@ -1,0 +1,310 @@
+"""A copy of a table in a table of its own, next to the one that serves, and the step that makes its rows serve.
+
+Several processes write the copy at the same time, each partition in one transaction. A partition may be written twice,
+because a task whose result was lost runs again. So each transaction registers itself, and the rows of transactions
+whose results did not arrive are removed by their xmin. No transaction can commit after that, because each locks the
+copy's row in the state while it is open.
+
+The rows of a table that exists are replaced in place: only those that differ are changed, in one transaction. Its
+views, privileges, foreign keys and indexes stay, and readers see the old rows until the commit, without waiting. A
+table whose key, mode or types differ from the copy's cannot be kept. It is dropped, and the copy gets its name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+from psycopg import sql
+
+from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, Layout, create_table, reconcile
+from levada.destinations.postgres.connections import BEGIN, open_connection
+from levada.destinations.postgres.copy_text import copy_rows
+from levada.destinations.postgres.failures import destination_errors
+from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.state import COPIES, GUARD, PARTS, State, TableRow
+from levada.errors import DestinationChanged, NeedsOperator, Transient
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, OP
+from levada.values import Lsn, QualifiedTable
+
+_KEY_BYTES: Final = 58
+
+
+@dataclass(slots=True)
+class ShadowCopy:
+    """A copy that does not serve yet. Not thread-safe."""
+
+    id: str
+    place: QualifiedTable
+    schema: ReplicatedTableSchema
+    """The version that was written last."""
+    mode: TableMode
+    layout: Layout
+    lsn: Lsn
+    """The LSN below which all changes are in the copy."""
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns."""
+        extra = [n for n, _ in CHANGELOG_COLUMNS] if self.mode is TableMode.CHANGELOG else []
+        return [*(c.name for c in self.layout.columns), *extra]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes one partition in one transaction, and returns the ID under which the transaction registered itself."""
+
+    server: PostgresConnection
+    state_schema: str
+    copy_id: str
+    place: QualifiedTable
+    constants: dict[str, str | int] = field(default_factory=dict)
+    """Values of additional columns, the same in each row."""
+
+    def __call__(self, rows: pa.RecordBatchReader) -> str:
+        """Write the rows, and return the ID of the transaction."""
+        part = str(uuid.uuid4())
+        names = [*rows.schema.names, *self.constants]
+        with destination_errors(f"copying rows to {self.place} at {self.server.where}"):
+            connection = open_connection(self.server, "copy")
+            try:
+                with connection.transaction():
+                    connection.execute(BEGIN)
+                    statement = copy_statement(identifier(self.place), names)
+                    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                        for batch in rows:
+                            for data in copy_rows(self._with_constants(batch)):
+                                copy.write(data)
+                    self._register(connection, part)
+            finally:
+                connection.close()
+        return part
+
+    def _with_constants(self, batch: pa.RecordBatch) -> pa.Table:
+        table = pa.Table.from_batches([batch])
+        for name, value in self.constants.items():
+            table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
+        return table
+
+    def _register(self, connection: WatchedConnection, part: str) -> None:
+        lock = sql.SQL("SELECT FROM {} WHERE copy_id = %s AND is_open FOR SHARE")
+        if connection.execute(lock.format(sql.Identifier(self.state_schema, COPIES)), [self.copy_id]).rowcount != 1:
+            raise superseded(self.place)
+        # A row's xmin has the lower 32 bits of the transaction's number.
+        insert = sql.SQL(
+            "INSERT INTO {} (part_id, copy_id, inserted_by) VALUES (%s, %s, (txid_current() %% 4294967296)::text::xid)"
+        )
+        connection.execute(insert.format(sql.Identifier(self.state_schema, PARTS)), [part, self.copy_id])
+
+
+def copy_statement(name: sql.Composable, columns: Sequence[str]) -> sql.Composed:
+    """Return the COPY statement whose data `copy_rows` formats."""
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(name, sql.SQL(", ").join(map(sql.Identifier, columns)))
+
+
+def superseded(place: QualifiedTable) -> Transient:
+    """Return the error of a copy that another copy of the table has replaced."""
+    return Transient("copy_superseded", f"another copy of the table began while rows were copied to {place}")
+
+
+def begin(
+    connection: WatchedConnection,
+    state: State,
+    row: TableRow,
+    schema: ReplicatedTableSchema,
+    mode: TableMode,
+    place: QualifiedTable,
+    lsn: Lsn,
+) -> ShadowCopy:
+    """Drop earlier shadow copies of the table, and create an empty one in the schema of ``place``."""
+    drop_all(connection, state, row)
+    copy_id = str(uuid.uuid4())
+    made = ShadowCopy(
+        copy_id, QualifiedTable(place.schema, f"_levada_{uuid.UUID(copy_id).hex}"), schema, mode, Layout.of(schema), lsn
+    )
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [place.schema])
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [place.schema]).rowcount == 0:
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
+    connection.execute(create_table(identifier(made.place), made.layout, mode))
+    insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, true)").format(state.table(COPIES))
+    owner = row.owner
+    connection.execute(
+        insert,
+        [copy_id, owner.pipeline, owner.source_id, int(owner.table), made.place.schema, made.place.name],
+    )
+    return made
+
+
+def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: Sequence[str]) -> None:
+    """End the writing of the copy: remove rows of unknown transactions, and create the key."""
+    shut = sql.SQL("UPDATE {} SET is_open = false WHERE copy_id = %s AND is_open").format(state.table(COPIES))
+    if connection.execute(shut, [copy.id]).rowcount != 1:
+        raise superseded(copy.place)
+    drop = sql.SQL("DELETE FROM {} WHERE copy_id = %s RETURNING part_id::text, inserted_by::text")
+    written = dict(connection.execute(drop.format(state.table(PARTS)), [copy.id]).fetchall())
+    if missing := set(parts) - written.keys():
+        raise Transient("copy_superseded", f"{len(missing)} parts of the copy {copy.place} are missing")
+    if unknown := [xid for part, xid in written.items() if part not in set(parts)]:
+        connection.execute(
+            sql.SQL("DELETE FROM {} WHERE xmin = ANY (%s::text[]::xid[])").format(identifier(copy.place)), [unknown]
+        )
+    if copy.mode is TableMode.UPSERT:
+        key = sql.SQL(", ").join(sql.Identifier(c.name) for c in copy.schema.key_columns)
+        connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(identifier(copy.place), key))
+    connection.execute(sql.SQL("ANALYZE {}").format(identifier(copy.place)))
+
+
+def serve(
+    connection: WatchedConnection, state: State, row: TableRow, copy: ShadowCopy, place: QualifiedTable
+) -> TableRow:
+    """Make the copy's rows those of the table ``place``. Return the table's state, which the caller saves."""
+    still = sql.SQL("DELETE FROM {} WHERE copy_id = %s AND NOT is_open").format(state.table(COPIES))
+    if connection.execute(still, [copy.id]).rowcount != 1:
+        raise superseded(copy.place)
+    kept = _kept(connection, row, copy, place)
+    after = replace(
+        row,
+        owner=state.owner.of(copy.schema),
+        place=place,
+        mode=copy.mode,
+        key=copy.schema.key,
+        layout=copy.layout,
+    )
+    if kept is not None:
+        for clause in kept:
+            connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(place), clause))
+        _replace_rows(connection, copy, place)
+        connection.execute(sql.SQL("DROP TABLE {}").format(identifier(copy.place)))
+        connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(GUARD), identifier(place)))
+        state.guard(connection, place)
+        return after
+    if row.relation:
+        drop_table(connection, row)
+    relation = _move(connection, copy, place)
+    state.guard(connection, place)
+    return replace(after, relation=relation)
+
+
+def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None:
+    """Drop all shadow copies of the table."""
+    find = sql.SQL(
+        "DELETE FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
+        " RETURNING copy_id, schema_name, table_name"
+    )
+    owner = row.owner
+    names = list({owner.pipeline, *state.owner.names()})
+    found = connection.execute(find.format(state.table(COPIES)), [owner.source_id, int(owner.table), names]).fetchall()
+    for copy_id, schema, name in found:
+        connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
+
+
+def drop_table(connection: WatchedConnection, row: TableRow) -> None:
+    """Drop the serving table, under whatever name it has now. A missing table is no error."""
+    found = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
+        [row.relation],
+    ).fetchone()
+    if found is not None:
+        connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*found)))
+
+
+def _kept(
+    connection: WatchedConnection, row: TableRow, copy: ShadowCopy, place: QualifiedTable
+) -> tuple[sql.Composable, ...] | None:
+    """Return the changes of columns that keep the table, or None if it must be dropped."""
+    if not row.relation or row.place != place or row.mode is not copy.mode or set(row.key) != set(copy.schema.key):
+        return None
+    try:
+        check_intact(connection, row)
+    except DestinationChanged as error:
+        # Its rows are replaced anyway.
+        if error.code != "foreign_write":
+            return None
+    try:
+        step = reconcile(row.layout, copy.schema, copy.mode, OnSchemaChange.PROPAGATE)
+    except NeedsOperator:
+        return None
+    return step.clauses
+
+
+def _replace_rows(connection: WatchedConnection, copy: ShadowCopy, place: QualifiedTable) -> None:
+    table, shadow = identifier(place), identifier(copy.place)
+    columns = sql.SQL(", ").join(map(sql.Identifier, copy.columns()))
+    if copy.mode is TableMode.CHANGELOG:
+        connection.execute(sql.SQL("DELETE FROM {}").format(table))
+        connection.execute(sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(table, columns, columns, shadow))
+        return
+    keys = [sql.Identifier(c.name) for c in copy.schema.key_columns]
+    same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(k) for k in keys)
+    connection.execute(
+        sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {})").format(table, shadow, same)
+    )
+    connection.execute(upsert_statement(table, copy.columns(), keys, shadow, copy.columns(), only_changed=True))
+
+
+def upsert_statement(
+    table: sql.Composable,
+    columns: Sequence[str],
+    keys: Sequence[sql.Identifier],
+    source: sql.Composable,
+    source_columns: Sequence[str],
+    *,
+    only_changed: bool = False,
+) -> sql.Composed:
+    """Return the INSERT … ON CONFLICT of all rows of ``source``.
+
+    If ``only_changed``, a row stays as it is if each value has the same bytes (PostgreSQL manual, "Composite Type
+    Comparison").
+    """
+    names = list(map(sql.Identifier, columns))
+    assign = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(n) for n in names if n not in keys)
+    action: sql.Composable = sql.SQL("UPDATE SET {}").format(assign)
+    if len(names) == len(keys):
+        action = sql.SQL("NOTHING")
+    elif only_changed:
+        now = sql.SQL(", ").join(sql.SQL("t.{}").format(n) for n in names)
+        new = sql.SQL(", ").join(sql.SQL("excluded.{}").format(n) for n in names)
+        action = sql.SQL("{} WHERE ROW({})::record *<> ROW({})::record").format(action, now, new)
+    return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}").format(
+        table,
+        sql.SQL(", ").join(names),
+        sql.SQL(", ").join(map(sql.Identifier, source_columns)),
+        source,
+        sql.SQL(", ").join(keys),
+        action,
+    )
+
+
+def _move(connection: WatchedConnection, copy: ShadowCopy, place: QualifiedTable) -> int:
+    """Give the copy the name ``place``. Return its OID."""
+    rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
+    connection.execute(rename.format(identifier(copy.place), sql.Identifier(place.name)))
+    found = connection.execute(
+        "SELECT c.oid::bigint, k.conname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " LEFT JOIN pg_constraint k ON k.conrelid = c.oid AND k.contype = 'p' WHERE n.nspname = %s AND c.relname = %s",
+        [place.schema, place.name],
+    ).fetchone()
+    assert found is not None
+    relation, key = found
+    wanted = place.name.encode()[:_KEY_BYTES].decode("utf-8", "ignore") + "_pkey"
+    taken = "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = %s AND relname = %s"
+    if key is not None and connection.execute(taken, [place.schema, wanted]).rowcount == 0:
+        connection.execute(
+            sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(
+                identifier(place), sql.Identifier(key), sql.Identifier(wanted)
+            )
+        )
+    return int(relation)
+
+
+def extra_constants(mode: TableMode, lsn: Lsn) -> dict[str, str | int]:
+    """Return the values of a changelog's additional columns in copied rows."""
+    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}

@@ -1,0 +1,211 @@
+"""Levada's own tables at the destination: the owner, the columns, the epoch and the watermark of each table.
+
+A transaction that changes a table locks its row here first. So only one driver writes a table at a time, and an old
+driver sees the newer epoch before it writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from psycopg import sql
+
+from levada.destinations.interface import TableMode
+from levada.destinations.postgres.columns import Layout
+from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.ownership import Owner, TableOwner
+from levada.errors import NeedsOperator, StaleEpoch
+from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
+from levada.stores.schema_owner import require_own_schema
+from levada.values import Lsn, QualifiedTable, TableId
+
+TABLES: Final = "destination_tables"
+COPIES: Final = "destination_copies"
+PARTS: Final = "destination_copy_parts"
+GUARD: Final = "levada_guard"
+
+_COLUMNS: Final = (
+    "pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
+    " relation::bigint, mode, key_attnums, columns, epoch, lsn - '0/0'::pg_lsn"
+)
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {schema}.destination_tables (
+    pipeline text NOT NULL, source_id text NOT NULL, table_id bigint NOT NULL,
+    source_schema text NOT NULL, source_name text NOT NULL,
+    schema_name text NOT NULL, table_name text NOT NULL, relation oid NOT NULL,
+    mode text NOT NULL, key_attnums smallint[] NOT NULL, columns json NOT NULL,
+    epoch bigint NOT NULL, lsn pg_lsn, updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, source_id, table_id), UNIQUE (schema_name, table_name));
+CREATE TABLE IF NOT EXISTS {schema}.destination_copies (
+    copy_id uuid PRIMARY KEY, pipeline text NOT NULL, source_id text NOT NULL, table_id bigint NOT NULL,
+    schema_name text NOT NULL, table_name text NOT NULL, is_open boolean NOT NULL);
+CREATE TABLE IF NOT EXISTS {schema}.destination_copy_parts (
+    part_id uuid PRIMARY KEY, copy_id uuid NOT NULL, inserted_by xid NOT NULL);
+CREATE OR REPLACE FUNCTION {schema}.levada_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
+BEGIN
+    IF current_setting('levada.writer', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION 'table %.% is written by Levada and read-only for others', TG_TABLE_SCHEMA, TG_TABLE_NAME
+            USING ERRCODE = 'read_only_sql_transaction', HINT = 'Change the rows in the source database.';
+    END IF;
+    RETURN NULL;
+END $guard$
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """The state of one table."""
+
+    owner: TableOwner
+    place: QualifiedTable
+    relation: int
+    """The OID of the table at the destination, 0 before the first copy is complete."""
+    mode: TableMode
+    key: tuple[int, ...]
+    layout: Layout
+    epoch: int
+    lsn: Lsn | None
+    """The watermark, or None if there is no complete copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The statements on the state, each for a transaction of the caller."""
+
+    schema: str
+    owner: Owner
+
+    def create(self, connection: WatchedConnection) -> None:
+        """Create the schema and its tables if they are missing. Raise NeedsOperator if the schema is another role's."""
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [self.schema])
+        if not self.exists(connection):
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
+        if connection.execute("SELECT to_regclass(%s)", [self._quoted(PARTS)]).fetchone() == (None,):
+            connection.execute(sql.SQL(_CREATE).format(schema=sql.Identifier(self.schema)))
+
+    def exists(self, connection: WatchedConnection) -> bool:
+        """Return True if the schema exists. Raise NeedsOperator if it is another role's."""
+        try:
+            return require_own_schema(connection, self.schema, (TABLES, COPIES, PARTS))
+        except NeedsOperator as error:
+            message = error.message.replace("of the store", "of the destination's state")
+            hint = error.hint.partition("; or set")[0] + "; or set another stateSchema in the destination's settings"
+            raise NeedsOperator("destination_schema_foreign", message, hint=hint) from None
+
+    def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> TableRow | None:
+        """Return the state of this pipeline's table, or None."""
+        query = "SELECT {} FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
+        found = connection.execute(
+            sql.SQL(query + " FOR UPDATE" if lock else query).format(sql.SQL(_COLUMNS), self.table(TABLES)),
+            [self.owner.source_id, int(table), self.owner.names()],
+        ).fetchone()
+        return None if found is None else _row(found)
+
+    def at(self, connection: WatchedConnection, place: QualifiedTable) -> TableRow | None:
+        """Lock and return the state of the table of this name, of whatever owner, or None."""
+        query = "SELECT {} FROM {} WHERE schema_name = %s AND table_name = %s FOR UPDATE"
+        found = connection.execute(
+            sql.SQL(query).format(sql.SQL(_COLUMNS), self.table(TABLES)), [place.schema, place.name]
+        ).fetchone()
+        return None if found is None else _row(found)
+
+    def insert(
+        self,
+        connection: WatchedConnection,
+        schema: ReplicatedTableSchema,
+        place: QualifiedTable,
+        mode: TableMode,
+        epoch: int,
+    ) -> TableRow | None:
+        """Claim the name for the source table. Return None if another session has claimed it at the same moment."""
+        row = TableRow(self.owner.of(schema), place, 0, mode, schema.key, Layout.of(schema), epoch, None)
+        statement = sql.SQL(
+            "INSERT INTO {} (pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
+            " relation, mode, key_attnums, columns, epoch, lsn)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        )
+        done = connection.execute(statement.format(self.table(TABLES)), _values(row))
+        return row if done.rowcount else None
+
+    def save(self, connection: WatchedConnection, before: TableRow, after: TableRow) -> None:
+        """Replace the state of a table, which the caller has locked."""
+        statement = sql.SQL(
+            "UPDATE {} SET pipeline = %s, source_id = %s, table_id = %s, source_schema = %s, source_name = %s,"
+            " schema_name = %s, table_name = %s, relation = %s, mode = %s, key_attnums = %s, columns = %s, epoch = %s,"
+            " lsn = %s, updated_at = now() WHERE pipeline = %s AND source_id = %s AND table_id = %s"
+        )
+        # A renamed pipeline's tables get its new name with their next change.
+        owner = replace(after.owner, pipeline=self.owner.context.full_name)
+        connection.execute(
+            statement.format(self.table(TABLES)),
+            [*_values(replace(after, owner=owner)), *_key(before.owner)],
+        )
+
+    def forget(self, connection: WatchedConnection, row: TableRow) -> None:
+        """Remove the state of a table."""
+        statement = sql.SQL("DELETE FROM {} WHERE pipeline = %s AND source_id = %s AND table_id = %s")
+        connection.execute(statement.format(self.table(TABLES)), _key(row.owner))
+
+    def is_table_of_levada(self, connection: WatchedConnection, name: QualifiedTable) -> bool:
+        """Return True if this database has a table of this name that a pipeline writes."""
+        return self.at(connection, name) is not None
+
+    def guard(self, connection: WatchedConnection, place: QualifiedTable) -> None:
+        """Make the table read-only for every session other than Levada's."""
+        connection.execute(
+            sql.SQL(
+                "CREATE TRIGGER levada_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
+                " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
+            ).format(identifier(place), self.table(GUARD))
+        )
+
+    def table(self, name: str) -> sql.Identifier:
+        """Return the quoted name of a table or function of the state."""
+        return sql.Identifier(self.schema, name)
+
+    def _quoted(self, name: str) -> str:
+        return self.table(name).as_string(None)
+
+
+def require_epoch(row: TableRow, epoch: int | None) -> None:
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
+    if epoch is not None and row.epoch > epoch:
+        raise StaleEpoch(epoch, row.epoch)
+
+
+def _key(owner: TableOwner) -> list[Any]:
+    return [owner.pipeline, owner.source_id, int(owner.table)]
+
+
+def _values(row: TableRow) -> list[Any]:
+    owner = row.owner
+    return [
+        *_key(owner),
+        owner.source_name.schema,
+        owner.source_name.name,
+        row.place.schema,
+        row.place.name,
+        row.relation,
+        row.mode.value,
+        list(row.key),
+        row.layout.to_json(),
+        row.epoch,
+        None if row.lsn is None else str(row.lsn),
+    ]
+
+
+def _row(found: tuple[Any, ...]) -> TableRow:
+    pipeline, source_id, table, schema, name, place_schema, place_name, relation, mode, key, columns, epoch, lsn = found
+    return TableRow(
+        TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)),
+        QualifiedTable(place_schema, place_name),
+        int(relation),
+        TableMode(mode),
+        tuple(key),
+        Layout.from_json(columns),
+        int(epoch),
+        None if lsn is None else Lsn(int(lsn)),
+    )
