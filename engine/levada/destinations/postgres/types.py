@@ -28,7 +28,7 @@ _BY_KIND: Final[Mapping[Kind, str]] = {
 
 _SAME: Final = frozenset(
     {
-        # bool, bytea, char, name, int8, int2, int4, text, oid, json, float4, float8, bpchar, varchar, numeric, uuid, jsonb
+        # bool, bytea, char, name, int8, int2, int4, text, oid, json, float4, float8, varchar, numeric, uuid, jsonb
         *(16, 17, 18, 19, 20, 21, 23, 25, 26, 114, 700, 701, 1042, 1043, 1700, 2950, 3802),
         # date, time, timestamp, timestamptz, interval, timetz
         *(1082, 1083, 1114, 1184, 1186, 1266),

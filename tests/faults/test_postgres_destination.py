@@ -1,0 +1,243 @@
+"""PostgreSQL as a destination under ``levada run``: traffic, kills, and DDL, then equal row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import sql
+from tests.conftest import Database
+from tests.scenarios import shop
+from tests.scenarios.engine import Engine
+
+from levada.local.postgres import temporary_postgres
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Database]:
+    """A server of its own for the destination."""
+    with temporary_postgres() as started:
+        yield Database(started, "postgres")
+
+
+@pytest.fixture
+def target(server: Database) -> Iterator[Database]:
+    """A database on it."""
+    server.execute("DROP DATABASE IF EXISTS replica", "CREATE DATABASE replica")
+    return Database(server.server, "replica")
+
+
+def write_manifest(engine: Engine, target: Database, *table_syncs: dict[str, Any], **options: Any) -> None:
+    """Write a manifest with the target as its destination."""
+    options = {"host": "127.0.0.1", "port": target.server.port, "database": target.name} | options
+    engine.write_secret("target", {"username": "postgres", "password": "unused"})
+    engine.spec["destination"] = {
+        "custom": {
+            "type": "postgres",
+            "options": {"tls": {"mode": "Disable"}, **options},
+            "credentialsSecretRef": {"name": "target"},
+        }
+    }
+    engine.write_manifest(*table_syncs)
+
+
+def differences(source: Database, target: Database, *tables: str) -> list[str]:
+    """Return the tables whose columns or rows, as the servers print them, are not the same on both sides."""
+    wrong = []
+    for table in tables:
+        expected = _printed(source, table)
+        assert len(expected[1]) > 1, f"{table} is empty, which shows nothing"
+        if expected != _printed(target, table):
+            wrong.append(table)
+    return wrong
+
+
+def _printed(db: Database, table: str) -> tuple[list[str], list[bytes]]:
+    with db.connect(options="-c timezone=UTC -c extra_float_digits=3 -c intervalstyle=postgres") as connection:
+        names = [
+            n
+            for (n,) in connection.execute(
+                "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+                " AND NOT attisdropped AND attgenerated = '' ORDER BY attname",
+                [f'public."{table}"'],
+            )
+        ]
+        query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
+            sql.SQL(", ").join(map(sql.Identifier, names)), sql.Identifier("public", table)
+        )
+        with connection.cursor().copy(query) as copy:
+            return names, sorted(b"".join(bytes(part) for part in copy).split(b"\n"))
+
+
+@pytest.mark.parametrize("ordering", ["Table", "Pipeline"])
+def test_traffic_kills_and_columns(engine: Engine, db: Database, target: Database, ordering: str) -> None:
+    """After traffic, several kill -9 and an ADD COLUMN, every table has the same rows on both servers."""
+    shop.create(db, 60_000)
+    write_manifest(engine, target, ordering=ordering)
+    with shop.Writers(db):
+        engine.start()
+        engine.wait_for(lambda p: any(t["phase"] == "Ready" for t in p["tables"]))
+        for turn in range(3):
+            engine.kill()
+            engine.start()
+            engine.wait_for(lambda p: p["ready"])
+            if turn == 1:
+                db.execute(
+                    "ALTER TABLE orders ADD COLUMN channel text DEFAULT 'web'",
+                    "ALTER TABLE products RENAME COLUMN weight TO mass",
+                    "ALTER TABLE payments ALTER COLUMN id TYPE bigint",
+                )
+            engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+    engine.wait_caught_up()
+    assert differences(db, target, *shop.TABLES) == []
+    assert engine.stop() == 0
+
+
+TYPES: dict[str, tuple[str, ...]] = {
+    "boolean": ("true", "false"),
+    "smallint": ("-32768", "32767"),
+    "integer": ("-2147483648", "2147483647"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "oid": ("0", "4294967295"),
+    "real": ("-0", "1e-45", "3.4028235e38", "NaN", "-Infinity", "0.1"),
+    "double precision": ("-0", "5e-324", "1.7976931348623157e308", "NaN", "Infinity", "0.1"),
+    "numeric(38,10)": ("0.0000000001", "-9999999999999999999999999999.9999999999", "0"),
+    "numeric(5,-2)": ("1234500", "-100"),
+    "numeric": ("NaN", "Infinity", "1.00", "1e100", "-0.00001", "1" * 300),
+    "numeric(60,5)": ("1.5", "9" * 55),
+    "text": ("", "\\N", "\\", "\\.", "a\tb\nc\rd", "\\t", "é€😀", '"q"', "NULL", "x" * 100_000, "\x01\x7f", " a "),
+    "varchar(5)": ("", "a b", "     "),
+    "char(5)": ("", "a", "abcde"),
+    "name": ("n", ""),
+    '"char"': ("a", ""),
+    "bytea": ("", "\\x00", "\\xff5c0a09", "\\x5c78"),
+    "date": ("0044-03-15 BC", "4713-01-01 BC", "9999-12-31", "10000-01-01", "5874897-12-31", "1970-01-01"),
+    "time": ("00:00:00", "23:59:59.999999"),
+    "time(0)": ("12:00:01",),
+    "timestamp": (
+        "0044-03-15 12:00:00.000001 BC",
+        "9999-12-31 23:59:59.999999",
+        "10000-01-01",
+        "1969-12-31 23:59:59.5",
+    ),
+    "timestamp(3)": ("2020-01-01 00:00:00.123",),
+    "timestamptz": (
+        "0044-03-15 12:00:00+00 BC",
+        "0001-01-01 00:00:00+00",
+        "10000-01-01 01:00:00.5+00",
+        "2020-01-01+05:30",
+    ),
+    "timetz": ("12:00:00.5+05:30", "24:00:00-12"),
+    "interval": ("-1 mon +2 days -03:00:00.5", "178000000 years", "00:00:00"),
+    "uuid": ("00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+    "json": ('{"a":  1, "a": 2}', "null", '"\\u00e9\\\\"', '"a\tb"'.replace("\t", "\\t")),
+    "jsonb": ('{"b": 1.0, "a": [null]}', "null", '"\\n"'),
+    "inet": ("::1", "10.0.0.1/8"),
+    "cidr": ("10.0.0.0/8",),
+    "macaddr": ("08:00:2b:01:02:03",),
+    "bit(4)": ("0101",),
+    "varbit": ("", "1"),
+    "point": ("(0.1,-1e300)",),
+    "box": ("(1,1),(0,0)",),
+    "polygon": ("((0,0),(1,1),(1,0))",),
+    "pg_lsn": ("0/16B3748",),
+    "tsvector": ("'a':1A 'it''s':2", ""),
+    "tsquery": ("'a' & 'b'",),
+    "jsonpath": ('$."a"',),
+    "int4range": ("[1,5)", "empty", "(,)"),
+    "tstzrange": ('["2020-01-01 00:00:00+00",)', "empty"),
+    "nummultirange": ("{[1.0,2.00),[3,4)}", "{}"),
+    "money": ("12.34",),
+    "regclass": ("pg_class",),
+    "mood": ("sad", "it's ok"),
+    "pair": ('(1,"a ""b"", c")', "(,)"),
+    "positive": ("5",),
+    "hstore_like": ("x",),
+    "integer[]": ("{}", "{1,NULL,-3}"),
+    "text[]": ("{}", '{"",NULL,"NULL","a\\"b","c\\\\d","{e}","f,g"," h ","i\\tj"}', '{"tab\there","new\nline"}'),
+    "bytea[]": ('{"\\\\x00ff",NULL}',),
+    "boolean[]": ("{t,f,NULL}",),
+    "double precision[]": ("{NaN,-Infinity,0.1,-0}",),
+    "numeric(10,2)[]": ("{1.50,-0.01}",),
+    "numeric[]": ("{1.50,NaN}",),
+    "date[]": ('{"0044-03-15 BC",2020-01-01}',),
+    "timestamptz[]": ('{"2020-01-01 00:00:00+00","0044-03-15 12:00:00.5+00 BC"}',),
+    "uuid[]": ("{00000000-0000-0000-0000-000000000000}",),
+    "jsonb[]": ('{"{\\"a\\": 1}",NULL}',),
+    "inet[]": ("{::1,10.0.0.1}",),
+    "box[]": ("{(1,1),(0,0);(2,2),(1,1)}",),
+    "mood[]": ("{sad,NULL}",),
+    "positive[]": ("{1,2}",),
+    "interval[]": ('{"1 day","-00:00:01"}',),
+}
+"""Values of each type, as PostgreSQL reads them."""
+
+INFINITE: dict[str, tuple[str, ...]] = {
+    "date": ("infinity", "-infinity"),
+    "timestamp": ("infinity", "-infinity", "2020-01-01"),
+    "timestamptz": ("infinity", "2020-01-01+00"),
+    "time": ("24:00:00",),
+    "numeric(10,2)": ("NaN", "1.50"),
+    "integer[]": ("{{1,2},{3,NULL}}", "[0:1]={5,6}"),
+    "text[]": ('{{"a b",NULL}}',),
+}
+
+_PRELUDE: tuple[LiteralString, ...] = (
+    "CREATE TYPE mood AS ENUM ('sad', 'it''s ok')",
+    "CREATE TYPE pair AS (a int, b text)",
+    "CREATE DOMAIN positive AS int CHECK (VALUE > 0)",
+    "CREATE DOMAIN hstore_like AS text",
+)
+
+
+def _create(connection: psycopg.Connection[Any], table: str, values: dict[str, tuple[str, ...]]) -> None:
+    columns = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(t), sql.SQL(t))
+        for t in values  # type: ignore[arg-type]
+    )
+    connection.execute(sql.SQL("CREATE TABLE {} (id serial PRIMARY KEY, {})").format(sql.Identifier(table), columns))
+
+
+def _insert(connection: psycopg.Connection[Any], table: str, values: dict[str, tuple[str, ...]]) -> None:
+    for i in range(max(map(len, values.values())) + 1):
+        row = [v[i] if i < len(v) else None for v in values.values()]
+        marks = sql.SQL(", ").join(
+            sql.SQL("%s::text::{}").format(sql.SQL(t))
+            for t in values  # type: ignore[arg-type]
+        )
+        names = sql.SQL(", ").join(map(sql.Identifier, values))
+        connection.execute(sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(sql.Identifier(table), names, marks), row)
+
+
+@pytest.mark.parametrize("policy", ["Error", "Text"])
+def test_every_type_is_equal_after_copy_and_stream(engine: Engine, db: Database, target: Database, policy: str) -> None:
+    """Each type has the same text on both servers, copied, streamed and updated. Text also keeps infinities."""
+    db.execute(*_PRELUDE)
+    values = TYPES if policy == "Error" else {**TYPES, **INFINITE}
+    with db.connect() as connection:
+        _create(connection, "every", values)
+        _insert(connection, "every", values)
+        engine.spec["onUnrepresentable"] = policy
+        write_manifest(engine, target)
+        engine.start()
+        engine.wait_caught_up()
+        assert differences(db, target, "every") == []
+        _insert(connection, "every", values)
+        connection.execute("UPDATE every SET integer = 7 WHERE id % 2 = 0")
+        connection.execute("ALTER TABLE every REPLICA IDENTITY FULL")
+        connection.execute("UPDATE every SET id = id + 1000 WHERE id % 5 = 0")
+        engine.wait_caught_up()
+    assert differences(db, target, "every") == []
+    types = dict(
+        target.query(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = 'public.every'::regclass AND attnum > 0"
+        )
+    )
+    assert types["timestamp(3)"] == "timestamp(3) without time zone"
+    assert types["tstzrange"] == "tstzrange"
+    assert types["mood"] == types["money"] == types["regclass"] == "text"
+    assert types["positive"] == "integer"
+    assert engine.stop() == 0
