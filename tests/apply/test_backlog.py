@@ -141,3 +141,27 @@ def test_table_whose_place_is_not_known_is_not_caught_up() -> None:
     backlog = Backlog()
     backlog.track(TableId(1), None)
     assert backlog.position(TableId(1), Lsn(100)) == 0
+
+
+@given(
+    shares=st.lists(st.dictionaries(st.integers(1, 3), st.integers(1, 9), min_size=1), max_size=8),
+    positions=st.lists(st.integers(0, 8), min_size=3, max_size=3),
+    bound=st.integers(1, 20),
+)
+def test_a_common_batch_has_no_gap(shares: list[dict[int, int]], positions: list[int], bound: int) -> None:
+    """Whatever the tables' positions and the bound are, common batches apply every segment of each table in order."""
+    backlog, tables = Backlog(), [TableId(t) for t in (1, 2, 3)]
+    for table, position in zip(tables, positions, strict=True):
+        backlog.track(table, Lsn(position * 10))
+    for i, share in enumerate(shares):
+        backlog.add_segment(segment(i * 10, i * 10 + 10, share))
+    left = {t: [i for i, s in enumerate(shares) if int(t) in s and i >= positions[t - 1]] for t in tables}
+    while batch := backlog.next_common_batch(tables, bound):
+        until = max(m.end_lsn for manifests in batch.values() for m in manifests)
+        for table in tables:
+            expected = [i for i in left[table] if i * 10 + 10 <= until]
+            assert [m.start_lsn // 10 for m in batch.get(table, ())] == expected
+            left[table] = left[table][len(expected) :]
+            if table in batch:
+                backlog.applied(table, until)
+    assert not any(left.values())

@@ -121,6 +121,17 @@ class Backlog:
             rows += mine
         return tuple(chosen)
 
+    def next_common_batch(self, tables: Iterable[TableId], max_rows: int) -> dict[TableId, tuple[Manifest, ...]]:
+        """Return the oldest pending segments of several tables, all of which end at or below one LSN.
+
+        The batch has every pending change of every table up to the end of its last segment. So it ends where the first
+        table's `next_batch` ends, and tables whose first segment ends later are not in the result.
+        """
+        batches = {t: batch for t in tables if (batch := self.next_batch(t, max_rows))}
+        until = min((batch[-1].end_lsn for batch in batches.values()), default=Lsn(0))
+        within = {t: tuple(m for m in batch if m.end_lsn <= until) for t, batch in batches.items()}
+        return {t: batch for t, batch in within.items() if batch}
+
     def applied(self, table: TableId, position: Lsn, *, shadow: bool = False) -> None:
         """Move the table's position forward. Do nothing for a table that is not tracked any more."""
         state = self._of(shadow).get(table)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+import psycopg
 from pydantic import ValidationError
 
 from levada.copy.rows import TableRows
@@ -82,10 +83,12 @@ class PostgresDestination(Destination):
             pass
 
     def check(self) -> None:
-        """Raise if the role can create neither schemas nor temporary tables."""
+        """Raise if the role cannot create temporary tables, or the schema of the state."""
         with self._connections.transaction("checking the destination") as connection:
-            connection.execute("CREATE TEMPORARY TABLE levada_check () ON COMMIT DROP")
-            self._state.exists(connection)
+            connection.execute("CREATE TEMPORARY TABLE pg_temp.levada_check () ON COMMIT DROP")
+            self._state.create(connection)
+            if self._context.only_checks:
+                raise psycopg.Rollback
 
     def shutdown(self) -> None:
         """Close the connections."""

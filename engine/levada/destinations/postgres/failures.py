@@ -4,46 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
-from levada.postgres.failures import source_error
+from levada.postgres.failures import Failure, source_error
 
 _SETTINGS: Final = "the destination's settings"
 _RESYNC: Final = "copy the table again: levada resync MANIFEST TABLE"
 _CONNECT_HINT: Final = f"check host and port in {_SETTINGS}, and that the server runs"
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    code: str
-    error: type[LevadaError]
-    hint: str = ""
-
-
-_UNREACHABLE: Final = _Meaning("destination_unreachable", Transient, _CONNECT_HINT)
-_BUSY: Final = _Meaning("destination_busy", Transient, "end the session that holds the lock, if this does not pass")
-_FULL: Final = _Meaning("destination_full", Transient, "free disk space or memory at the destination's server")
-_CONSTRAINT: Final = _Meaning(
+_UNREACHABLE: Final = Failure("destination_unreachable", Transient, hint=_CONNECT_HINT)
+_BUSY: Final = Failure("destination_busy", Transient, hint="end the session that holds the lock, if this does not pass")
+_FULL: Final = Failure("destination_full", Transient, hint="free disk space or memory at the destination's server")
+_CONSTRAINT: Final = Failure(
     "destination_constraint",
     NeedsOperator,
-    "drop the constraint at the destination, or make it DEFERRABLE, then retry: levada retry MANIFEST TABLE",
+    hint="drop the constraint at the destination, or make it DEFERRABLE, then retry: levada retry MANIFEST TABLE",
 )
-_DEPENDENTS: Final = _Meaning(
+_DEPENDENTS: Final = Failure(
     "destination_dependents",
     NeedsOperator,
-    "drop the view or constraint that depends on it at the destination, then retry: levada retry MANIFEST TABLE",
+    hint="drop the view or constraint that depends on it at the destination, then retry: levada retry MANIFEST TABLE",
 )
-_TYPE: Final = _Meaning("schema_change_unsupported", NeedsOperator, _RESYNC)
+_TYPE: Final = Failure("schema_change_unsupported", NeedsOperator, hint=_RESYNC)
 
-_BY_SQLSTATE: Final[Mapping[str, _Meaning]] = {
-    "23503": _Meaning(
+_BY_SQLSTATE: Final[Mapping[str, Failure]] = {
+    "23503": Failure(
         "destination_foreign_key",
         Transient,
-        "declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings",
+        hint="declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings",
     ),
     "23502": _CONSTRAINT,
     "23505": _CONSTRAINT,
@@ -53,16 +45,18 @@ _BY_SQLSTATE: Final[Mapping[str, _Meaning]] = {
     "0A000": _DEPENDENTS,
     "42804": _TYPE,
     "42846": _TYPE,
-    "42701": _Meaning(
-        "destination_constraint", NeedsOperator, "rename or drop the column that was added at the destination"
+    "42701": Failure(
+        "destination_constraint", NeedsOperator, hint="rename or drop the column that was added at the destination"
     ),
-    "42P10": _Meaning("foreign_schema_change", NeedsOperator, _RESYNC),
+    "42P10": Failure("foreign_schema_change", NeedsOperator, hint=_RESYNC),
     "55006": _BUSY,
     "57014": _BUSY,
-    "25006": _Meaning("destination_read_only", Transient, "set host to the primary server, or end its read-only mode"),
+    "25006": Failure(
+        "destination_read_only", Transient, hint="set host to the primary server, or end its read-only mode"
+    ),
 }
 
-_BY_SOURCE_CODE: Final[Mapping[str, _Meaning]] = {
+_BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     "source_unreachable": _UNREACHABLE,
     "source_silent": _UNREACHABLE,
     "source_starting": _UNREACHABLE,
@@ -73,34 +67,35 @@ _BY_SOURCE_CODE: Final[Mapping[str, _Meaning]] = {
     "statement_timeout": _BUSY,
     "serialization_conflict": _BUSY,
     "source_out_of_resources": _FULL,
-    "too_many_connections": _Meaning(
+    "too_many_connections": Failure(
         "destination_busy",
         Transient,
-        "raise max_connections at the destination, or lower copy.connectionsPerTable",
+        hint="raise max_connections at the destination, or lower copy.connectionsPerTable",
     ),
-    "source_auth_failed": _Meaning(
-        "destination_auth_failed", LoginFailed, "check the keys username and password of the destination's Secret"
+    "source_auth_failed": Failure(
+        "destination_auth_failed", LoginFailed, hint="check the keys username and password of the destination's Secret"
     ),
-    "source_access_denied": _Meaning(
+    "source_access_denied": Failure(
         "destination_access_denied",
         NeedsOperator,
-        "add a line to the destination's pg_hba.conf for this role, database and address, then SELECT pg_reload_conf()",
+        hint="add a line for this role and address to the destination's pg_hba.conf, then SELECT pg_reload_conf()",
     ),
-    "source_database_missing": _Meaning(
-        "destination_database_missing", NeedsOperator, f"check database in {_SETTINGS}"
+    "source_database_missing": Failure(
+        "destination_database_missing", NeedsOperator, hint=f"check database in {_SETTINGS}"
     ),
-    "source_tls_failed": _Meaning("destination_tls_failed", NeedsOperator, f"check tls in {_SETTINGS}"),
-    "insufficient_privilege": _Meaning(
+    "source_tls_failed": Failure("destination_tls_failed", NeedsOperator, hint=f"check tls in {_SETTINGS}"),
+    "insufficient_privilege": Failure(
         "destination_privilege_missing",
         NeedsOperator,
-        "GRANT CREATE, TEMPORARY ON DATABASE … TO the role, or let the role own the schemas",
+        hint="GRANT CREATE, TEMPORARY ON DATABASE … TO the role, or let the role own the schemas",
     ),
-    "row_security": _Meaning(
-        "destination_privilege_missing", NeedsOperator, "let the role of the Secret own the table"
+    "row_security": Failure(
+        "destination_privilege_missing", NeedsOperator, hint="let the role of the Secret own the table"
     ),
 }
 
-_VALUE_CLASS: Final = "22"
+_MAY_QUOTE: Final = ("22", "P0")
+"""The classes of SQLSTATE whose messages may quote a value: data exceptions, and those that a trigger raises."""
 
 
 @contextmanager
@@ -137,9 +132,9 @@ def statement_error(doing: str, error: psycopg.Error) -> LevadaError:
     if (meaning := _BY_SQLSTATE.get(state or "")) is not None:
         return meaning.error(meaning.code, f"{doing}: {message}", hint=meaning.hint)
     found = source_error(doing, state, message)
-    other = _BY_SOURCE_CODE.get(found.code, _Meaning("destination_statement_failed", NeedsOperator))
+    other = _BY_SOURCE_CODE.get(found.code, Failure("destination_statement_failed", NeedsOperator))
     return other.error(other.code, found.message, hint=other.hint)
 
 
 def _quotes_values(state: str | None) -> bool:
-    return state is not None and state.startswith(_VALUE_CLASS)
+    return state is not None and state.startswith(_MAY_QUOTE)

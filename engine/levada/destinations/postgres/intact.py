@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS
@@ -14,50 +15,53 @@ _READ: Final = """
 SELECT n.nspname, c.relname,
     (SELECT json_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-    EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = %s AND t.tgenabled IN ('O', 'A')),
+    EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = %(guard)s AND t.tgenabled IN ('O', 'A')),
     (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
-     ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s AND c.relkind IN ('r', 'p')
+     ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary),
+    (SELECT min(k.conname::text) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'
+     AND NOT (k.confdeltype IN ('a', 'r') AND k.confupdtype IN ('a', 'r')))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(relation)s AND c.relkind IN ('r', 'p')
 """
+"""The table's name, columns, guard, primary key, and a foreign key that would change the table's rows by itself."""
 
 
 def check_intact(connection: WatchedConnection, row: TableRow) -> None:
     """Raise DestinationChanged if another session dropped, renamed or altered the table.
 
     Columns, indexes and constraints that another session added are allowed. A guard trigger that is missing or disabled
-    is not, because the rows may then have been changed.
+    is not, because the rows may then have been changed. A foreign key with an action such as CASCADE is not either.
     """
-    if (error := _difference(connection, row)) is not None:
-        raise DestinationChanged(*error, hint=resync_command(row.owner.source_name))
-
-
-def _difference(connection: WatchedConnection, row: TableRow) -> tuple[str, str] | None:
-    """Return the code and the message of the first difference, or None."""
-    found = connection.execute(_READ, [GUARD, row.relation]).fetchone()
+    hint, place = resync_command(row.owner.source_name), row.place
+    found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
     if found is None:
-        return "destination_table_missing", f"{row.place} is no longer in the destination's database"
-    schema, name, columns, guarded, key = found
-    if QualifiedTable(schema, name) != row.place:
-        return "foreign_schema_change", f"{row.place} was renamed to {schema}.{name} at the destination"
+        message = f"{place} is no longer in the destination's database"
+        raise DestinationChanged("destination_table_missing", message, hint=hint)
+    schema, name, columns, guarded, key, cascade = found
+    if (change := _changed(row, QualifiedTable(schema, name), columns or {}, key or ())) is not None:
+        raise DestinationChanged("foreign_schema_change", f"{change} by another writer", hint=hint)
+    if cascade is not None:
+        raise DestinationChanged(
+            "destination_cascade",
+            f"the foreign key {cascade} of {place} changes rows of {place} by itself, which the source does not stream",
+            hint=f"ALTER TABLE {place} DROP CONSTRAINT {cascade}; then {hint}",
+        )
+    if not guarded:
+        message = f"the trigger {GUARD} of {place} was dropped or disabled, so another session may have changed rows"
+        raise DestinationChanged("foreign_write", message, hint=hint)
+
+
+def _changed(row: TableRow, name: QualifiedTable, columns: Mapping[str, str], key: Collection[str]) -> str | None:
+    """Return a description of the first difference between the table and its state, or None."""
+    if name != row.place:
+        return f"{row.place} was renamed to {name}"
     expected = [(c.name, c.type) for c in row.layout.columns]
     expected += CHANGELOG_COLUMNS if row.mode is TableMode.CHANGELOG else ()
     for column, kind in expected:
-        if columns is None or column not in columns:
-            return (
-                "foreign_schema_change",
-                f"column {column} of {row.place} was dropped or renamed by another writer",
-            )
+        if column not in columns:
+            return f"column {column} of {row.place} was dropped or renamed"
         if columns[column] != kind:
-            return (
-                "foreign_schema_change",
-                f"column {column} of {row.place} was changed to {columns[column]} by another writer",
-            )
+            return f"column {column} of {row.place} was changed to {columns[column]}"
     names = {c.attnum: c.name for c in row.layout.columns}
-    if row.mode is TableMode.UPSERT and sorted(key or ()) != sorted(names[a] for a in row.key):
-        return "foreign_schema_change", f"the primary key of {row.place} was dropped or changed by another writer"
-    if not guarded:
-        return (
-            "foreign_write",
-            f"the trigger {GUARD} of {row.place} was dropped or disabled, so another session may have changed rows",
-        )
+    if row.mode is TableMode.UPSERT and sorted(key) != sorted(names[a] for a in row.key):
+        return f"the primary key of {row.place} was dropped or changed"
     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -65,13 +65,13 @@ class PartitionWriter:
     state_schema: str
     copy_id: str
     place: QualifiedTable
-    constants: dict[str, str | int] = field(default_factory=dict)
+    constants: tuple[tuple[str, str | int], ...] = ()
     """Values of additional columns, the same in each row."""
 
     def __call__(self, rows: pa.RecordBatchReader) -> str:
         """Write the rows, and return the ID of the transaction."""
         part = str(uuid.uuid4())
-        names = [*rows.schema.names, *self.constants]
+        names = [*rows.schema.names, *(name for name, _ in self.constants)]
         with destination_errors(f"copying rows to {self.place} at {self.server.where}"):
             connection = open_connection(self.server, "copy")
             try:
@@ -89,7 +89,7 @@ class PartitionWriter:
 
     def _with_constants(self, batch: pa.RecordBatch) -> pa.Table:
         table = pa.Table.from_batches([batch])
-        for name, value in self.constants.items():
+        for name, value in self.constants:
             table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
         return table
 
@@ -305,6 +305,6 @@ def _move(connection: WatchedConnection, copy: ShadowCopy, place: QualifiedTable
     return int(relation)
 
 
-def extra_constants(mode: TableMode, lsn: Lsn) -> dict[str, str | int]:
+def extra_constants(mode: TableMode, lsn: Lsn) -> tuple[tuple[str, str | int], ...]:
     """Return the values of a changelog's additional columns in copied rows."""
-    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
+    return ((OP, "I"), (COMMIT_LSN, int(lsn))) if mode is TableMode.CHANGELOG else ()

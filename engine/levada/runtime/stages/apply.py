@@ -86,8 +86,11 @@ class ApplyStage(Stage):
 
     def _submit(self, records: list[TableRecord]) -> None:
         backlog, rows = self._registry.backlog, self._config_ref.current.batch_rows
-        chosen = {m.name: m for r in records for m in backlog.next_batch(r.id, rows)}
-        manifests = tuple(sorted(chosen.values(), key=lambda m: m.end_lsn))
+        batches = backlog.next_common_batch((r.id for r in records), rows)
+        manifests = tuple(
+            sorted({m.name: m for batch in batches.values() for m in batch}.values(), key=lambda m: m.end_lsn)
+        )
+        records = [r for r in records if r.id in batches]
         positions = {r.id: self._registry.position(r) for r in records}
         for record in records:
             record.begin(Job.APPLY)
