@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import psycopg
 import pytest
+from tests.conftest import Database
 from tests.destinations.conftest import Lake
 
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings
+from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.settings import Settings as PostgresSettings
 from levada.locations import target_name
 from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, Kind, TableTarget
@@ -53,3 +58,50 @@ def _open_in_child(manifest: dict[str, Any], context: DestinationContext) -> Des
     session = spark_session("conformance", cores=1)
     settings = Settings.model_validate(manifest)
     return IcebergDestination.from_settings(settings, replace(context, spark=session))
+
+
+class TestPostgres(DestinationConformance):
+    """The PostgreSQL destination, read by SQL."""
+
+    @pytest.fixture
+    def place(self, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationPlace:
+        """Return an empty database."""
+        monkeypatch.setenv("PGUSER", "postgres")
+        server = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+        opened = partial(_open_postgres, {**server, **self.settings}, tmp_path)
+        return DestinationPlace(open=opened, read=partial(_read_postgres, db), in_child=opened)
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+
+class TestOrderedPostgres(TestPostgres):
+    """The same with all tables in one transaction."""
+
+    settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
+
+
+def _open_postgres(settings: dict[str, Any], work: Path) -> Destination:
+    context = DestinationContext("conformance", work)
+    return PostgresDestination.from_settings(PostgresSettings.model_validate(settings), context)
+
+
+def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:
+    with db.connect(row_factory=psycopg.rows.dict_row, options="-c timezone=UTC") as connection:
+        found = connection.execute(
+            "SELECT attname::text AS name, format_type(atttypid, NULL) AS type, nspname::text AS schema"
+            " FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace"
+            " WHERE nspname IN (%(schema)s, 'copy_of_' || %(schema)s) AND relname = %(name)s AND attnum > 0"
+            " AND NOT attisdropped ORDER BY attnum",
+            {"schema": target.name.schema, "name": target.name.name},
+        ).fetchall()
+        shown = [
+            psycopg.sql.SQL("{0}::text AS {0}" if c["type"] in ("uuid", "json", "jsonb") else "{0}").format(
+                psycopg.sql.Identifier(c["name"])
+            )
+            for c in found
+        ]
+        query = psycopg.sql.SQL("SELECT {} FROM {}").format(
+            psycopg.sql.SQL(", ").join(shown), psycopg.sql.Identifier(found[0]["schema"], target.name.name)
+        )
+        rows = connection.execute(query).fetchall()
+    return fold_changelog(target.schema, rows) if any(c["name"] == OP for c in found) else rows

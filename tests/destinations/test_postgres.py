@@ -12,13 +12,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.conftest import Database
-from tests.destinations.memory import MemoryRows, Stream, column, table
+from tests.destinations.memory import MemoryRows, Stream
 
 from levada.destinations import DestinationContext, OnSchemaChange, Ordering
-from levada.destinations.iceberg import upsert as pieces
+from levada.destinations.data_files import upsert as pieces
 from levada.destinations.postgres import PostgresDestination
-from levada.errors import DestinationChanged, InvalidManifest, LoginFailed, NeedsOperator, StaleEpoch, Transient
+from levada.destinations.postgres.settings import Settings
+from levada.errors import DestinationChanged, LoginFailed, NeedsOperator, StaleEpoch, Transient
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
+from levada.testing import column, table
 from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -37,7 +39,8 @@ class Replica:
 
     def destination(self, settings: dict[str, Any] | None = None, **context: Any) -> PostgresDestination:
         """A destination as a process that just started has it."""
-        return PostgresDestination.from_config(self.settings(**(settings or {})), replace(self.context, **context))
+        model = Settings.model_validate(self.settings(**(settings or {})))
+        return PostgresDestination.from_settings(model, replace(self.context, **context))
 
     def mark(self, lsn: int, epoch: int = 1) -> Watermark:
         return Watermark(self.context.pipeline, epoch, Lsn(lsn))
@@ -85,11 +88,9 @@ def copy(
     return Stream(schema, mode=mode)
 
 
-def apply(
-    replica: Replica, destination: PostgresDestination, stream: Stream, *, epoch: int = 1, group: int = 1000
-) -> None:
+def apply(replica: Replica, destination: PostgresDestination, stream: Stream, *, epoch: int = 1) -> None:
     """Apply what the stream has since the last batch."""
-    batch = stream.batch(group=group)
+    batch = stream.batch()
     assert destination.write_events(batch, replica.mark(batch.until, epoch)) is Durability.DURABLE
 
 
@@ -227,7 +228,7 @@ def test_a_large_batch_is_applied_in_pieces(replica: Replica, monkeypatch: pytes
             else:
                 stream.update(id=i, item=f"turn {turn}", note=None, unchanged=[3])
     stream.update(old={"id": 4}, id=5, item="five", note=None, unchanged=[3])
-    apply(replica, destination, stream, group=2)
+    apply(replica, destination, stream)
     assert replica.items() == {1: "turn 3", 2: "turn 3", 3: "item 3", 5: "five"}
     assert {r["id"]: r["note"] for r in replica.rows()}[5] == "four"
 
@@ -622,19 +623,15 @@ def test_odd_names(replica: Replica) -> None:
     stream.update(**{'I"d %s': 1, "%(a)s {}": None}, unchanged=[2])
     stream.insert(**{'I"d %s': 2, "%(a)s {}": "w"})
     batch = stream.batch()
-    batch._events.target = target
+    batch.changes(schema.id).target = target
     destination.write_events(batch, replica.mark(batch.until))
     with replica.db.connect() as connection:
         query = psycopg.sql.SQL("SELECT * FROM {} ORDER BY 1").format(psycopg.sql.Identifier('S"c %sA b', odd))
         assert connection.execute(query).fetchall() == [(1, "v"), (2, "w")]
 
 
-def test_settings_that_are_wrong_name_the_field(replica: Replica) -> None:
-    """An unknown or a wrong setting raises InvalidManifest with the path of the field."""
-    with pytest.raises(InvalidManifest, match="port"):
-        replica.destination({"port": "5432"})
-    with pytest.raises(InvalidManifest, match="orderin"):
-        replica.destination({"orderin": "Table"})
+def test_the_ordering_is_a_setting(replica: Replica) -> None:
+    """The setting chooses one transaction for each table, or one for all."""
     assert replica.destination().capabilities.ordering is Ordering.TABLE
     assert replica.destination({"ordering": "Pipeline"}).capabilities.ordering is Ordering.PIPELINE
 

@@ -34,11 +34,7 @@ def write_manifest(engine: Engine, target: Database, *table_syncs: dict[str, Any
     options = {"host": "127.0.0.1", "port": target.server.port, "database": target.name} | options
     engine.write_secret("target", {"username": "postgres", "password": "unused"})
     engine.spec["destination"] = {
-        "custom": {
-            "type": "postgres",
-            "options": {"tls": {"mode": "Disable"}, **options},
-            "credentialsSecretRef": {"name": "target"},
-        }
+        "postgres": {"tls": {"mode": "Disable"}, "credentialsSecretRef": {"name": "target"}, **options}
     }
     engine.write_manifest(*table_syncs)
 

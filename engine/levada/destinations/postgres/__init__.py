@@ -4,6 +4,15 @@ The watermark of each table is a row in the same database, which changes in the 
 here reads the source: that is in `levada.postgres`, whose connections and error texts this package uses.
 """
 
-from levada.destinations.postgres.destination import PostgresDestination
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from levada.destinations.postgres.destination import PostgresDestination
 
 __all__ = ["PostgresDestination"]
+
+__getattr__ = lazy_exports(__name__, {"PostgresDestination": "levada.destinations.postgres.destination"})

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from levada.destinations.iceberg.changelog import change_rows
+from levada.destinations.data_files.changelog import change_rows
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, Layout
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.shadow_copy import copy_statement

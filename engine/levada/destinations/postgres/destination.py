@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 import psycopg
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
@@ -33,7 +33,6 @@ from levada.postgres.silence import WatchedConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch
-from levada.spec.problems import explain, invalid
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class PostgresDestination(Destination):
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
         self._server = server
         self._context = context
-        self._naming = Naming(settings.schema_name, settings.state_schema)
+        self._naming = naming_of(settings)
         self._state = State(settings.state_schema, Owner(context))
         self._claims = Claims(self._state)
         self._connections = Connections(server)
@@ -65,17 +64,20 @@ class PostgresDestination(Destination):
         """The watermarks that this object has written or read last."""
         self._shadows: dict[TableId, ShadowCopy] = {}
 
+    settings_model: ClassVar[type[BaseModel] | None] = Settings
+
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: DestinationContext) -> Self:
-        """Create a destination from the manifest's settings. The Secret has the keys username and password."""
-        try:
-            settings = Settings.model_validate(dict(config))
-        except ValidationError as error:
-            raise invalid(explain(error, Settings), "spec.destination.custom.options") from None
+    def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
+        """Create a destination from the manifest's ``spec.destination.postgres``."""
         kind: type[PostgresDestination] = cls
         if settings.ordering is TableOrdering.PIPELINE:
             kind = OrderedPostgresDestination
         return cast("Self", kind(server_of(settings, context.credentials), settings, context))
+
+    @classmethod
+    def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in the database."""
+        return naming_of(settings).target_name(table, name)
 
     def startup(self) -> None:
         """Create the tables of the state, so that an unusable database is reported before a copy begins."""
@@ -297,6 +299,11 @@ class OrderedPostgresDestination(PostgresDestination):
     """The destination with the ordering Pipeline: one transaction has the changes of all tables."""
 
     capabilities: ClassVar[Capabilities] = replace(PostgresDestination.capabilities, ordering=Ordering.PIPELINE)
+
+
+def naming_of(settings: Settings) -> Naming:
+    """Return the rules for the names of tables."""
+    return Naming(settings.schema_name, settings.state_schema)
 
 
 def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictInt, setting
 from levada.spec.names import Host, Identifier
-from levada.spec.source import TlsMode
+from levada.spec.section import DestinationSettings
+from levada.spec.source import SecretRef, TlsMode
 from levada.values import TableMode
 
 
@@ -29,7 +30,7 @@ class Tls(Model):
     """
 
 
-class Settings(Model):
+class Settings(DestinationSettings):
     """Tables in a PostgreSQL database."""
 
     host: Host = setting(Change.RESTART)
@@ -38,6 +39,10 @@ class Settings(Model):
     """The server's TCP port."""
     database: Identifier = setting(Change.IMMUTABLE)
     """The database's name."""
+    credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """A Secret with the keys username and password, and ca.crt for a certificate authority of its own. A changed
+    password needs no restart. Unset: libpq's environment variables and password file are used.
+    """
     tls: Tls = setting(Change.RESTART, {})
     """Encryption of the connection."""
     schema_name: Annotated[str, Field(pattern=r"^([^{}]|\{schema\})+$", max_length=255)] = setting(

@@ -111,7 +111,7 @@ def copy_statement(name: sql.Composable, columns: Sequence[str]) -> sql.Composed
 
 def superseded(place: QualifiedTable) -> Transient:
     """Return the error of a copy that another copy of the table has replaced."""
-    return Transient("copy_superseded", f"another copy of the table began while rows were copied to {place}")
+    return Transient("shadow_copy_lost", f"another copy of the table began while rows were copied to {place}")
 
 
 def begin(
@@ -150,7 +150,7 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
     drop = sql.SQL("DELETE FROM {} WHERE copy_id = %s RETURNING part_id::text, inserted_by::text")
     written = dict(connection.execute(drop.format(state.table(PARTS)), [copy.id]).fetchall())
     if missing := set(parts) - written.keys():
-        raise Transient("copy_superseded", f"{len(missing)} parts of the copy {copy.place} are missing")
+        raise Transient("shadow_copy_lost", f"{len(missing)} parts of the copy {copy.place} are missing")
     if unknown := [xid for part, xid in written.items() if part not in set(parts)]:
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE xmin = ANY (%s::text[]::xid[])").format(identifier(copy.place)), [unknown]

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from levada.destinations.data_files.upsert import pieces
 from levada.destinations.fold import Folded, PartialRows, fold
-from levada.destinations.iceberg.upsert import pieces
 from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list, resync_hint
 from levada.destinations.postgres.copy_text import copy_rows
