@@ -90,9 +90,9 @@ def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:
         found = connection.execute(
             "SELECT attname::text AS name, format_type(atttypid, NULL) AS type, nspname::text AS schema"
             " FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace"
-            " WHERE nspname IN (%(schema)s, 'copy_of_' || %(schema)s) AND relname = %(name)s AND attnum > 0"
+            " WHERE nspname = ANY (%(schemas)s) AND relname = %(name)s AND attnum > 0"
             " AND NOT attisdropped ORDER BY attnum",
-            {"schema": target.name.schema, "name": target.name.name},
+            {"schemas": [target.name.schema, f"copy_of_{target.name.schema}"], "name": target.name.name},
         ).fetchall()
         shown = [
             psycopg.sql.SQL("{0}::text AS {0}" if c["type"] in ("uuid", "json", "jsonb") else "{0}").format(

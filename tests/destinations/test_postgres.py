@@ -19,8 +19,9 @@ from levada.destinations.data_files import upsert as pieces
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings
 from levada.errors import DestinationChanged, LoginFailed, NeedsOperator, StaleEpoch, Transient
-from levada.schema import Kind, ReplicatedTableSchema, TableTarget
-from levada.testing import column, table
+from levada.postgres.identity import SourceIdentity
+from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema, TableTarget
+from levada.testing import Source, column, table
 from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -448,7 +449,7 @@ class TwiceRows(MemoryRows):
     """Rows of which each partition is written twice, as when the result of a Spark task is lost."""
 
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], Any]) -> list[Any]:
-        lost = [fn(pa.RecordBatchReader.from_batches(self.schema.arrow, [p])) for p in self._partitions]
+        lost = [fn(self._reader(p)) for p in self._partitions]
         assert lost
         return super().map_partitions(fn)
 
@@ -528,6 +529,8 @@ def test_a_change_by_another_session_parks_the_table(replica: Replica, statement
     copy(replica, destination, n=2)
     assert replica.items() == {1: "item 1", 2: "item 2"}
     assert replica.destination().applied(ORDERS.id) == replica.mark(1000)
+    if "RENAME TO other" in statement:
+        assert len(replica.rows("other")) == 3, "a table that a user moved away is left alone"
 
 
 @pytest.mark.parametrize(
@@ -537,6 +540,7 @@ def test_a_change_by_another_session_parks_the_table(replica: Replica, statement
         "UPDATE shop_public.orders SET item = 'x'",
         "DELETE FROM shop_public.orders",
         "TRUNCATE shop_public.orders",
+        "SET session_replication_role = replica; DELETE FROM shop_public.orders",
     ],
 )
 def test_other_sessions_cannot_write_the_table(replica: Replica, statement: LiteralString) -> None:
@@ -672,3 +676,85 @@ def test_a_connection_that_ends_is_opened_again(replica: Replica) -> None:
     except Transient:
         destination.write_events(batch, replica.mark(batch.until))
     assert list(replica.items()) == [1, 2, 3, 4]
+
+
+def test_foreign_keys_between_tables_hold(replica: Replica) -> None:
+    """With the ordering Pipeline, parents and children change in one transaction, in whatever order they come."""
+    lines = table(column(1, "id", Kind.INT8), column(2, "order_id", Kind.INT8), id=16300, name="public.lines")
+    destination = replica.destination({"ordering": "Pipeline"})
+    source = Source(row_group_bytes=1, lsn=1000)
+    parents, children = source.add(ORDERS), source.add(lines)
+    rows = [{"id": i, "item": f"item {i}", "note": None} for i in (1, 2)]
+    destination.write_table_rows(parents.target, MemoryRows(ORDERS, rows), replica.mark(1000))
+    destination.write_table_rows(children.target, MemoryRows(lines, [{"id": 1, "order_id": 1}]), replica.mark(1000))
+    replica.db.execute(
+        "ALTER TABLE shop_public.lines ADD FOREIGN KEY (order_id) REFERENCES shop_public.orders DEFERRABLE"
+    )
+    parents.insert(id=3, item="c", note=None)
+    children.insert(id=2, order_id=3)
+    children.delete(id=1)
+    parents.delete(id=1)
+    batch = source.batch(parents, children)
+    destination.write_events(batch, replica.mark(batch.until))
+    assert list(replica.items()) == [2, 3]
+    assert replica.rows("lines") == [{"id": 2, "order_id": 3}]
+    assert {destination.applied(t) for t in (ORDERS.id, lines.id)} == {replica.mark(batch.until)}
+    children.insert(id=9, order_id=77)
+    batch = source.batch(parents, children)
+    with pytest.raises(Transient) as caught:
+        destination.write_events(batch, replica.mark(batch.until))
+    assert caught.value.code == "destination_foreign_key"
+    replica.db.execute(
+        "ALTER TABLE shop_public.lines ADD FOREIGN KEY (order_id) REFERENCES shop_public.orders ON DELETE CASCADE"
+    )
+    with pytest.raises(DestinationChanged) as changed:
+        destination.write_events(batch, replica.mark(batch.until))
+    assert changed.value.code == "destination_cascade"
+
+
+def test_a_table_is_never_replicated_into_itself(replica: Replica) -> None:
+    """In the source database, a table of the same name and a table that a pipeline writes are refused."""
+    destination = replica.destination({"schema": "{schema}"}, source=SourceIdentity(replica.db.connection))
+    with pytest.raises(NeedsOperator) as caught:
+        destination.check_place(TableTarget.of(ORDERS))
+    assert caught.value.code == "destination_is_source"
+    elsewhere = replica.destination(source=SourceIdentity(replica.db.connection))
+    copy(replica, elsewhere)
+    written = replace(ORDERS, id=TableId(77), name=QualifiedTable("shop_public", "orders"))
+    with pytest.raises(NeedsOperator) as caught:
+        elsewhere.write_table_rows(TableTarget.of(written), MemoryRows(written), replica.mark(1000))
+    assert caught.value.code == "destination_is_source"
+
+
+def test_nothing_of_a_value_is_in_an_error(replica: Replica) -> None:
+    """A value that the server refuses parks the table, and its text is in neither the message nor the cause."""
+    destination = replica.destination()
+    stream = copy(replica, destination)
+    replica.db.execute("ALTER TABLE shop_public.orders ADD CHECK (item <> 'secret')")
+    stream.insert(id=4, item="secret", note=None)
+    with pytest.raises(NeedsOperator) as caught:
+        apply(replica, destination, stream)
+    assert caught.value.code == "destination_constraint"
+    assert "secret" not in str(caught.value)
+    odd = table(
+        column(1, "id", Kind.INT8),
+        Column(2, "span", ColumnType(Kind.TEXT), type_name="int4range", type_oid=3904),
+        id=5,
+        name="public.odd",
+    )
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_table_rows(
+            TableTarget.of(odd), MemoryRows(odd, [{"id": 1, "span": "top secret"}]), replica.mark(1000)
+        )
+    assert caught.value.code == "destination_value_refused"
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_check_writes_nothing(replica: Replica) -> None:
+    """What `levada check` calls leaves an empty database as it is."""
+    destination = replica.destination(only_checks=True)
+    destination.startup()
+    destination.check()
+    assert replica.db.query("SELECT count(*) FROM pg_namespace WHERE nspname IN ('levada', 'shop_public')") == [(0,)]
+    destination.shutdown()

@@ -35,6 +35,8 @@ def open_connection(server: PostgresConnection, application: str) -> WatchedConn
         connection = server.connect(application=application)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection.read_only = False
+    # A pooler may give each transaction another session of the server.
+    connection.prepare_threshold = None
     return connection
 
 

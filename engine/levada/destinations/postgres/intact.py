@@ -15,7 +15,7 @@ _READ: Final = """
 SELECT n.nspname, c.relname,
     (SELECT json_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-    EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = %(guard)s AND t.tgenabled IN ('O', 'A')),
+    EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = %(guard)s AND t.tgenabled = 'A'),
     (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
      ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary),
     (SELECT min(k.conname::text) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'

@@ -207,13 +207,11 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None
 
 
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:
-    """Drop the serving table, under whatever name it has now. A missing table is no error."""
-    found = connection.execute(
-        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
-        [row.relation],
-    ).fetchone()
-    if found is not None:
-        connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*found)))
+    """Drop the serving table. A missing table is no error, and one that was renamed is left to those who renamed it."""
+    name = identifier(row.place)
+    found = connection.execute("SELECT to_regclass(%s)::oid::bigint", [name.as_string(None)]).fetchone()
+    if found == (row.relation,):
+        connection.execute(sql.SQL("DROP TABLE {}").format(name))
 
 
 def _kept(
@@ -225,7 +223,9 @@ def _kept(
     try:
         check_intact(connection, row)
     except DestinationChanged as error:
-        # Its rows are replaced anyway.
+        if error.code == "destination_cascade":
+            raise
+        # After writes by another session, the rows are replaced anyway.
         if error.code != "foreign_write":
             return None
     try:

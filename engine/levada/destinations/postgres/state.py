@@ -161,6 +161,8 @@ class State:
                 " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
             ).format(identifier(place), self.table(GUARD))
         )
+        # Also for sessions whose session_replication_role is replica, such as those of a subscription.
+        connection.execute(sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER levada_guard").format(identifier(place)))
 
     def table(self, name: str) -> sql.Identifier:
         """Return the quoted name of a table or function of the state."""
