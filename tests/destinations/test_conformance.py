@@ -81,7 +81,7 @@ class TestOrderedPostgres(TestPostgres):
 
 
 def _open_postgres(settings: dict[str, Any], work: Path) -> Destination:
-    context = DestinationContext("conformance", work)
+    context = DestinationContext("shop", work)
     return PostgresDestination.from_settings(PostgresSettings.model_validate(settings), context)
 
 

@@ -758,3 +758,25 @@ def test_check_writes_nothing(replica: Replica) -> None:
     destination.check()
     assert replica.db.query("SELECT count(*) FROM pg_namespace WHERE nspname IN ('levada', 'shop_public')") == [(0,)]
     destination.shutdown()
+
+
+def test_tables_of_the_same_types_in_one_transaction(replica: Replica) -> None:
+    """Tables whose columns have the same types share temporary tables, and get none of each other's rows."""
+    destination = replica.destination({"ordering": "Pipeline"})
+    source = Source(row_group_bytes=1, lsn=1000)
+    tables = [
+        source.add(replace(ORDERS, id=TableId(500 + i), name=QualifiedTable("public", f"t{i}"))) for i in range(3)
+    ]
+    for each in tables:
+        destination.write_table_rows(
+            each.target, MemoryRows(each.schema, [{"id": 1, "item": "one", "note": "n"}]), replica.mark(1000)
+        )
+    for i, each in enumerate(tables):
+        each.update(id=1, item=f"of {i}", note=None, unchanged=[3])
+        each.insert(id=10 + i, item="new", note=None)
+        each.insert(id=20 + i, item="gone", note=None)
+        each.delete(id=20 + i)
+    batch = source.batch(*tables)
+    destination.write_events(batch, replica.mark(batch.until))
+    for i, name in enumerate(("t0", "t1", "t2")):
+        assert [tuple(r.values()) for r in replica.rows(name)] == [(1, f"of {i}", "n"), (10 + i, "new", None)]

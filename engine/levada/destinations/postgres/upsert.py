@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +60,6 @@ class _Batch:
     layout: Layout
     schema: ReplicatedTableSchema
     seed: bytes
-    filled: set[str] = field(default_factory=set)
-    """The temporary tables that have rows of this transaction."""
 
     def apply(self, piece: pa.Table) -> None:
         folded = fold(piece, self.schema, self.seed)
@@ -169,12 +167,11 @@ class _Batch:
         digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:24]
         name = f"levada_{kind}_{digest}"
         scratch = sql.Identifier("pg_temp", name)
-        if name in self.filled:
+        create = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
+        self.connection.execute(create.format(scratch, column_list(columns)))
+        # An earlier piece, or another table with the same types in the same transaction, may have left rows.
+        if self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(scratch)).rowcount:
             self.connection.execute(sql.SQL("TRUNCATE {}").format(scratch))
-        else:
-            create = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
-            self.connection.execute(create.format(scratch, column_list(columns)))
-        self.filled.add(name)
         return scratch
 
     def _fill(self, scratch: sql.Identifier, rows: pa.Table) -> None:
