@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -158,6 +159,8 @@ def test_batches_and_spark_have_the_same_rows(db: Database, copy_of: CopyOf, run
         assert "spark=True" in refused.value.hint
     else:
         frame = copy_of("t").to_spark()
+        # Nothing of the connection, which may have a password, is in a query plan.
+        assert not re.search("[A-Za-z0-9+/]{60}", frame._jdf.queryExecution().toString())
         assert sorted((r.asDict() for r in frame.collect()), key=lambda r: str(r["id"])) == expected
         db.execute("TRUNCATE t")
         assert copy_of("t").to_spark().count() == 0

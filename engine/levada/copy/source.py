@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from levada.copy.plan import BlockRange
 from levada.copy.range_reader import RangeReader
 
-_NAME = "levada-copy"
+_numbers: Final = itertools.count(1)
 
 
 @dataclass
@@ -40,26 +40,31 @@ class _Reader(DataSourceReader):
             yield from self._reader.batches(part)
 
 
-class _Source(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return _NAME
+def _source(source_name: str, rows: RangeReader, shares: list[_Share]) -> type[DataSource]:
+    """Return a data source of these rows. Spark pickles the class with them.
 
-    def _rows(self) -> tuple[RangeReader, list[_Share]]:
-        rows: tuple[RangeReader, list[_Share]] = pickle.loads(base64.b64decode(self.options["rows"]))
-        return rows
+    They are no option of the data source, because Spark shows options in query plans, and a connection may have a
+    password.
+    """
 
-    def schema(self) -> StructType:
-        return from_arrow_schema(self._rows()[0].schema.arrow)
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return source_name
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(*self._rows())
+        def schema(self) -> StructType:
+            return from_arrow_schema(rows.schema.arrow)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return _Reader(rows, shares)
+
+    return Source
 
 
 def read_ranges(spark: SparkSession, reader: RangeReader, ranges: tuple[BlockRange, ...], tasks: int) -> DataFrame:
     """Return the rows of the ranges as a DataFrame of at most ``tasks`` partitions."""
     shares = [_Share(ranges[i::tasks]) for i in range(min(tasks, len(ranges)))]
-    spark.dataSource.register(_Source)
-    # Options must be text, and Spark shows them in query plans. This one has no secret.
-    rows = base64.b64encode(pickle.dumps((reader, shares))).decode()
-    return spark.read.format(_NAME).option("rows", rows).load()
+    # A name of its own, because several copies may run in one session.
+    name = f"levada-copy-{next(_numbers)}"
+    spark.dataSource.register(_source(name, reader, shares))
+    return spark.read.format(name).load()
