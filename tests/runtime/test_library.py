@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -162,3 +164,49 @@ def test_a_table_is_dropped_by_the_schema_that_it_was_copied_as(rig: Rig, db: Da
     rig.wait_caught_up()
     assert dropping.by[1:3] == ["orders"] * 2
     assert [c[0] for c in dropping.copies] == ["orders", "items"]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+from levada import Destination, Durability, MemoryStore, Pipeline, PipelineConfig, PostgresConnection
+from levada.destinations import Capabilities
+from levada.runtime.config import PublicationConfig, SlotConfig, StagingConfig
+
+folder, port, database = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+class Mine(Destination):
+    name = "mine"
+    capabilities = Capabilities()
+
+    def drop_table_for_copy(self, target, epoch=None): ...
+
+    def write_table_rows(self, target, rows, mark):
+        def count(reader):
+            return reader.read_all().num_rows, bool({"pyspark", "py4j"} & sys.modules.keys())
+        print(rows.map_partitions(count))
+        return Durability.DURABLE
+
+    def write_events(self, events, mark):
+        return Durability.DURABLE
+
+config = PipelineConfig(
+    name="mine", source=PostgresConnection("127.0.0.1", port, database, sslmode="disable", user="postgres"),
+    slot=SlotConfig(database), publication=PublicationConfig(database),
+    staging=StagingConfig(str(folder / "staging"), durable=False), work_dir=folder,
+)
+with Pipeline(config, store=MemoryStore("mine"), destination=Mine()) as pipeline:
+    pipeline.run_until(pipeline.caught_up())
+print({"pyspark", "py4j"} & sys.modules.keys())
+"""
+
+
+def test_a_script_without_spark(db: Database, tmp_path: Path) -> None:
+    """A destination of a script needs no guard around its pipeline, and nothing of Spark is imported anywhere."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders SELECT generate_series(1, 10)")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, script, tmp_path, str(db.server.port), db.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "[(10, False)]\nset()\n", done.stderr
