@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-index bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench-copy: setup ## Measure the initial copy, side by side with psql and Spark 
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+bench-index: setup ## Measure the key index, side by side with LMDB, SQLite and DuckDB
+	$(BIN)/python -m benchmarks.key_index
+
 bench-operator: setup ## Measure the operator with 50 Pipelines and 2,000 TableSyncs (needs KUBECONFIG)
 	$(BIN)/python -m benchmarks.operator_load $(AUDIT_LOG:%=--audit-log %)
 

@@ -202,6 +202,11 @@ class Destination(ABC):
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table of an earlier copy, with all state that belongs to it. A missing table is no error.
 
+        This is called before every copy whose rows do not go into a shadow copy, and when a table is removed. There is
+        no call that only empties a table: a table that stays readable during a copy gets a shadow copy, and a TRUNCATE
+        at the source is a change in `write_events`. The mode and name of the last copy are in the store, so a
+        destination has no metadata of its own to store there.
+
         ``target`` has the earlier copy's mode and name, and the newest schema that is stored for it. If there was no
         copy, they are those of the copy that follows.
 

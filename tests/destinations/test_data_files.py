@@ -1,0 +1,78 @@
+"""The files that lake destinations share, without a catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from levada.destinations.data_files.data_writer import PartitionWriter
+from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
+from levada.destinations.data_files.live_files import LiveFile, without_deletes
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles, read_position_deletes
+from levada.destinations.data_files.storage import FileSystemStorage
+from levada.destinations.data_files.upsert import Upsert
+from levada.destinations.iceberg.schema import CHANGELOG_FIELDS
+from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.keys import key_kind
+from levada.schema import Kind
+from levada.testing import ArrowRows, Source, column, table
+from levada.values import Lsn
+
+DELETES = pa.schema([pa.field("file_path", pa.string()), pa.field("pos", pa.int64())])
+
+
+def field(name: str, kind: pa.DataType, number: int) -> pa.Field:
+    """Return a field with a field ID."""
+    return pa.field(name, kind, metadata={FIELD_ID: str(number)})
+
+
+def test_upserts_on_a_file_system_without_a_catalog(tmp_path: Path) -> None:
+    """A copy, two batches and a rebuilt index leave the last state of each row in files and position deletes."""
+    orders = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "at", Kind.TIME))
+    arrow = pa.schema([field("item", pa.string(), 7), field("id", pa.int64(), 5), field("at", pa.time64("us"), 9)])
+    layout = FileLayout(arrow, {1: 5, 2: 7, 3: 9})
+    storage = FileSystemStorage(f"{tmp_path}/lake/orders/", fs.LocalFileSystem())
+    rows = ArrowRows.of(orders, [{"id": i, "item": f"item {i}", "at": None} for i in range(5)], [{"id": 5}])
+    copied = [f for part in rows.map_partitions(PartitionWriter(storage, layout, orders, {})) for f in part]
+    files = [f.path for f in copied]
+    deleted: dict[str, Any] = {}
+
+    def live() -> list[LiveFile]:
+        return [LiveFile(path, deleted.get(path, np.empty(0, np.int64))) for path in files]
+
+    cache = TableIndex(tmp_path / "index")
+
+    def rebuild(index: Any) -> None:
+        if index.snapshot_id is None:
+            add_files(index, KeyReader.of(orders, layout, index.seed), storage, live())
+            index.commit(1)
+
+    part = Source(tmp_path / "staging").add(orders)
+    for number in (2, 3):
+        part.update(old={"id": number - 2}, id=number + 100, item=None, at=None, unchanged=[2])
+        part.delete(id=number)
+        batch = part.batch()
+        index = cache.synced(key_kind(orders), rebuild)
+        deletes = PositionDeleteFiles(storage, DELETES)
+        upsert = Upsert(storage, layout, orders, index, deletes)
+        upsert.run(batch.changes(orders.id), Lsn(0))
+        cache.commit(number)
+        files += [f.path for f in upsert.files]
+        found = read_position_deletes(storage, DELETES, [f.path for f in deletes.files])
+        deleted |= {path: np.union1d(deleted.get(path, []), rows).astype(np.int64) for path, rows in found.items()}
+        if number == 2:
+            cache.forget()
+    seen = [row for file in live() for batch, _ in file.read(storage, list(arrow)) for row in batch.to_pylist()]
+    assert {row["id"]: row["item"] for row in seen} == {4: "item 4", 5: None, 102: "item 0", 103: "item 1"}
+    assert len(seen) == 4
+    assert without_deletes(files[0]).deleted.size == 0
+
+
+def test_changelogs_have_the_same_columns_in_each_format() -> None:
+    """The columns that Iceberg adds to a changelog are those that the writer fills."""
+    assert [name for name, _ in CHANGELOG_FIELDS] == list(CHANGELOG_COLUMNS)
