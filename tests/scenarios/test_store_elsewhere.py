@@ -110,3 +110,18 @@ def test_a_wrong_password_names_the_stores_secret(engine: Engine, db: Database, 
     assert "store_login_failed" in text
     assert "Secret state" in text
     assert "source_auth_failed" not in text
+
+
+def test_a_connection_to_the_source_itself(engine: Engine, db: Database) -> None:
+    """State that the manifest puts into the source by another address is not replicated, so no write causes another."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    connection = {"host": "localhost", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    connection["credentialsSecretRef"] = {"name": "pg"}
+    engine.spec["store"] = {"postgres": {"connection": connection}}
+    engine.spec["tables"] = {"include": [{"schema": "*", "name": "*"}]}
+    engine.write_manifest()
+    for _ in range(2):
+        engine.levada("run", *engine.options(), "--until", "caught-up")
+        db.execute("INSERT INTO orders SELECT count(*) + 1 FROM orders")
+    assert db.query("SELECT schemaname, tablename FROM pg_publication_tables") == [("public", "orders")]
+    assert len(db.query("SELECT FROM levada.documents WHERE kind = 'phases'")) == 1

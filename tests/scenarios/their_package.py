@@ -90,7 +90,7 @@ class LinesDestination(Destination):
 '''
 
 _STORE: Final = '''
-"""The storage of examples/custom_store.py, named in a manifest."""
+"""A store in a file, named in a manifest."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -114,7 +114,7 @@ class FileStore(CachedStore):
         return cls(context.pipeline, FileStorage(settings.folder / f"{context.pipeline}.json"))
 '''
 
-_STORAGE: Final = Path(__file__).parents[2] / "examples" / "custom_store.py"
+_STORAGE: Final = Path(__file__).with_name("file_storage.py")
 
 
 def install_their_package(folder: Path) -> Path:
