@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.servers.opensearch import opensearch as opensearch_node
 from tests.servers.s3 import ObjectStore, object_store
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
@@ -114,6 +115,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     """One object store for the session."""
     with object_store(tmp_path_factory.mktemp("s3")) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of one OpenSearch node for the session."""
+    with opensearch_node(tmp_path_factory.mktemp("opensearch")) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

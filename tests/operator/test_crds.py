@@ -91,6 +91,7 @@ def test_immutable_fields_have_a_rule() -> None:
         "spec.source.database",
         "spec.source.slot.name",
         "spec.destination.iceberg",
+        "spec.destination.opensearch",
         "spec.destination.postgres",
         "spec.destination.postgres.database",
         "spec.destination.postgres.stateSchema",

@@ -21,7 +21,7 @@ _MODULE: Final = """
   <dependencies>{}</dependencies>
 </ivy-module>
 """
-_OPTIONS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def fetched(name: str, dependencies: str) -> list[Path]:
@@ -49,10 +49,24 @@ def fetched(name: str, dependencies: str) -> list[Path]:
 
 @contextmanager
 def serving(
-    log: Path, port: int, jars: Sequence[Path], main: str, *arguments: str, environment: Mapping[str, str] | None = None
+    log: Path,
+    port: int,
+    jars: Sequence[Path],
+    main: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    heap: str = "256m",
 ) -> Iterator[None]:
     """Run a class's main from these jars, once it answers at the port."""
-    command = [ensure_java().executable, *_OPTIONS, "-cp", os.pathsep.join(map(str, jars)), main, *arguments]
+    command = [
+        ensure_java().executable,
+        f"-Xmx{heap}",
+        *_OPTIONS,
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        main,
+        *arguments,
+    ]
     with (
         log.open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}) as process,

@@ -40,7 +40,7 @@ def write_changelog(
             if kept.num_rows:
                 writer.write(project(change_rows(kept, schema), layout, schema))
         if truncates:
-            writer.write(project(_truncate_rows(truncates, schema), layout, schema))
+            writer.write(project(truncate_rows(truncates, schema), layout, schema))
     return writer.files
 
 
@@ -116,7 +116,8 @@ def _with_old_values(
     return result, unknown
 
 
-def _truncate_rows(truncates: Sequence[Truncate], schema: ReplicatedTableSchema) -> pa.Table:
+def truncate_rows(truncates: Sequence[Truncate], schema: ReplicatedTableSchema) -> pa.Table:
+    """Return the changelog rows of truncates. Pure."""
     n = len(truncates)
     columns: dict[str, Any] = {f.name: pa.nulls(n, f.type) for f in schema.arrow}
     columns[OP] = pa.repeat("T", n)

@@ -1,0 +1,166 @@
+"""The change of an index's fields to a version of the source table.
+
+New fields are added in place. OpenSearch can neither rename nor remove a field, and existing documents lack the
+constant of an added column. For these changes the cluster copies the documents to the next generation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from levada.destinations.interface import OnSchemaChange
+from levada.destinations.opensearch.client import Client
+from levada.destinations.opensearch.generations import Generation
+from levada.destinations.opensearch.layout import Field, Layout, check_fields
+from levada.destinations.opensearch.naming import field_name, writer_alias
+from levada.destinations.opensearch.types import json_values, shape_of
+from levada.errors import NeedsOperator, Transient
+from levada.pgoutput.text import parse_text
+from levada.schema import Column, ReplicatedTableSchema
+from levada.segments.projection import widens
+from levada.values import resync_command
+
+_SCRIPT: Final = """
+Map found = new LinkedHashMap();
+for (Map.Entry e : ctx._source.entrySet()) {
+  if (params.names.containsKey(e.getKey())) { found.put(params.names.get(e.getKey()), e.getValue()); }
+}
+found.putAll(params.constants);
+ctx._source.clear();
+ctx._source.putAll(found);
+"""
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """The steps from one layout to another.
+
+    ``names`` maps the fields that existing documents keep to their new names. ``constants`` maps added fields to their
+    values in existing documents.
+    """
+
+    layout: Layout
+    changes: tuple[str, ...]
+    names: Mapping[str, str]
+    constants: Mapping[str, Any]
+    rewrites: bool
+    """Whether existing documents change."""
+
+
+def evolve(current: Layout, wanted: ReplicatedTableSchema, policy: OnSchemaChange) -> Evolution:
+    """Return the steps to the columns of ``wanted``. Pure.
+
+    Raise NeedsOperator ``schema_change_unsupported`` for a change that needs a new copy, and ``schema_change_refused``
+    for any change under the policy ``Fail``.
+    """
+    keep = policy is OnSchemaChange.IGNORE
+    step = _Step(current, wanted)
+    for before in current.fields:
+        step.take(before, keep=keep)
+    known = {f.attnum for f in current.fields}
+    constants: dict[str, Any] = {}
+    for column in () if keep else wanted.columns:
+        if column.attnum not in known:
+            step.add(column, constants)
+    if step.changes and policy is OnSchemaChange.FAIL:
+        raise NeedsOperator(
+            "schema_change_refused",
+            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
+            hint=f"set onSchemaChange to Propagate or Ignore, or copy the table again: {resync_command(wanted.name)}",
+        )
+    layout = Layout(tuple(step.fields), current.mode)
+    check_fields(wanted, layout)
+    names = step.names | {name: name for name in layout.change_fields}
+    same = all(old == new for old, new in step.names.items()) and len(step.names) == len(current.fields)
+    return Evolution(layout, tuple(step.changes), names, constants, rewrites=not same or bool(constants))
+
+
+def check_rewrite(current: Layout, evolution: Evolution, wanted: ReplicatedTableSchema) -> None:
+    """Raise NeedsOperator ``schema_change_unsupported`` if the cluster would not keep every value.
+
+    It parses the documents, and so would round the numbers within jsonb.
+    """
+    if any(f.shape.startswith("json") for f in (*current.fields, *evolution.layout.fields)):
+        what = f"{', '.join(evolution.changes)}, and OpenSearch would round numbers in its jsonb columns"
+        raise unsupported(wanted, what)
+
+
+@dataclass(slots=True)
+class _Step:
+    current: Layout
+    wanted: ReplicatedTableSchema
+    fields: list[Field] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
+
+    def take(self, before: Field, *, keep: bool) -> None:
+        column = self.wanted.by_attnum.get(before.attnum)
+        if column is None and not keep:
+            self.changes.append(f"column {before.name} is dropped")
+            return
+        after = before if column is None else self._retyped(before, column)
+        if column is not None and not keep and (name := field_name(column.name)) != before.name:
+            self.changes.append(f"column {before.name} is renamed to {column.name}")
+            after = replace(after, name=name)
+        self.fields.append(after)
+        self.names[before.name] = after.name
+
+    def add(self, column: Column, constants: dict[str, Any]) -> None:
+        if column.rewritten:
+            raise unsupported(self.wanted, f"column {column.name} was added with a default that PostgreSQL computed")
+        added = Field.of(column)
+        self.fields.append(added)
+        self.changes.append(f"column {column.name} is added")
+        if column.missing_value is not None:
+            constants[added.name] = _constant(column, self.wanted)
+
+    def _retyped(self, before: Field, column: Column) -> Field:
+        if column.type == before.type and shape_of(column) == before.shape:
+            return before
+        if not widens(before.type, column.type) or shape_of(column) != before.shape:
+            raise unsupported(self.wanted, f"the type of column {column.name} changed to {column.type_name}")
+        self.changes.append(f"column {column.name} is widened to {column.type_name}")
+        return replace(before, type=column.type)
+
+
+def rewrite(client: Client, old: Generation, new: Generation, evolution: Evolution, epoch: int) -> None:
+    """Copy all documents of ``old`` to ``new`` with the steps of ``evolution``. They keep their versions."""
+    client.request("POST", f"/{old.index}/_refresh", doing=f"refreshing {old.index}")
+    parameters = {"names": dict(evolution.names), "constants": dict(evolution.constants)}
+    body = {
+        "source": {"index": old.index},
+        "dest": {"index": writer_alias(new.index, epoch), "version_type": "external"},
+        "script": {"lang": "painless", "source": " ".join(_SCRIPT.split()), "params": parameters},
+    }
+    doing = f"rewriting the documents of {old.alias}"
+    task = client.request("POST", "/_reindex", body, doing=doing, wait_for_completion="false")["task"]
+    while True:
+        answer = client.request("GET", f"/_tasks/{task}", doing=doing)
+        if answer.get("completed"):
+            break
+        time.sleep(_POLL_S)
+    result = answer.get("response", {})
+    if "error" in answer or result.get("failures") or result.get("timed_out"):
+        kind = answer.get("error", {}).get("type", "failures")
+        raise Transient("destination_unavailable", f"{doing}: OpenSearch reports {kind}")
+
+
+def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
+    """Return the error for a change that requires a resync."""
+    hint = f"copy the table again: {resync_command(schema.name)}"
+    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=hint)
+
+
+def _constant(column: Column, wanted: ReplicatedTableSchema) -> Any:
+    assert column.missing_value is not None
+    value = parse_text(column.type, column.missing_value)
+    if not value.is_valid:
+        raise unsupported(wanted, f"{column.type.arrow} cannot represent the default of column {column.name}")
+    return json.loads(json_values(pa.array([value.as_py()], column.type.arrow), column)[0].as_py())
