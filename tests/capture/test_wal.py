@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import psycopg
@@ -200,3 +201,21 @@ def test_a_mechanism_without_snapshots_has_an_empty_one() -> None:
     assert list(Least().snapshot([A])) == []
     assert list(Least().live().batches()) == []
     assert Least().lag() is None
+
+
+def test_a_truncate_names_its_tables(db: Database, capture: WalChangeCapture) -> None:
+    """An event of TRUNCATE has the OIDs and the names of all its tables, in one order."""
+    with capture.live() as stream:
+        db.execute("TRUNCATE b, a")
+        [change] = rows(stream, 1)
+    assert isinstance(change.event, TruncateEvent)
+    oids = dict(db.query("SELECT relname, oid::int8 FROM pg_class WHERE relname IN ('a', 'b')"))
+    assert [oids[name.name] for name in change.event.names] == list(change.event.tables)
+    assert set(change.event.names) == {A, B}
+
+
+def test_no_representation_has_the_password(db: Database) -> None:
+    """A password that is given in Python is not in the text of a connection or of a capture."""
+    connection = replace(db.connection, password="geheim")
+    capture = WalChangeCapture(connection, slot="s", publication="p")
+    assert "geheim" not in f"{connection!r} {connection} {capture!r} {capture} {vars(capture)}"

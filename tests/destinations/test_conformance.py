@@ -55,8 +55,9 @@ def _times_are_text(column: Column, value: Any) -> Any:
 
 
 def _open_in_child(manifest: dict[str, Any], context: DestinationContext) -> Destination:
-    session = spark_session("conformance", cores=1)
     settings = Settings.model_validate(manifest)
+    conf, jars = IcebergDestination.spark_conf(settings), IcebergDestination.jars()
+    session = spark_session("conformance", cores=1, defaults=conf, jars=jars)
     return IcebergDestination.from_settings(settings, replace(context, spark=session))
 
 
