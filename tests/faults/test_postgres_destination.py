@@ -237,3 +237,28 @@ def test_every_type_is_equal_after_copy_and_stream(engine: Engine, db: Database,
     assert types["mood"] == types["money"] == types["regclass"] == "text"
     assert types["positive"] == "integer"
     assert engine.stop() == 0
+
+
+def test_the_destination_restarts_and_tables_are_copied_again(engine: Engine, db: Database, target: Database) -> None:
+    """A crash of the destination's server under traffic, then a resync with a view in use, leave equal tables."""
+    shop.create(db, 30_000)
+    write_manifest(engine, target)
+    engine.start()
+    engine.wait_caught_up()
+    target.execute("CREATE VIEW spending AS SELECT customer_id, total FROM orders")
+    [(relation,)] = target.query("SELECT 'orders'::regclass::oid")
+    with shop.Writers(db):
+        target.server.stop("immediate")
+        engine.wait_for(lambda p: any(t["phase"] == "Errored" for t in p["tables"]))
+        target.server.start()
+        engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+        engine.levada("resync", str(engine.manifest), "--secrets", str(engine.folder / "secrets"), "--all")
+        engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+    engine.wait_caught_up()
+    assert differences(db, target, *shop.TABLES) == []
+    assert target.query("SELECT 'orders'::regclass::oid") == [(relation,)]
+    assert target.query("SELECT count(*) FROM spending") == db.query("SELECT count(*) FROM orders")
+    target.execute("UPDATE levada.destination_tables SET epoch = epoch")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        target.execute("DELETE FROM orders")
+    assert engine.stop() == 0

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from levada.pgoutput.temporal import date_text, timestamp_text
 
-_SLICE_BYTES: Final = 4 << 20
+SLICE_BYTES: Final = 4 << 20
 """The Arrow bytes of the rows that are formatted together."""
-_LARGE_BYTES: Final = 1 << 28
+LARGE_BYTES: Final = 1 << 28
 """Above this size, in bytes, escaping might exceed the 2 GiB of Arrow's small strings."""
 
 _ESCAPED: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
@@ -36,13 +36,13 @@ def copy_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[memoryview]:
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if not table.num_rows:
         return
-    step = max(1, _SLICE_BYTES * table.num_rows // max(table.nbytes, 1))
+    step = max(1, SLICE_BYTES * table.num_rows // max(table.nbytes, 1))
     for first in range(0, table.num_rows, step):
         yield _lines(table.slice(first, step).combine_chunks())
 
 
 def _lines(table: pa.Table) -> memoryview:
-    kind = pa.large_string() if table.nbytes > _LARGE_BYTES else pa.string()
+    kind = pa.large_string() if table.nbytes > LARGE_BYTES else pa.string()
     columns = [_escaped(value_text(_chunk(column), kind)) for column in table.columns]
     if not columns:
         return memoryview(b"\n" * table.num_rows)
