@@ -245,7 +245,8 @@ def test_the_destination_restarts_and_tables_are_copied_again(engine: Engine, db
     write_manifest(engine, target)
     engine.start()
     engine.wait_caught_up()
-    target.execute("CREATE VIEW spending AS SELECT customer_id, total FROM orders")
+    # The server has synchronous_commit off. Levada's transactions set it, and this test writes a checkpoint.
+    target.execute("CREATE VIEW spending AS SELECT customer_id, total FROM orders", "CHECKPOINT")
     [(relation,)] = target.query("SELECT 'orders'::regclass::oid")
     with shop.Writers(db):
         target.server.stop("immediate")
@@ -258,7 +259,6 @@ def test_the_destination_restarts_and_tables_are_copied_again(engine: Engine, db
     assert differences(db, target, *shop.TABLES) == []
     assert target.query("SELECT 'orders'::regclass::oid") == [(relation,)]
     assert target.query("SELECT count(*) FROM spending") == db.query("SELECT count(*) FROM orders")
-    target.execute("UPDATE levada.destination_tables SET epoch = epoch")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         target.execute("DELETE FROM orders")
     assert engine.stop() == 0
