@@ -87,8 +87,9 @@ IMAGE_BUILD = $$(if docker info >/dev/null 2>&1; then echo docker build; \
 
 lock: ## Resolve the dependencies anew and write requirements/*.txt (needs uv)
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
+	$(LOCK) requirements/bqemulator.in --output-file requirements/bqemulator.txt
 	$(LOCK) pyproject.toml --all-extras --output-file requirements/dev.txt
-	$(LOCK) pyproject.toml --extra spark --extra opensearch --extra operator --extra kubernetes \
+	$(LOCK) pyproject.toml --extra spark --extra bigquery --extra opensearch --extra operator --extra kubernetes \
 		--output-file requirements/image.txt --constraint requirements/dev.txt
 
 LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

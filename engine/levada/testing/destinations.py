@@ -720,7 +720,7 @@ KINDS: tuple[Column, ...] = (
         for n, kind in enumerate((k for k in Kind if k not in (Kind.INT8, Kind.DECIMAL, Kind.ARRAY)), 2)
     ),
     column(40, "int8", Kind.INT8),
-    column(41, "decimal", Kind.DECIMAL, precision=38, scale=10),
+    column(41, "decimal", Kind.DECIMAL, precision=38, scale=9),
     *(column(n, f"{e.value}s", Kind.ARRAY, element=ColumnType(e)) for n, e in enumerate(_ELEMENTS, 50)),
 )
 """A column of each kind, and arrays."""
@@ -742,7 +742,7 @@ def _values() -> list[dict[str, Any]]:
         "oid": 4_000_000_000,
         "float4": 1.5,
         "float8": -0.1,
-        "decimal": Decimal("1234567890123456789012345678.0123456789"),
+        "decimal": Decimal("12345678901234567890123456789.012345678"),
         "text": "plain, 'quoted', \"double\", back\\slash, new\nline, tab\t, ünï, \U0001f600",
         "bytea": b"\x00\xff\n",
         "date": dt.date(2026, 2, 3),
@@ -765,7 +765,7 @@ def _values() -> list[dict[str, Any]]:
         "oid": 0,
         "float4": float("nan"),
         "float8": 1e308,
-        "decimal": Decimal("-9999999999999999999999999999.9999999999"),
+        "decimal": Decimal("-99999999999999999999999999999.999999999"),
         "text": "",
         "bytea": b"",
         "date": dt.date(1900, 1, 1),

@@ -1,0 +1,444 @@
+"""`BigQueryDestination`, which writes tables to BigQuery."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from levada.copy.rows import TableRows
+from levada.destinations.bigquery import scripts
+from levada.destinations.bigquery.connection import Connection
+from levada.destinations.bigquery.evolution import check_columns, evolve
+from levada.destinations.bigquery.failures import AlreadyExistsError, missing
+from levada.destinations.bigquery.layout import Layout
+from levada.destinations.bigquery.names import TableName, served_name
+from levada.destinations.bigquery.ownership import Owner
+from levada.destinations.bigquery.resource import same_place, table_resource
+from levada.destinations.bigquery.rest import RestClient
+from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
+from levada.destinations.bigquery.settings import Settings
+from levada.destinations.bigquery.state import Description, StoredState
+from levada.destinations.collisions import TargetName
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.errors import DestinationChanged, NeedsOperator
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.segments.batch import EventBatch, TableEvents
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
+
+_ANOTHERS = frozenset({"table_not_ours", "destination_collision"})
+
+
+@dataclass(slots=True, eq=False)
+class _Table:
+    """The destination's knowledge of a source table. The lock guards the other attributes and each write.
+
+    ``lsn`` is the highest watermark that was seen.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    state_name: str = ""
+    served: ServedTable | None = None
+    shadow: ServedTable | None = None
+    lsn: Lsn = field(default_factory=lambda: Lsn(0))
+
+
+class BigQueryDestination(Destination):
+    """Writes each source table to a table of BigQuery, and its watermark in the same transaction.
+
+    A table without a usable key is a changelog (`effective_mode`).
+    """
+
+    name: ClassVar[str] = "bigquery"
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    settings_model = Settings
+
+    def __init__(self, settings: Settings, context: DestinationContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._owner = Owner(context)
+        self._connection = Connection.of(settings, context.credentials)
+        self._rest = RestClient(self._connection, settings.project, settings.location)
+        self._lock = threading.Lock()
+        self._tables: dict[TableId, _Table] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
+        """Create a destination from the manifest's ``spec.destination.bigquery``."""
+        return cls(settings, context)
+
+    @classmethod
+    def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in BigQuery."""
+        found = str(served_name(settings, table, name))
+        return TargetName(found, found)
+
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in BigQuery."""
+        return self.planned_name(self._settings, table, name)
+
+    def startup(self) -> None:
+        """Create the metadata dataset, so that missing permissions are reported before a copy begins."""
+        if self._context.only_checks:
+            self._rest.dataset(self._settings.metadata_dataset)
+        else:
+            self._rest.ensure_dataset(self._settings.metadata_dataset)
+
+    def check(self) -> None:
+        """Raise if a query cannot be run in the project."""
+        self._rest.query("check the project", "SELECT 1", has_rows=False)
+
+    def shutdown(self) -> None:
+        """Close all connections."""
+        self._rest.close()
+
+    def effective_mode(self, target: TableTarget) -> TableMode:
+        """Return the configured mode, or CHANGELOG for a table without a usable key."""
+        key = target.schema.key
+        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
+        return target.mode if keyed else TableMode.CHANGELOG
+
+    # -- copies
+
+    def check_place(self, target: TableTarget) -> None:
+        """Raise NeedsOperator if BigQuery has a table of that name which a copy must not replace.
+
+        It may replace this source table's own table, and that of a dropped source table of the same name.
+        """
+        self._check_free(self._place(target), target.schema)
+
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        """Drop the table. A missing table is no error.
+
+        Raise NeedsOperator, without removing data, if the configured name belongs to another table. Raise StaleEpoch if
+        a driver newer than ``epoch`` has written the table. The state stays, so that an older driver cannot write the
+        next table, unless ``epoch`` is None.
+        """
+        table, place = self._table(target.id), self._place(target)
+        with table.lock:
+            self._check_free(place, target.schema)
+            served = self._served(table, target.id)
+            self._drop_shadow(table, target.id)
+            state = None if served is None else served.read_state()
+            if served is not None and state is not None:
+                check_epoch(state, epoch)
+                served.change(state, state.after(state.epoch if epoch is None else epoch, None, state.description), ())
+                if served.name != place:
+                    self._drop_former(served, target.id)
+            self._rest.drop_table(place)
+            if served is not None and epoch is None:
+                self._rest.drop_table(served.state_table)
+            table.served, table.lsn = None, Lsn(0)
+
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        """Write the rows to a staging table, and move them into the table in one transaction with ``mark``.
+
+        The transaction removes all earlier rows.
+        """
+        table, place, schema = self._table(target.id), self._place(target), target.schema
+        with table.lock:
+            described = self._describe(target, place)
+            resource = self._check_free(place, schema)
+            self._rest.ensure_dataset(self._settings.metadata_dataset)
+            served = self._served(table, target.id) or self._new(table, target.id, place)
+            state = served.claim(described, mark.epoch)
+            wanted = table_resource(self._settings, schema, described)
+            if resource is None or not self._fits(served, state, described, resource, wanted):
+                state = served.change(state, state.after(mark.epoch, None, described), ())
+                self._rest.ensure_dataset(place.dataset)
+                self._rest.drop_table(place)
+                served.name = place
+                self._create(served, wanted, schema)
+            state = served.copy(state, described, schema, rows, mark)
+            table.served, table.lsn = served, mark.lsn
+        return Durability.DURABLE
+
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        """Forget the state of the table, which is read again."""
+        table = self._table(target.id)
+        with table.lock:
+            table.served, table.state_name, table.lsn = None, "", Lsn(0)
+
+    # -- changes
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply each table's changes in one transaction with ``mark``. A table without changes stores ``mark`` too."""
+        if not events.only_asks:
+            for table_id in events.tables:
+                table = self._table(table_id)
+                with table.lock:
+                    self._apply(table, events.changes(table_id), mark)
+        return Durability.DURABLE
+
+    def applied(self, table: TableId) -> Watermark | None:
+        """Return the watermark of the last transaction.
+
+        Raise DestinationChanged if the table belongs to another owner, or if its state was set back.
+        """
+        known = self._table(table)
+        with known.lock:
+            served = self._served(known, table, fresh=True)
+            state = None if served is None else served.read_state()
+            if served is None or state is None or state.lsn is None:
+                return None
+            resource = self._rest.table(served.name)
+            if resource is None:
+                return None
+            self._owner.require(served.name, resource, table, self._described_in)
+            self._check_lsn(known, served, state)
+            return state.mark(self._context.pipeline)
+
+    def maintain(self, table: TableId) -> None:
+        """Raise DestinationChanged if the table is missing, or belongs to another owner now."""
+        known = self._table(table)
+        with known.lock:
+            if known.served is not None:
+                self._resource(known.served, table)
+
+    def _apply(self, table: _Table, events: TableEvents, mark: Watermark) -> None:
+        schema, mode = events.schema, self.effective_mode(events.target)
+        served = self._served(table, schema.id)
+        state = None if served is None else served.read_state()
+        if served is None or state is None or state.lsn is None:
+            raise missing(self._place(events.target) if served is None else served.name)
+        check_epoch(state, mark.epoch)
+        self._check_lsn(table, served, state)
+        if mark.lsn <= state.lsn:
+            return
+        resource = self._resource(served, schema.id)
+        _check_same(served, state, schema, mode)
+        after = max(events.after, state.lsn)
+        policy = self._context.on_schema_change
+        state = evolve(served, state, resource, schema, self._settings.jsonb, policy, mark.epoch)
+        try:
+            served.apply(state, events, after, mark)
+        except NeedsOperator as error:
+            if error.code == "destination_error":
+                # The reason may be a column that another hand dropped or renamed.
+                check_columns(served, state.description.columns, served.columns(), schema)
+            raise
+        table.lsn = mark.lsn
+
+    # -- the shadow copy of a table
+
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
+        """Write the rows to a table in the metadata dataset.
+
+        Return False if there is no readable table of ours, or if it has other columns, partitions or clusters.
+        """
+        table, place, schema = self._table(target.id), self._place(target), target.schema
+        with table.lock:
+            resource = self._check_free(place, schema)
+            served = self._served(table, target.id)
+            state = None if served is None else served.read_state()
+            if served is None or state is None or state.lsn is None or resource is None:
+                return False
+            check_epoch(state, mark.epoch)
+            described = self._describe(target, place)
+            wanted = table_resource(self._settings, schema, described)
+            if not self._fits(served, state, described, resource, wanted):
+                return False
+            self._drop_shadow(table, target.id)
+            shadow = self._shadow(table, target.id)
+        first = shadow.claim(described, mark.epoch)
+        self._create(shadow, wanted, schema)
+        shadow.copy(first, described, schema, rows, mark)
+        with table.lock:
+            table.shadow = shadow
+        return True
+
+    def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
+        """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
+        (table_id,) = events.tables
+        changes = events.changes(table_id)
+        table = self._table(table_id)
+        with table.lock:
+            shadow = table.shadow
+            state = None if shadow is None else shadow.read_state()
+            if shadow is None or state is None or state.lsn is None:
+                return False
+            if mark.lsn <= state.lsn:
+                return True
+            described = self._describe(changes.target, self._place(changes.target))
+            held = state.description
+            if (described.columns, described.key, described.mode) != (held.columns, held.key, held.mode):
+                return False
+            shadow.apply(state, changes, max(changes.after, state.lsn), mark)
+            return True
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        """Replace all rows of the table by those of the shadow copy, in one transaction with ``mark``."""
+        known = self._table(table)
+        with known.lock:
+            served, shadow = self._served(known, table), known.shadow
+            state = None if served is None else served.read_state()
+            copied = None if shadow is None else shadow.read_state()
+            if served is None or shadow is None or state is None or copied is None or state.lsn is None:
+                return False
+            check_epoch(state, mark.epoch)
+            resource = self._rest.table(served.name)
+            made = copied.description
+            if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
+                return False
+            self._owner.require(served.name, resource, table, self._described_in)
+            parts = [
+                scripts.truncate(served.name)
+                + "\n"
+                + scripts.insert_shadow(served.name, shadow.name, made.columns, made.mode)
+            ]
+            served.change(state, state.after(mark.epoch, mark.lsn, made), parts)
+            known.lsn = mark.lsn
+            self._drop_shadow(known, table)
+            return True
+
+    def drop_replacement(self, table: TableId) -> None:
+        """Drop the shadow copy and its state."""
+        known = self._table(table)
+        with known.lock:
+            self._drop_shadow(known, table)
+
+    def _shadow(self, table: _Table, table_id: TableId) -> ServedTable:
+        state = f"{table.state_name}_shadow"
+        name = "shadow_" + table.state_name.removeprefix("state_")
+        return ServedTable(self._rest, self._connection, self._metadata(name), self._metadata(state))
+
+    def _drop_shadow(self, table: _Table, table_id: TableId) -> None:
+        table.shadow = None
+        if not table.state_name:
+            self._served(table, table_id)
+        self._shadow(table, table_id).drop()
+
+    # -- finding tables
+
+    def _table(self, table: TableId) -> _Table:
+        with self._lock:
+            return self._tables.setdefault(table, _Table())
+
+    def _served(self, table: _Table, table_id: TableId, *, fresh: bool = False) -> ServedTable | None:
+        """Return the table that the state describes, or None if there is no state. ``fresh`` reads the state again."""
+        if table.served is not None:
+            if fresh:
+                table.served.state = None
+            return table.served
+        names = [table.state_name] if table.state_name else [self._owner.state_name(table_id)]
+        state = read_state(self._rest, self._metadata(names[0]))
+        if state is None and not table.state_name:
+            for name in self._owner.former_state_names(table_id):
+                state = read_state(self._rest, self._metadata(name))
+                if state is not None:
+                    names = [name]
+                    break
+        table.state_name = names[0]
+        if state is None:
+            return None
+        held = TableName(self._settings.project, state.description.dataset, state.description.name)
+        table.served = ServedTable(self._rest, self._connection, held, self._metadata(table.state_name), state)
+        return table.served
+
+    def _new(self, table: _Table, table_id: TableId, place: TableName) -> ServedTable:
+        return ServedTable(self._rest, self._connection, place, self._metadata(table.state_name))
+
+    def _metadata(self, name: str) -> TableName:
+        return TableName(self._settings.project, self._settings.metadata_dataset, name)
+
+    def _place(self, target: TableTarget) -> TableName:
+        return served_name(self._settings, target.schema.name, target.name)
+
+    def _describe(self, target: TableTarget, place: TableName) -> Description:
+        schema = target.schema
+        return Description(
+            pipeline=self._context.full_name,
+            source_id=self._owner.source_id,
+            table=schema.id,
+            source=schema.name,
+            dataset=place.dataset,
+            name=place.name,
+            mode=self.effective_mode(target),
+            key=schema.key,
+            columns=Layout.of(schema, self._settings.jsonb),
+        )
+
+    def _described_in(self, state_name: str) -> Description | None:
+        state = read_state(self._rest, self._metadata(state_name))
+        return None if state is None else state.description
+
+    # -- checks
+
+    def _check_free(self, place: TableName, schema: ReplicatedTableSchema) -> Mapping[str, Any] | None:
+        """Return the resource of the table of that name, or None. Raise NeedsOperator if a copy must not replace it."""
+        resource = self._rest.table(place)
+        if resource is not None:
+            self._owner.require_replaceable(place, resource, schema, self._described_in)
+        return resource
+
+    def _resource(self, served: ServedTable, table: TableId) -> Mapping[str, Any]:
+        resource = self._rest.table(served.name)
+        if resource is None:
+            raise missing(served.name)
+        self._owner.require(served.name, resource, table, self._described_in)
+        return resource
+
+    def _fits(
+        self,
+        served: ServedTable,
+        state: StoredState,
+        described: Description,
+        resource: Mapping[str, Any],
+        wanted: Mapping[str, Any],
+    ) -> bool:
+        """Return True if the rows of a copy can take the place of the table's rows, without another change."""
+        held = replace(state.description, pipeline=described.pipeline, source=described.source)
+        ours = served.state_table.name == (resource.get("labels") or {}).get("levada_state")
+        return ours and held == described and same_place(resource, wanted, served.columns())
+
+    def _check_lsn(self, table: _Table, served: ServedTable, state: StoredState) -> None:
+        if state.lsn is not None and state.lsn < table.lsn:
+            raise DestinationChanged(
+                "table_rolled_back",
+                f"the state of {served.name} was set back by another writer",
+                hint=resync_command(state.description.source),
+            )
+        table.lsn = state.lsn or table.lsn
+
+    def _create(self, served: ServedTable, resource: Mapping[str, Any], schema: ReplicatedTableSchema) -> None:
+        try:
+            served.create(resource)
+        except AlreadyExistsError:
+            # Another process created it first.
+            self._check_free(served.name, schema)
+
+    def _drop_former(self, served: ServedTable, table: TableId) -> None:
+        """Drop the table under its former name, unless it belongs to another owner now."""
+        resource = self._rest.table(served.name)
+        if resource is None:
+            return
+        try:
+            self._owner.require(served.name, resource, table, self._described_in)
+        except DestinationChanged as error:
+            if error.code not in _ANOTHERS:
+                raise
+            _log.warning("%s is not dropped: %s", served.name, error.message)
+            return
+        self._rest.drop_table(served.name)
+
+
+def _check_same(served: ServedTable, state: StoredState, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the table was created for another mode or key."""
+    held = state.description
+    if held.mode is not mode:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{served.name} was created as {held.mode}, but {schema.name} is now written as {mode}",
+            hint=f"copy the table again: {resync_command(schema.name)}",
+        )
+    if mode is TableMode.UPSERT and sorted(held.key) != sorted(schema.key):
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
+            f"but {served.name} was written with another key",
+            hint=f"copy the table again: {resync_command(schema.name)}",
+        )

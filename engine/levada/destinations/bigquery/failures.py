@@ -1,0 +1,83 @@
+"""Errors of BigQuery's APIs as Levada's errors.
+
+A message of BigQuery may contain a value of a row. It is shown only where no rows were involved.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from levada.errors import AccessDenied, DestinationChanged, LevadaError, LoginFailed, NeedsOperator, Transient
+
+_TRANSIENT: Final = frozenset(
+    {
+        "backendError",
+        "internalError",
+        "jobBackendError",
+        "jobInternalError",
+        "jobRateLimitExceeded",
+        "quotaExceeded",
+        "rateLimitExceeded",
+        "stopped",
+        "tableUnavailable",
+        "timeout",
+    }
+)
+"""Reasons of errors by BigQuery's reference "Error messages" that another attempt may resolve."""
+_DENIED: Final = frozenset({"accessDenied", "billingNotEnabled", "blocked"})
+# The text that BigQuery's documentation of multi-statement transactions has for a conflict.
+_CONFLICT: Final = "aborted due to concurrent update"
+_LARGEST: Final = 300
+
+
+class NotFoundError(Exception):
+    """A dataset, table or job does not exist."""
+
+
+class AlreadyExistsError(Exception):
+    """A dataset, table or job exists already."""
+
+
+def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool = False) -> Exception:
+    """Return the exception for an answer of BigQuery.
+
+    ``status`` is the HTTP status, or 0 for a job's error. ``has_rows`` is True if ``message`` may contain values.
+    """
+    if reason == "notFound" or status == 404:
+        return NotFoundError(f"{what}: {message}")
+    if reason == "duplicate" or status == 409:
+        return AlreadyExistsError(f"{what}: {message}")
+    if _CONFLICT in message:
+        return Transient("commit_conflict", f"{what}: another transaction changed the table")
+    said = "" if has_rows else f": {message[:_LARGEST]}"
+    if status == 401:
+        return LoginFailed(
+            "destination_login_failed",
+            f"{what}: BigQuery refused the credentials",
+            hint="check the Secret of spec.destination.bigquery.credentialsSecretRef, or the pod's identity",
+        )
+    if reason in _TRANSIENT or status == 429 or status >= 500:
+        return Transient("destination_unavailable", f"{what}: {reason or status}{said}")
+    if reason in _DENIED or status == 403:
+        return AccessDenied(
+            "destination_denied",
+            f"{what}: no permission ({reason}){said}",
+            hint="grant the service account roles/bigquery.dataEditor on the datasets and roles/bigquery.jobUser",
+        )
+    return NeedsOperator(
+        "destination_error",
+        f"{what}: {reason or status}{said}",
+        hint="look at the job in BigQuery, then: levada retry MANIFEST TABLE",
+    )
+
+
+def unanswered(what: str, error: BaseException) -> LevadaError:
+    """Return the error for a connection that failed."""
+    return Transient("destination_unavailable", f"{what}: {type(error).__name__}")
+
+
+def missing(name: object) -> DestinationChanged:
+    """Return the error for a table that was dropped or renamed by another hand."""
+    return DestinationChanged(
+        "destination_table_missing", f"{name} is no longer in BigQuery", hint="levada resync MANIFEST TABLE"
+    )

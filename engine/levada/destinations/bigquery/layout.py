@@ -1,0 +1,181 @@
+"""The columns of a served table, and their changes to match a version of the source table. Pure.
+
+Columns are identified by attnum. The state of a table has the name and type of each attnum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from levada.destinations.bigquery.names import check_columns, quoted
+from levada.destinations.bigquery.settings import JsonbType
+from levada.destinations.bigquery.types import bigquery_type, widens
+from levada.destinations.interface import OnSchemaChange
+from levada.errors import NeedsOperator
+from levada.schema import Column, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.values import resync_command
+
+CHANGELOG: Final[tuple[tuple[str, str, str], ...]] = (
+    (OP, "STRING", "NULLABLE"),
+    (COMMIT_LSN, "INT64", "NULLABLE"),
+    (ORDINAL, "INT64", "NULLABLE"),
+    (COMMIT_TS, "TIMESTAMP", "NULLABLE"),
+    (UNCHANGED, "STRING", "REPEATED"),
+)
+"""The additional columns of a changelog: name, type and mode. The last one has the names of unknown values."""
+
+_PLACEHOLDER: Final = "_levada_column_"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedColumn:
+    """A column of a served table."""
+
+    attnum: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a served table, without those of `CHANGELOG`."""
+
+    columns: tuple[ServedColumn, ...]
+
+    @classmethod
+    def of(cls, schema: ReplicatedTableSchema, jsonb: JsonbType) -> Layout:
+        """Return the columns of a new table. Raise NeedsOperator for a name that BigQuery does not allow."""
+        check_columns(schema)
+        return cls(tuple(ServedColumn(c.attnum, c.name, bigquery_type(c, jsonb)) for c in schema.columns))
+
+    @classmethod
+    def from_json(cls, data: Sequence[Sequence[Any]]) -> Layout:
+        """Parse the result of `to_json`."""
+        return cls(tuple(ServedColumn(int(a), str(n), str(t)) for a, n, t in data))
+
+    def to_json(self) -> list[list[Any]]:
+        """Return the columns as plain values for JSON."""
+        return [[c.attnum, c.name, c.type] for c in self.columns]
+
+    def get(self, attnum: int) -> ServedColumn | None:
+        """Return the column of a source column, or None."""
+        return next((c for c in self.columns if c.attnum == attnum), None)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns' names in lower case, as BigQuery compares them."""
+        return frozenset(c.name.lower() for c in self.columns)
+
+    def with_column(self, column: ServedColumn) -> Layout:
+        """Return the layout with this column, in place of the one with its attnum if there is one."""
+        if self.get(column.attnum) is None:
+            return Layout((*self.columns, column))
+        return Layout(tuple(column if c.attnum == column.attnum else c for c in self.columns))
+
+    def without(self, attnum: int) -> Layout:
+        """Return the layout without this column."""
+        return Layout(tuple(c for c in self.columns if c.attnum != attnum))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One ALTER TABLE.
+
+    ``sql`` is what follows the table's name. ``after`` are the columns after it. ``filled`` is the attnum of an added
+    column whose constant must be written to existing rows, or None.
+    """
+
+    sql: str
+    after: Layout
+    change: str
+    filled: int | None = None
+
+
+def plan(
+    current: Layout,
+    wanted: ReplicatedTableSchema,
+    jsonb: JsonbType,
+    policy: OnSchemaChange,
+    fixed: frozenset[str] = frozenset(),
+) -> list[Step]:
+    """Return the statements that change the columns to those of the version ``wanted``.
+
+    ``fixed`` has the names, in lower case, of the columns by which the table is partitioned or clustered. BigQuery
+    cannot drop or rename them. Raise NeedsOperator ``schema_change_unsupported`` for a change that BigQuery does not
+    support in place, and ``schema_change_refused`` for any change under the policy ``Fail``.
+    """
+    target = Layout.of(wanted, jsonb)
+    if policy is OnSchemaChange.IGNORE:
+        kept = [c for c in target.columns if current.get(c.attnum) is not None]
+        names = {c.attnum: c.name for c in current.columns}
+        target = Layout(tuple(replace(c, name=names[c.attnum]) for c in kept))
+    steps = list(_steps(current, target, wanted, fixed, drops=policy is not OnSchemaChange.IGNORE))
+    if steps and policy is OnSchemaChange.FAIL:
+        raise NeedsOperator(
+            "schema_change_refused",
+            f"{wanted.name}: {', '.join(s.change for s in steps if s.change)},"
+            " but the pipeline's onSchemaChange is Fail",
+            hint=f"set onSchemaChange to Propagate or Ignore, or copy the table again: {resync_command(wanted.name)}",
+        )
+    return steps
+
+
+def _steps(
+    current: Layout, target: Layout, wanted: ReplicatedTableSchema, fixed: frozenset[str], *, drops: bool
+) -> Iterator[Step]:
+    sources = wanted.by_attnum
+    if drops:
+        for column in current.columns:
+            if target.get(column.attnum) is None:
+                _check_free(column, fixed, wanted, "dropped")
+                current = current.without(column.attnum)
+                yield Step(f"DROP COLUMN {quoted(column.name)}", current, f"column {column.name} was dropped")
+    renamed = [(c, b) for c in target.columns if (b := current.get(c.attnum)) is not None and b.name != c.name]
+    # A name that is still taken, also by the column itself in another case, needs a detour.
+    for column, before in renamed:
+        _check_free(before, fixed, wanted, "renamed")
+        if column.name.lower() in current.names:
+            name = f"{_PLACEHOLDER}{column.attnum}"
+            current = current.with_column(replace(before, name=name))
+            yield Step(f"RENAME COLUMN {quoted(before.name)} TO {quoted(name)}", current, "")
+    for column, before in renamed:
+        now = current.get(column.attnum)
+        assert now is not None
+        current = current.with_column(replace(now, name=column.name))
+        change = f"column {before.name} was renamed to {column.name}"
+        yield Step(f"RENAME COLUMN {quoted(now.name)} TO {quoted(column.name)}", current, change)
+    for column in target.columns:
+        held = current.get(column.attnum)
+        if held is None:
+            current = current.with_column(column)
+            yield _added(column, sources[column.attnum], current, wanted)
+        elif held.type != column.type:
+            if not widens(held.type, column.type):
+                raise unsupported(wanted, f"column {column.name} changed from {held.type} to {column.type}")
+            current = current.with_column(column)
+            sql = f"ALTER COLUMN {quoted(column.name)} SET DATA TYPE {column.type}"
+            yield Step(sql, current, f"column {column.name} became {column.type}")
+
+
+def _added(column: ServedColumn, source: Column, after: Layout, wanted: ReplicatedTableSchema) -> Step:
+    if source.rewritten:
+        raise unsupported(wanted, f"PostgreSQL computed the values of the added column {column.name} for each row")
+    filled = None if source.missing_value is None else column.attnum
+    return Step(f"ADD COLUMN {quoted(column.name)} {column.type}", after, f"column {column.name} was added", filled)
+
+
+def _check_free(column: ServedColumn, fixed: frozenset[str], wanted: ReplicatedTableSchema, what: str) -> None:
+    if column.name.lower() in fixed:
+        raise unsupported(wanted, f"column {column.name} was {what}, but it partitions or clusters the table")
+
+
+def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
+    """Return the error for a change that requires a resync."""
+    return NeedsOperator(
+        "schema_change_unsupported",
+        f"{schema.name}: {what}",
+        hint=f"copy the table again: {resync_command(schema.name)}",
+    )
