@@ -51,6 +51,12 @@ class Cluster:
     def open(self) -> OpenSearchDestination:
         return OpenSearchDestination.from_settings(self.settings, self.context)
 
+    def started(self) -> OpenSearchDestination:
+        """Return a destination as a process opens it at its start."""
+        destination = self.open()
+        destination.startup()
+        return destination
+
     def alias(self, target: TableTarget) -> str:
         return Naming(self.prefix).target_name(target.schema.name, target.name).name
 

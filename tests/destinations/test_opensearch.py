@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.destinations.opensearch_place import Cluster
+from tests.servers.ports import free_port
 
-from levada.testing import DestinationConformance, DestinationPlace
+from levada.destinations import DestinationContext, TableTarget
+from levada.destinations.opensearch import OpenSearchDestination
+from levada.destinations.opensearch.bulk import Bulk
+from levada.destinations.opensearch.client import Address, Client
+from levada.destinations.opensearch.generations import Generations
+from levada.destinations.opensearch.naming import Naming, writer_alias
+from levada.destinations.opensearch.settings import Settings
+from levada.destinations.opensearch.versions import versions_of
+from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch, Transient
+from levada.schema import Kind
+from levada.testing import ArrowRows, DestinationConformance, DestinationPlace, Source, SourceTable, column, table
+
+ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
+ROWS = [{"id": i, "item": f"item {i}", "note": None} for i in range(1, 4)]
 
 
 @pytest.fixture
@@ -23,3 +40,227 @@ class TestOpenSearch(DestinationConformance):
     def place(self, cluster: Cluster) -> DestinationPlace:
         """Return a place in the cluster, read by OpenSearch's client."""
         return cluster.place()
+
+
+def test_an_older_driver_cannot_write(cluster: Cluster) -> None:
+    """Once a newer driver has opened a table, each write of the older one is refused, and nothing comes into being."""
+    source = Source()
+    orders, older, newer = copied(cluster, source), cluster.started(), cluster.started()
+    orders.insert(id=4, item="four", note=None)
+    apply(older, source, orders)
+    orders.insert(id=5, item="five", note=None)
+    apply(newer, source, orders, epoch=2)
+    client = cluster.client()
+    before = set(client.indices.get(index=f"{cluster.prefix}*"))
+    orders.delete(id=5)
+    orders.delete(id=1)
+    batch = orders.batch()
+    with pytest.raises(StaleEpoch):
+        older.write_events(batch, source.mark(int(batch.until), 1))
+    with pytest.raises(StaleEpoch):
+        older.drop_table_for_copy(orders.target, 1)
+    assert set(client.indices.get(index=f"{cluster.prefix}*")) == before
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "3", "4", "5"}
+
+
+def test_a_late_request_changes_nothing(cluster: Cluster) -> None:
+    """A bulk request that arrives after later ones neither overwrites a document nor brings a deleted one back."""
+    source = Source()
+    orders, destination = copied(cluster, source), cluster.started()
+    orders.update(id=1, item="late", note=None)
+    orders.update(id=2, item="late", note=None)
+    late = orders.batch()
+    orders.update(id=1, item="newest", note=None)
+    orders.delete(id=2)
+    newest = orders.batch(since=1000)
+    state = destination.write_events(newest, source.mark(int(newest.until)))
+    assert state is not None
+    generation = next(iter(Generations(Client(Address((cluster.url,))), Naming(cluster.prefix), 1, 0).all()))
+    rows = pa.table({"id": [1, 2], "item": ["late", "late"], "note": pa.nulls(2, pa.string())})
+    version = int(versions_of(late.changes(ORDERS.id).read() or rows, "t").max())
+    bulk = Bulk(Client(Address((cluster.url,))), writer_alias(generation.index, 1), "orders")
+    for _, documents in generation.layout.documents(rows, ORDERS):
+        bulk.index(pa.array(["1", "2"], pa.large_string()), documents, version)
+    found = cluster.documents(cluster.alias(orders.target))
+    assert {i: d["item"] for i, d in found.items()} == {"1": "newest", "3": "item 3"}
+
+
+def test_what_is_not_ours_stays(cluster: Cluster) -> None:
+    """An index or an alias of a user, and the index of another pipeline, are neither written nor removed."""
+    source, client = Source(), cluster.client()
+    target = source.add(ORDERS).target
+    alias = cluster.alias(target)
+    client.index(index=alias, id="mine", body={"a": 1}, refresh=True)
+    expect_not_ours(cluster.started(), target, source)
+    assert set(cluster.documents(alias)) == {"mine"}
+    client.indices.delete(index=alias)
+    client.indices.create(index=f"{cluster.prefix}mine", body={"aliases": {alias: {}}})
+    expect_not_ours(cluster.started(), target, source)
+    client.indices.delete(index=f"{cluster.prefix}mine")
+    copied(cluster, source)
+    other = replace(cluster, context=replace(cluster.context, pipeline="other"))
+    expect_not_ours(other.started(), target, source)
+    assert set(cluster.documents(alias)) == {"1", "2", "3"}
+
+
+def expect_not_ours(destination: OpenSearchDestination, target: TableTarget, source: Source) -> None:
+    """Check that neither a copy nor a drop takes the place of the index."""
+    for call in (
+        lambda: destination.check_place(target),
+        lambda: destination.drop_table_for_copy(target, 1),
+        lambda: destination.write_table_rows(target, ArrowRows.of(ORDERS), source.mark(1000)),
+    ):
+        with pytest.raises(DestinationChanged) as caught:
+            call()
+        assert caught.value.code == "table_not_ours"
+
+
+def test_what_another_client_does_to_the_index(cluster: Cluster) -> None:
+    """A removed index, a moved alias and a changed mapping park the table. A resync puts it right."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    alias = cluster.alias(orders.target)
+
+    def parked(code: str) -> None:
+        with pytest.raises(DestinationChanged) as caught:
+            destination.maintain(ORDERS.id)
+        assert caught.value.code == code
+        assert caught.value.hint
+        destination.drop_table_for_copy(orders.target, 1)
+        destination.write_table_rows(orders.target, ArrowRows.of(ORDERS, ROWS), source.mark(1000))
+        destination.maintain(ORDERS.id)
+        assert len(cluster.documents(alias)) == 3
+
+    orders.insert(id=4, item="four", note=None)
+    apply(destination, source, orders)
+    destination.maintain(ORDERS.id)
+    (index,) = client.indices.get_alias(name=alias)
+    client.indices.delete_alias(index=index, name=alias)
+    parked("foreign_schema_change")
+    (index,) = client.indices.get_alias(name=alias)
+    client.indices.put_mapping(index=index, body={"_meta": {}})
+    with pytest.raises(DestinationChanged) as caught:
+        destination.maintain(ORDERS.id)
+    assert caught.value.code == "destination_table_missing"
+    expect_not_ours(destination, orders.target, source)
+    client.indices.delete(index=index)
+    orders.insert(id=5, item="five", note=None)
+    with pytest.raises(DestinationChanged) as caught:
+        apply(destination, source, orders)
+    assert caught.value.code == "destination_table_missing"
+    assert not client.indices.exists(index=alias)
+
+
+def test_a_refused_document_is_named_without_its_content(cluster: Cluster) -> None:
+    """The error has the id and OpenSearch's reason, and neither the value nor a part of it."""
+    source, destination = Source(), cluster.started()
+    rows = table(column(1, "id", Kind.TEXT), replace(column(2, "doc", Kind.JSON), type_oid=3802), name="public.docs")
+    docs = source.add(rows)
+    destination.write_table_rows(docs.target, ArrowRows.of(rows), source.mark(1000))
+    docs.insert(id="fine", doc='{"a": 1}')
+    docs.insert(id="k,1", doc='{"secret": ' + "7" * 2000 + "}")
+    batch = docs.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, source.mark(int(batch.until)))
+    assert caught.value.code == "document_refused"
+    assert "k~11" in str(caught.value)
+    assert "777" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert destination.applied(rows.id) == source.mark(1000)
+
+
+def test_unchanged_jsonb_keeps_its_digits(cluster: Cluster) -> None:
+    """Numbers that no double holds, and texts that look like Levada's marks, survive an update that leaves them out."""
+    source, destination = Source(), cluster.started()
+    schema = table(
+        column(1, "id", Kind.INT8), column(2, "n", Kind.INT4), replace(column(3, "doc", Kind.JSON), type_oid=3802)
+    )
+    docs = source.add(schema)
+    doc = (
+        '{"a": 1.234567890123456789012345678901234567890, "b": 123456789012345678901234567890, "c": 1e400, "d": "1.5"}'
+    )
+    row = {"id": 1, "n": 1, "doc": doc}
+    destination.write_table_rows(docs.target, ArrowRows.of(schema, [row]), source.mark(1000))
+    docs.update(id=1, n=2, doc=None, unchanged=[3])
+    docs.update(old={"id": 1}, id=7, n=3, doc=None, unchanged=[3])
+    batch = docs.batch()
+    destination.write_events(batch, source.mark(int(batch.until)))
+    path = f"{cluster.url}/{cluster.alias(docs.target)}/_source/7"
+    with urllib.request.urlopen(path) as answer:
+        text = answer.read().decode()
+    assert "".join(doc.split()) in "".join(text.split())
+    assert '"n":3' in text
+
+
+def test_ids_never_collide(cluster: Cluster) -> None:
+    """Composite keys with separators, escapes, empty and very long values are different documents."""
+    source, destination = Source(), cluster.started()
+    schema = table(column(1, "a", Kind.TEXT), column(2, "b", Kind.TEXT), key=(1, 2), name="public.pairs")
+    texts = [
+        "",
+        ",",
+        "~",
+        "~1",
+        "~0",
+        "~e",
+        "a,b",
+        "a",
+        "b",
+        "~h",
+        "é" * 300,
+        "x" * 600,
+        '"',
+        "\n",
+        "/../",
+        "_x",
+        "%2C",
+    ]
+    rows = [{"a": a, "b": b} for a in texts for b in texts]
+    pairs = source.add(schema)
+    destination.write_table_rows(pairs.target, ArrowRows.of(schema, rows), source.mark(1000))
+    assert len(cluster.documents(cluster.alias(pairs.target))) == len(rows)
+    for row in rows[::2]:
+        pairs.delete(**row)
+    batch = pairs.batch()
+    destination.write_events(batch, source.mark(int(batch.until)))
+    left = [tuple(r.values()) for r in cluster.rows(pairs.target)]
+    assert sorted(left) == sorted(tuple(r.values()) for r in rows[1::2])
+
+
+def test_templates_and_pipelines_of_a_user_do_not_count(cluster: Cluster) -> None:
+    """A template that matches every index adds no ingest pipeline, and a document larger than a body is written."""
+    client, source = cluster.client(), Source()
+    client.ingest.put_pipeline(id=f"{cluster.prefix}drop", body={"processors": [{"drop": {}}]})
+    settings = {"default_pipeline": f"{cluster.prefix}drop", "final_pipeline": f"{cluster.prefix}drop"}
+    body = {"index_patterns": [f"{cluster.prefix}*"], "template": {"settings": settings}, "priority": 500}
+    client.indices.put_index_template(name=f"{cluster.prefix}template", body=body)
+    try:
+        orders, destination = copied(cluster, source), cluster.started()
+        orders.insert(id=9, item="i" * 12_000_000, note="n")
+        apply(destination, source, orders)
+        assert len(cluster.documents(cluster.alias(orders.target))["9"]["item"]) == 12_000_000
+    finally:
+        client.indices.delete_index_template(name=f"{cluster.prefix}template")
+        client.ingest.delete_pipeline(id=f"{cluster.prefix}drop")
+
+
+def test_no_answer_and_wrong_products(tmp_path: Path) -> None:
+    """A server that does not answer is Transient, and the error has no secret."""
+    context = DestinationContext(pipeline="shop", work_dir=tmp_path)
+    settings = Settings.model_validate({"urls": [f"http://127.0.0.1:{free_port()}"]})
+    with pytest.raises(Transient) as caught:
+        OpenSearchDestination.from_settings(settings, context).startup()
+    assert caught.value.code == "destination_unavailable"
+
+
+def copied(cluster: Cluster, source: Source) -> SourceTable:
+    """Copy three rows of the table of orders."""
+    orders = source.add(ORDERS)
+    cluster.started().write_table_rows(orders.target, ArrowRows.of(ORDERS, ROWS), source.mark(1000))
+    return orders
+
+
+def apply(destination: OpenSearchDestination, source: Source, part: SourceTable, epoch: int = 1) -> None:
+    """Apply the changes since the last batch."""
+    batch = part.batch()
+    destination.write_events(batch, source.mark(int(batch.until), epoch))

@@ -1,4 +1,4 @@
-"""A driver that ends at each single request of a batch, and the next driver, which gets the batch with more behind it."""
+"""A driver that ends at each request of a batch, and the next driver, which gets the batch with more behind it."""
 
 from __future__ import annotations
 

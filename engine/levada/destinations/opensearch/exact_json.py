@@ -22,16 +22,21 @@ class ExactSerializer(JSONSerializer):
 
     def loads(self, s: str) -> Any:
         """Parse an answer."""
-        # Python limits the digits of an int, so long ones are marked too.
-        return json.loads(s, parse_float=_marked, parse_int=_integer)
+        return exact_loads(s)
 
     def dumps(self, data: Any) -> Any:
         """Return the body of a request."""
         return data if isinstance(data, (str, bytes)) else exact_dumps(data)
 
 
+def exact_loads(text: str) -> Any:
+    """Parse JSON whose numbers `exact_dumps` writes again as they are."""
+    # Python limits the digits of an int, so long ones are marked too.
+    return json.loads(text, parse_float=_marked, parse_int=_integer)
+
+
 def exact_dumps(value: Any) -> str:
-    """Return the JSON of a value that was read by `ExactSerializer`."""
+    """Return the JSON of a value that `exact_loads` has parsed."""
     return _MARKED.sub(r"\1", json.dumps(value, ensure_ascii=False))
 
 

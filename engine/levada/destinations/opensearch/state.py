@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from levada.destinations.opensearch.client import Client, Conflict, NotFound
+from levada.destinations.opensearch.exact_json import exact_dumps, exact_loads
 from levada.destinations.opensearch.generations import Generation
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.values import Lsn
@@ -93,15 +94,15 @@ class State:
         settings = {"number_of_shards": 1, "number_of_replicas": self.replicas, "translog.durability": "request"}
         settings |= {"default_pipeline": "_none", "final_pipeline": "_none"}
         # Its documents are read by id alone.
-        body = {"settings": {"index": settings}, "mappings": {"enabled": False}}
+        body = {"settings": {"index": settings}, "mappings": {"dynamic": False}}
+        # The client answers False instead of an error.
+        if self.client.request("HEAD", f"/{self.index}", doing=doing):
+            return
         try:
-            self.client.request("HEAD", f"/{self.index}", doing=doing)
-        except NotFound:
-            try:
-                self.client.request("PUT", f"/{self.index}", body, doing=doing, wait_for_active_shards=1)
-            except NeedsOperator as error:
-                if "resource_already_exists" not in error.message:
-                    raise
+            self.client.request("PUT", f"/{self.index}", body, doing=doing, wait_for_active_shards=1)
+        except NeedsOperator as error:
+            if "resource_already_exists" not in error.message:
+                raise
 
     def read(self, generation: Generation) -> Progress | None:
         """Return the progress of a generation, or None if there is none of this index."""
@@ -152,20 +153,21 @@ class State:
         except NotFound:
             return
 
-    def put_journal(self, progress: Progress, values: list[dict[str, Any]], table: str) -> None:
+    def put_journal(self, progress: Progress, values: list[list[dict[str, Any]]], table: str) -> None:
         """Store the entries of a journal, before `save` refers to it."""
         for number, value in enumerate(values):
             path = f"/{self.index}/_doc/{quote(f'{progress.index}~j{number}', safe='')}"
-            self.client.request("PUT", path, value, doing=f"writing the journal of {table}")
+            # As text, because OpenSearch parses the numbers of an object.
+            self.client.request("PUT", path, {"rows": exact_dumps(value)}, doing=f"writing the journal of {table}")
 
-    def read_journal(self, progress: Progress, table: str) -> list[dict[str, Any]]:
+    def read_journal(self, progress: Progress, table: str) -> list[list[dict[str, Any]]]:
         """Return the entries of the journal."""
         assert progress.journal is not None
-        found = []
+        found: list[list[dict[str, Any]]] = []
         for number in range(progress.journal.count):
             path = f"/{self.index}/_doc/{quote(f'{progress.index}~j{number}', safe='')}"
             entry = self.client.request("GET", path, doing=f"reading the journal of {table}")
-            found.append(entry["_source"])
+            found.append(exact_loads(entry["_source"]["rows"]))
         return found
 
     def drop_journal(self, index: str, count: int, table: str) -> None:

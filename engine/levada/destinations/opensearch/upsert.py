@@ -168,17 +168,17 @@ class Upsert:
         if journal is None or journal.version != version:
             return {}
         entries = self.state.read_journal(self.progress, self.generation.alias)
-        return {row["id"]: row["values"] for entry in entries for row in entry["rows"]}
+        return {row["id"]: row["values"] for entry in entries for row in entry}
 
     def _write_journal(self, values: Mapping[str, Any], version: int) -> None:
-        entries: list[dict[str, Any]] = [{"rows": []}]
+        entries: list[list[dict[str, Any]]] = [[]]
         size = 0
         for target, row in values.items():
             entry = {"id": target, "values": row}
             size += len(json.dumps(entry))
-            entries[-1]["rows"].append(entry)
+            entries[-1].append(entry)
             if size > _JOURNAL_BYTES:
-                entries.append({"rows": []})
+                entries.append([])
                 size = 0
         self.state.put_journal(self.progress, entries, self.generation.alias)
         self._save(replace(self.progress, journal=Journal(version, len(entries))))
