@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.conftest import Database
+from tests.servers.ducklake import DuckLake
 from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
@@ -127,3 +128,10 @@ def lake(request: pytest.FixtureRequest) -> Lake:
     """Each catalog in turn."""
     found: Lake = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def ducklake(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DuckLake:
+    """A database without a DuckLake catalog."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    return DuckLake(db, tmp_path / "data", DestinationContext("shop", tmp_path / "work"))

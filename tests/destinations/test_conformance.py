@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from tests.conftest import Database
 from tests.destinations.conftest import Lake
+from tests.servers.ducklake import DuckLake
 
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
@@ -48,6 +49,20 @@ class TestIceberg(DestinationConformance):
 
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None))
         return DestinationPlace(open=hadoop.destination, read=read, shown=_times_are_text, in_child=in_child)
+
+
+class TestDuckLake(DestinationConformance):
+    """The DuckLake destination, read by DuckDB's extension."""
+
+    @pytest.fixture
+    def place(self, ducklake: DuckLake) -> DestinationPlace:
+        """Return a database without a catalog."""
+
+        def read(target: TableTarget) -> Iterable[dict[str, Any]]:
+            rows = ducklake.rows(target.name.name)
+            return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
+
+        return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination)
 
 
 def _times_are_text(column: Column, value: Any) -> Any:

@@ -34,7 +34,7 @@ def write_changelog(
 ) -> list[WrittenFile]:
     """Write the changes from ``after`` on, inclusive. Return the files."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]
-    with DataWriter(storage, layout.arrow) as writer:
+    with DataWriter(storage, layout.arrow, float_bounds=layout.float_bounds) as writer:
         for batch in events.scan():
             kept = batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))
             if kept.num_rows:

@@ -31,9 +31,12 @@ class DataWriter:
     It is a context manager. If the context ends with an error, the files are removed.
     """
 
-    def __init__(self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES) -> None:
+    def __init__(
+        self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES, float_bounds: bool = True
+    ) -> None:
         self._storage = storage
         self._schema = schema
+        self._statistics: bool | list[str] = True if float_bounds else _without_floats(schema)
         self._target = target_bytes
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
@@ -101,6 +104,7 @@ class DataWriter:
             self._schema,
             compression="zstd",
             use_dictionary=dictionaries,
+            write_statistics=self._statistics,
             store_decimal_as_integer=True,
             store_schema=False,
         )
@@ -117,6 +121,18 @@ class DataWriter:
         self._writer = None
 
 
+def _without_floats(schema: pa.Schema) -> list[str]:
+    """Return the Parquet paths of the columns that are not floats."""
+    paths = []
+    for f in schema:
+        path, kind = f.name, f.type
+        while pa.types.is_list(kind):
+            path, kind = f"{path}.list.element", kind.value_type
+        if not pa.types.is_floating(kind):
+            paths.append(path)
+    return paths
+
+
 def dictionary_columns(rows: pa.Table) -> list[str]:
     """Return the Parquet paths of the columns to encode with dictionaries.
 
@@ -131,6 +147,8 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 def _repeating(path: str, values: pa.ChunkedArray) -> str:
     while pa.types.is_list(values.type):
         path, values = f"{path}.list.element", pc.list_flatten(values)
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.cast(values.type.storage_type)
     return path if 2 * len(pc.unique(values)) <= len(values) else ""
 
 
@@ -148,7 +166,7 @@ class PartitionWriter:
 
     def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
         """Write the rows, and return the files."""
-        with DataWriter(self.storage, self.layout.arrow) as writer:
+        with DataWriter(self.storage, self.layout.arrow, float_bounds=self.layout.float_bounds) as writer:
             for batch in reader:
                 writer.write(project(self._with_constants(batch), self.layout, self.schema))
         return writer.files

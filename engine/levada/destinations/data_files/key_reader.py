@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.layout import FileLayout, field_id
 from levada.destinations.data_files.live_files import READERS, LiveFile, Positions
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import Storage
@@ -41,6 +41,12 @@ class KeyReader:
             raise NeedsOperator(
                 "schema_change_unsupported",
                 f"{schema.name}: a column of the key is not in the table at the destination",
+                hint=f"copy the table again: {resync_command(schema.name)}",
+            )
+        if any(field_id(f) in layout.missing for f in found):
+            raise NeedsOperator(
+                "schema_change_unsupported",
+                f"{schema.name}: a column with a default was added to the table, and now belongs to its key",
                 hint=f"copy the table again: {resync_command(schema.name)}",
             )
         return cls(schema, tuple(found), seed)

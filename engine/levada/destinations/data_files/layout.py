@@ -7,13 +7,13 @@ that Parquet has for it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from levada.destinations.data_files.source_types import as_stored
 from levada.errors import NeedsOperator
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
@@ -35,11 +35,15 @@ class FileLayout:
     """The columns of a table's data files, in order.
 
     Each field of ``arrow`` has its field ID in its metadata, as the value of `FIELD_ID`. The metadata of ``arrow`` is
-    written to each file. ``attnums`` maps attnums of the source to field IDs.
+    written to each file. ``attnums`` maps attnums of the source to field IDs. ``missing`` has the values of rows in
+    files that lack a column, by field ID, in the source's type. Without an entry they are NULL.
     """
 
     arrow: pa.Schema
     attnums: Mapping[int, int]
+    missing: Mapping[int, pa.Scalar] = field(default_factory=dict)
+    float_bounds: bool = True
+    """Whether data files have statistics of floats. NaN is not among them, and DuckDB skips it by them."""
 
     def column(self, attnum: int) -> pa.Field | None:
         """Return the field for a column of the source, or None if the table does not have it."""
@@ -87,7 +91,7 @@ def cast_columns(arrays: Sequence[pa.Array | pa.ChunkedArray], target: pa.Schema
     typed = []
     for array, wanted in zip(arrays, target, strict=True):
         try:
-            typed.append(array if array.type == wanted.type else pc.cast(array, wanted.type))
+            typed.append(as_stored(array, wanted.type))
         except pa.ArrowInvalid:
             # Arrow's message contains the value, so do not chain it.
             raise NeedsOperator(

@@ -59,10 +59,14 @@ class RowLookup:
             at = positions[groups == group] - (ends[group] - sizes[group])
             taken = rows.take(at) if inside else None
             arrays = [
-                pa.chunked_array([pa.nulls(len(at), f.type)])
+                pa.chunked_array([self._missing(ids.get(f.name), f.type, len(at))])
                 if taken is None or f.name not in inside
                 else as_source(taken.column(inside[f.name]), f.type)
                 for f in wanted
             ]
             parts.append(pa.Table.from_arrays(arrays, schema=wanted))
         return pa.concat_tables(parts)
+
+    def _missing(self, number: int | None, kind: pa.DataType, rows: int) -> pa.Array:
+        value = self.layout.missing.get(-1 if number is None else number)
+        return pa.nulls(rows, kind) if value is None else pa.repeat(value.cast(kind), rows)

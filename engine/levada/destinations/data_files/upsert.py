@@ -96,7 +96,7 @@ class Upsert:
             paths = [self.index.file_path(int(n)) for n in numbers]
             self.deletes.add(paths, files, gone.position[found])
         if upserts.num_rows:
-            with DataWriter(self.storage, self.layout.arrow) as writer:
+            with DataWriter(self.storage, self.layout.arrow, float_bounds=self.layout.float_bounds) as writer:
                 writer.write(project(upserts, self.layout, self.schema))
             self.files += writer.files
             first = 0

@@ -47,6 +47,11 @@ class FileNumbers:
         """The file name of the log."""
         return f"files-{self._log}.log"
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files."""
+        return frozenset(self._numbers)
+
     def path(self, number: int) -> str:
         """Return the path of the file. Raise KeyError for an unknown number."""
         return self._paths[number]

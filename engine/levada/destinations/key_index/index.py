@@ -111,6 +111,11 @@ class KeyIndex:
         """The table's snapshot at the last commit of the index, or None before the first."""
         return self._snapshot_id
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths of all data files in the index."""
+        return self._files.paths
+
     def file_path(self, file_id: int) -> str:
         """Return the path of a data file. Raise KeyError for an unknown number."""
         return self._files.path(file_id)

@@ -1,0 +1,23 @@
+"""DuckLake tables: Parquet files in a folder or object store, and a catalog of them in PostgreSQL.
+
+The catalog is written by DuckLake's specification. No DuckDB runs here. `levada.destinations.data_files` writes the
+files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from levada.destinations.ducklake.destination import DuckLakeDestination
+
+__all__ = ["DuckLakeDestination"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "DuckLakeDestination": "levada.destinations.ducklake.destination",
+    },
+)

@@ -1,0 +1,300 @@
+"""The columns of a DuckLake table, and their changes to match a version of the source table. Pure.
+
+A column keeps its ID for its lifetime, and IDs are never used again. The state of the table maps each attnum of the
+source to a column ID, so that a rename differs from a drop and an addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
+from levada.destinations.ducklake.defaults import default_text
+from levada.destinations.ducklake.types import LIST, arrow_type, type_name, widened
+from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.errors import NeedsOperator
+from levada.pgoutput.text import parse_text
+from levada.schema import Column, ColumnType, ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.values import resync_command
+
+_CHANGELOG: Final[Mapping[str, str]] = {
+    OP: "varchar",
+    COMMIT_LSN: "int64",
+    ORDINAL: "int64",
+    COMMIT_TS: "timestamptz",
+    UNCHANGED: LIST,
+}
+assert _CHANGELOG.keys() == CHANGELOG_COLUMNS.keys()
+
+_RESERVED: Final = "_ducklake_internal_"
+"""The beginning of names that DuckLake uses in data files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column of a table. ``element`` is the column of a list's elements, which has an ID of its own.
+
+    ``default`` is the value of rows in files that lack the column, as the catalog's text. None is NULL.
+    """
+
+    id: int
+    name: str
+    type: str
+    element: LakeColumn | None = None
+    default: str | None = None
+
+    @property
+    def arrow(self) -> pa.Field | None:
+        """The field in data files, with its field ID, or None if Levada does not write the type."""
+        kind = arrow_type(self.type)
+        if self.type == LIST and self.element is not None and (element := self.element.arrow) is not None:
+            kind = pa.list_(element)
+        return None if kind is None else pa.field(self.name, kind, metadata={FIELD_ID: str(self.id)})
+
+    def leaf(self) -> LakeColumn:
+        """Return the column itself, or the innermost element of a list. It is the one with statistics."""
+        return self if self.element is None else self.element.leaf()
+
+    def described(self) -> list[Any]:
+        """Return what must not be changed by another writer, as plain values."""
+        return [self.id, self.name, self.type, None if self.element is None else self.element.described()]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumns:
+    """The columns of a table in order, including those of another writer.
+
+    ``attnums`` maps the source's attnums to column IDs. ``extra`` has the IDs of a changelog's own columns. ``missing``
+    has the PostgreSQL text of the value of rows before ``ADD COLUMN ... DEFAULT``, by attnum.
+    """
+
+    columns: tuple[LakeColumn, ...]
+    attnums: Mapping[int, int]
+    extra: tuple[int, ...] = ()
+    missing: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def by_id(self) -> Mapping[int, LakeColumn]:
+        """The columns by ID."""
+        return {c.id: c for c in self.columns}
+
+    @property
+    def own(self) -> tuple[LakeColumn, ...]:
+        """The columns that Levada writes."""
+        ids = {*self.attnums.values(), *self.extra}
+        return tuple(c for c in self.columns if c.id in ids)
+
+    def files(self, schema: ReplicatedTableSchema | None = None) -> FileLayout:
+        """Return the columns of data files. With ``schema``, the layout has the values of rows in older files."""
+        fields = [f for c in self.own if (f := c.arrow) is not None]
+        by_attnum = {} if schema is None else schema.by_attnum
+        missing = {
+            self.attnums[a]: parse_text(by_attnum[a].type, text)
+            for a, text in self.missing.items()
+            if a in by_attnum and a in self.attnums
+        }
+        return FileLayout(pa.schema(fields), self.attnums, missing, float_bounds=False)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the catalog does not have, and the definitions of the own columns, as plain values for JSON."""
+        return {
+            "attnums": {str(a): i for a, i in sorted(self.attnums.items())},
+            "extra": list(self.extra),
+            "missing": {str(a): text for a, text in sorted(self.missing.items())},
+            "own": [c.described() for c in self.own],
+        }
+
+    @classmethod
+    def of(cls, columns: Sequence[LakeColumn], state: Mapping[str, Any]) -> LakeColumns:
+        """Return the columns of the catalog with the result of `state`."""
+        attnums = {int(a): int(i) for a, i in state["attnums"].items()}
+        return cls(tuple(columns), attnums, tuple(state["extra"]), {int(a): t for a, t in state["missing"].items()})
+
+
+@dataclass(slots=True)
+class Ids:
+    """The IDs of new columns, above every ID that the table ever had."""
+
+    last: int
+
+    def __call__(self) -> int:
+        """Return the next ID."""
+        self.last += 1
+        return self.last
+
+
+def initial_columns(schema: ReplicatedTableSchema, mode: TableMode, ids: Ids | None = None) -> LakeColumns:
+    """Return the columns of a new table."""
+    ids = ids or Ids(0)
+    columns = [_column(ids, c.name, c.type) for c in schema.columns]
+    attnums = {c.attnum: f.id for c, f in zip(schema.columns, columns, strict=True)}
+    extra = list(_extra(ids)) if mode is TableMode.CHANGELOG else []
+    check_names(schema, [c.name for c in (*columns, *extra)])
+    return LakeColumns((*columns, *extra), attnums, tuple(c.id for c in extra))
+
+
+def replacement_columns(
+    current: LakeColumns, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode
+) -> LakeColumns:
+    """Return the columns of a shadow copy: those of the source, regardless of the table's current ones.
+
+    A column keeps its ID if older files can be read under its new type, so that time travel continues to work.
+    """
+    ids, columns, by_id = Ids(last_id), [], current.by_id
+    for column in wanted.columns:
+        made = _column(Ids(last_id), column.name, column.type)
+        before = by_id.get(current.attnums.get(column.attnum, -1))
+        kept = None if before is None else _widened(before, made)
+        columns.append(replace(kept, name=column.name) if kept is not None else _column(ids, column.name, column.type))
+    attnums = {c.attnum: f.id for c, f in zip(wanted.columns, columns, strict=True)}
+    extra: list[LakeColumn] = []
+    if mode is TableMode.CHANGELOG:
+        extra = [by_id[i] for i in current.extra if i in by_id] or list(_extra(ids))
+    check_names(wanted, [c.name for c in (*columns, *extra)])
+    return LakeColumns((*columns, *extra), attnums, tuple(c.id for c in extra))
+
+
+def reconcile(
+    current: LakeColumns, last_id: int, wanted: ReplicatedTableSchema, mode: TableMode, policy: OnSchemaChange
+) -> tuple[LakeColumns, tuple[str, ...]]:
+    """Return the columns after an evolution to the version ``wanted``, and a description of each change.
+
+    ``last_id`` is the highest ID that the table ever had. Raise NeedsOperator ``schema_change_unsupported`` for a
+    change that DuckLake cannot make in place, and ``schema_change_refused`` for any change under the policy ``Fail``.
+    """
+    keep_columns = policy is OnSchemaChange.IGNORE
+    step = _Reconciliation(current, Ids(last_id), wanted, mode)
+    for column in wanted.columns:
+        if column.attnum in current.attnums:
+            step.update(column, rename=not keep_columns)
+        elif not keep_columns:
+            step.add(column)
+    if not keep_columns:
+        step.drop_missing()
+    result = LakeColumns(tuple(step.columns.values()), step.attnums, current.extra, step.missing)
+    check_names(wanted, [c.name for c in result.columns])
+    if step.changes and policy is OnSchemaChange.FAIL:
+        raise NeedsOperator(
+            "schema_change_refused",
+            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
+            hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
+        )
+    return result, tuple(step.changes)
+
+
+def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
+    """Raise NeedsOperator if two names differ only in case, which DuckDB ignores, or if a name is DuckLake's own."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise NeedsOperator(
+                "ambiguous_columns",
+                f"{schema.name}: the DuckLake table would have two columns {name.lower()}, which differ only in case",
+                hint="exclude one of them with columns.exclude in the table's TableSync",
+            )
+        if name.lower().startswith(_RESERVED):
+            raise NeedsOperator(
+                "ambiguous_columns",
+                f"{schema.name}: DuckLake uses names like {name} for columns of its own",
+                hint="exclude the column with columns.exclude in the table's TableSync",
+            )
+        seen.add(name.lower())
+
+
+def resync_hint(schema: ReplicatedTableSchema) -> str:
+    """Return the hint with the command that copies the table again."""
+    return f"copy the table again: {resync_command(schema.name)}"
+
+
+def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
+    """Return the error for a change that requires a resync."""
+    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
+
+
+@dataclass(slots=True)
+class _Reconciliation:
+    current: LakeColumns
+    ids: Ids
+    wanted: ReplicatedTableSchema
+    mode: TableMode
+    columns: dict[int, LakeColumn] = field(default_factory=dict)
+    attnums: dict[int, int] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = {c.id: c for c in self.current.columns}
+        self.attnums = dict(self.current.attnums)
+        self.missing = dict(self.current.missing)
+
+    def update(self, column: Column, *, rename: bool) -> None:
+        before = self.columns[self.attnums[column.attnum]]
+        wanted = _column(Ids(0), column.name, column.type)
+        kept = _widened(before, wanted)
+        if kept is None and _widened(wanted, before) is not None:
+            # The column already has a wider type, which represents all values.
+            kept = before
+        if kept is None:
+            raise unsupported(
+                self.wanted, f"column {column.name} became {column.type_name}, which cannot represent {before.type}"
+            )
+        if kept != before:
+            self.changes.append(f"column {before.name} became {column.type_name}")
+        if rename and before.name != column.name:
+            self.changes.append(f"column {before.name} was renamed to {column.name}")
+            kept = replace(kept, name=column.name)
+        self.columns[before.id] = kept
+
+    def add(self, column: Column) -> None:
+        added = _column(self.ids, column.name, column.type)
+        if self.mode is TableMode.UPSERT:
+            if column.rewritten:
+                raise unsupported(
+                    self.wanted,
+                    f"column {column.name} was added with a default that PostgreSQL computed for each row, "
+                    "and it does not stream these values",
+                )
+            if column.missing_value is not None:
+                default = default_text(column.type, column.missing_value)
+                if default is None:
+                    raise unsupported(
+                        self.wanted, f"DuckLake cannot represent the default of the added column {column.name}"
+                    )
+                added = replace(added, default=default)
+                self.missing[column.attnum] = column.missing_value
+        self.columns[added.id] = added
+        self.attnums[column.attnum] = added.id
+        self.changes.append(f"column {column.name} was added")
+
+    def drop_missing(self) -> None:
+        for attnum in sorted(set(self.attnums) - {c.attnum for c in self.wanted.columns}):
+            gone = self.columns.pop(self.attnums.pop(attnum), None)
+            self.missing.pop(attnum, None)
+            if gone is not None:
+                self.changes.append(f"column {gone.name} was dropped")
+
+
+def _column(ids: Ids, name: str, kind: ColumnType) -> LakeColumn:
+    number = ids()
+    element = None if kind.element is None else _column(ids, "element", kind.element)
+    return LakeColumn(number, name, type_name(kind), element)
+
+
+def _extra(ids: Ids) -> Iterator[LakeColumn]:
+    for name, kind in _CHANGELOG.items():
+        number = ids()
+        yield LakeColumn(number, name, kind, LakeColumn(ids(), "element", "varchar") if kind == LIST else None)
+
+
+def _widened(before: LakeColumn, after: LakeColumn) -> LakeColumn | None:
+    """Return ``before`` with the type ``after`` if older files can be read as it, else None."""
+    if before.element is not None and after.element is not None:
+        element = _widened(before.element, after.element)
+        return None if element is None else replace(before, element=element)
+    kind = widened(before.type, after.type)
+    return None if kind is None else replace(before, type=kind)

@@ -1,0 +1,129 @@
+"""Connections to the PostgreSQL database of a catalog, and the errors of that database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import AccessDenied, LevadaError, NeedsOperator, Transient
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_error
+from levada.postgres.silence import WatchedConnection
+
+_FRESH_S: Final = 20.0
+"""Seconds for which an idle connection is used again without a check."""
+
+_DENIED: Final = frozenset({"source_auth_failed", "source_access_denied", "insufficient_privilege", "row_security"})
+_HINTS: Final[Mapping[str, str]] = {
+    "source_auth_failed": "check the keys username and password of the destination's Secret",
+    "source_access_denied": "add a line to the catalog server's pg_hba.conf for this role, database and address",
+    "insufficient_privilege": "let the role of the destination's Secret own the catalog's schema and its tables",
+    "source_database_missing": "check catalog.database in the destination's settings",
+    "source_tls_failed": "check catalog.tls in the destination's settings",
+    "source_unreachable": "check catalog.host and catalog.port in the destination's settings",
+}
+
+_BEGIN: Final = """
+SELECT set_config('search_path', {schema}, true), set_config('lock_timeout', '15s', true),
+    set_config('synchronous_commit', CASE WHEN s = 'off' THEN 'on' ELSE s END, true)
+FROM current_setting('synchronous_commit') s
+"""
+"""The settings of each transaction. A commit must survive a crash of the server, whatever a role's default is."""
+
+
+class CatalogDatabase:
+    """The database with the catalog's tables in one schema, and its idle connections. Thread-safe."""
+
+    def __init__(self, server: PostgresConnection, schema: str) -> None:
+        self._server = server
+        self.schema = schema
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, WatchedConnection]] = []
+
+    @property
+    def where(self) -> str:
+        """``host:port/database``, for messages."""
+        return self._server.where
+
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[WatchedConnection]:
+        """Run the block in one READ COMMITTED transaction, in which the schema's tables need no schema's name.
+
+        After any error the connection is closed. ``doing`` describes the operation in errors.
+        """
+        with catalog_errors(f"{doing} in the catalog at {self._server.where}"):
+            connection = self._take()
+            try:
+                with connection.transaction():
+                    path = sql.Literal(sql.Identifier(self.schema).as_string(None))
+                    connection.execute(sql.SQL(_BEGIN).format(schema=path))
+                    yield connection
+            except BaseException:
+                with suppress(Exception):
+                    connection.close()
+                raise
+            with self._lock:
+                self._idle.append((time.monotonic(), connection))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            with suppress(psycopg.Error):
+                connection.close()
+
+    def _take(self) -> WatchedConnection:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                since, connection = self._idle.pop()
+            if time.monotonic() - since < _FRESH_S and not connection.closed:
+                return connection
+            try:
+                connection.execute("SELECT")
+                return connection
+            except psycopg.Error:
+                with suppress(psycopg.Error):
+                    connection.close()
+        try:
+            connection = self._server.connect(application="ducklake")
+        except LevadaError as error:
+            raise _translated(error) from error
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
+        return connection
+
+
+@contextmanager
+def catalog_errors(doing: str) -> Iterator[None]:
+    """Raise psycopg's errors as errors of the destination."""
+    try:
+        yield
+    except psycopg.Error as error:
+        message = error.diag.message_primary or str(error).strip().partition("\n")[0] or "no message"
+        # DuckDB's writers and Levada's take the same next snapshot, and one of the two wins.
+        if isinstance(error, psycopg.errors.UniqueViolation):
+            raise Transient("commit_conflict", f"{doing}: another writer has committed the next snapshot") from error
+        raise _translated(source_error(doing, error.sqlstate, message)) from error
+
+
+def _translated(error: LevadaError) -> LevadaError:
+    """Return an error that names the source as one that names the destination."""
+    hint = _HINTS.get(error.code, "")
+    if error.code in _DENIED:
+        return AccessDenied("destination_denied", error.message, hint=hint)
+    if error.code == "source_out_of_resources":
+        return Transient("destination_full", error.message, hint="free disk space or memory at the catalog's server")
+    if isinstance(error, Transient):
+        return Transient("destination_unavailable", error.message, hint=hint)
+    if error.code == "credentials_unreadable":
+        return error
+    return NeedsOperator("destination_rejected", error.message, hint=hint)

@@ -1,0 +1,433 @@
+"""`DuckLakeDestination`, which writes tables to a DuckLake catalog in PostgreSQL."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final, Self, TypeVar
+
+from levada.copy.rows import TableRows
+from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.data_writer import PartitionWriter
+from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.storage import remove_files
+from levada.destinations.ducklake import claims, naming
+from levada.destinations.ducklake.columns import reconcile, replacement_columns
+from levada.destinations.ducklake.database import CatalogDatabase
+from levada.destinations.ducklake.format import create_catalog, read_format
+from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.ownership import Owner
+from levada.destinations.ducklake.replacement import Replacement
+from levada.destinations.ducklake.settings import Settings
+from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
+from levada.destinations.ducklake.statistics import describe_files
+from levada.destinations.ducklake.storage import LakeFolder
+from levada.destinations.ducklake.tables import FullName, last_column_id
+from levada.destinations.ducklake.writes import (
+    Catalog,
+    Changes,
+    SyncedFiles,
+    append_batch,
+    commit,
+    is_uncommitted,
+    missing,
+    new_row,
+    upsert_batch,
+)
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.keys import key_kind
+from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
+from levada.locations import target_name as path_name
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.changes import COMMIT_LSN, OP
+from levada.segments.batch import EventBatch, TableEvents
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
+_AUTHORITY: Final = "ca.crt"
+"""The key of the Secret that has the certificate authority of the catalog's server."""
+_LOGIN: Final = ("username", "password", _AUTHORITY)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class TableState:
+    """The state of one table that this process keeps between calls. The lock guards all other attributes."""
+
+    index: TableIndex
+    synced: SyncedFiles = field(default_factory=SyncedFiles)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    seen: Lsn | None = None
+    """The watermark that was read or written last."""
+    replacement: Replacement | None = None
+
+    def forget(self) -> None:
+        """Discard the state of a dropped table, with its index and shadow copy."""
+        self.seen = None
+        self.index.forget()
+        self.synced.known = None
+        self.forget_replacement()
+
+    def forget_replacement(self) -> None:
+        """Discard the shadow copy, with its files and its index."""
+        if self.replacement is not None:
+            self.replacement.discard()
+            self.replacement = None
+
+
+class DuckLakeDestination(Destination):
+    """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
+
+    Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
+    it is lost. A table without a usable key is a changelog (`effective_mode`).
+    """
+
+    name: ClassVar[str] = "ducklake"
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    settings_model = Settings
+
+    def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._database = CatalogDatabase(server, settings.catalog.schema_name)
+        self._state = State(Owner(context))
+        self._lock = threading.Lock()
+        self._opened: Catalog | None = None
+        self._states: dict[TableId, TableState] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
+        """Create a destination from the manifest's ``spec.destination.ducklake``."""
+        return cls(server_of(settings, context.credentials), settings, context)
+
+    @classmethod
+    def object_store(cls, settings: Settings, credentials: Path | None) -> Mapping[str, str]:
+        """Return the properties of the object store, with those of the Secret."""
+        return {k: v for k, v in store_properties(settings, credentials).items() if k.startswith("s3.")}
+
+    @classmethod
+    def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in the catalog."""
+        return naming.target_name(naming.full_name(settings.schema_name, table, name))
+
+    def startup(self) -> None:
+        """Open the catalog, or create it, so that an unusable one is reported before a copy begins."""
+        self._catalog()
+
+    def check(self) -> None:
+        """Raise if the catalog or the folder of its files cannot be used."""
+        with self._database.transaction("checking the destination") as connection:
+            read_format(connection, self._database.where, self._settings.data_path)
+
+    def shutdown(self) -> None:
+        """Close the connections."""
+        self._database.close()
+
+    def effective_mode(self, target: TableTarget) -> TableMode:
+        """Return the configured mode, or CHANGELOG for a table without a usable key."""
+        key = target.schema.key
+        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
+        return target.mode if keyed else TableMode.CHANGELOG
+
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
+        """Return the table's name in the catalog."""
+        return self.planned_name(self._settings, table, name)
+
+    def check_place(self, target: TableTarget) -> None:
+        """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace."""
+        catalog, name = self._catalog(), self._name(target)
+        with self._database.transaction(f"checking {name}") as connection:
+            claims.check_free(catalog, connection, target.schema, name)
+
+    def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
+        """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""
+        catalog, name, state = self._catalog(), self._name(target), self._state_of(target.id)
+
+        def run() -> None:
+            with self._database.transaction(f"dropping {name}") as connection:
+                claims.drop(catalog, connection, target.schema, name, epoch)
+
+        with state.lock:
+            self._retried(run)
+            state.forget()
+
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        """Write the rows as data files in worker processes, and commit them with ``mark``.
+
+        The commit removes all earlier rows.
+        """
+        catalog, name, state, schema = self._catalog(), self._name(target), self._state_of(target.id), target.schema
+        mode = self.effective_mode(target)
+        with state.lock:
+            row, intact, last_id = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark))
+            columns = replacement_columns(intact.columns, last_id, schema, mode)
+            storage = catalog.lake.storage(intact.table.folder)
+            writer = PartitionWriter(storage, columns.files(), schema, _constants(mode, mark.lsn))
+            files = [f for part in rows.map_partitions(writer) for f in part]
+            try:
+                described = describe_files(storage, files, columns.own)
+                changes = Changes(columns, described, replacing=True)
+                after = new_row(row, schema, mode, mark)
+                # A copy replaces all rows, those of another writer included.
+                stored = self._retried(lambda: commit(catalog, row, intact, changes, after, check=False))
+            except LevadaError as error:
+                if is_uncommitted(error):
+                    remove_files(storage, files)
+                raise
+            state.seen = mark.lsn
+            state.synced.known = None
+            if mode is TableMode.UPSERT:
+
+                def add(index: KeyIndex) -> None:
+                    reader = KeyReader.of(schema, columns.files(), index.seed)
+                    add_files(index, reader, storage, (without_deletes(f.path) for f in files))
+
+                state.index.build(key_kind(schema), add, stored.snapshot)
+        return Durability.DURABLE
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
+        if events.only_asks:
+            return Durability.DURABLE
+        catalog = self._catalog()
+        for table in events.tables:
+            changes, state = events.changes(table), self._state_of(table)
+            with state.lock:
+                self._retried(lambda c=changes, s=state: self._apply(catalog, s, c, mark))  # type: ignore[misc] # a lambda with defaults
+        return Durability.DURABLE
+
+    def applied(self, table: TableId) -> Watermark | None:
+        """Return the table's watermark. Raise DestinationChanged if another writer changed the table."""
+        catalog, state = self._catalog(), self._state_of(table)
+        with state.lock:
+            with self._database.transaction("reading a watermark") as connection:
+                row = self._state.find(connection, table)
+                if row is None or row.lsn is None:
+                    return None
+                self._check_not_rolled_back(state, row)
+                read_intact(connection, catalog.lake.uri, row)
+            state.seen = row.lsn
+            return Watermark(self._context.pipeline, row.epoch, row.lsn)
+
+    def maintain(self, table: TableId) -> None:
+        """Raise DestinationChanged if another writer changed the table."""
+        self.applied(table)
+
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        """Forget the table of the last copy, with its index."""
+        state = self._state_of(target.id)
+        with state.lock:
+            state.forget()
+
+    # -- the shadow copy of a table
+
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
+        """Write the rows to data files that no snapshot refers to. Return False if there is no complete copy."""
+        catalog, state, schema = self._catalog(), self._state_of(target.id), target.schema
+        mode = self.effective_mode(target)
+        with state.lock:
+            state.forget_replacement()
+            try:
+                with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
+                    row = self._state.find(connection, schema.id)
+                    if row is None or row.lsn is None or row.name != self._name(target):
+                        return False
+                    require_epoch(row, mark.epoch)
+                    intact = read_intact(connection, catalog.lake.uri, row)
+                    last_id = last_column_id(connection, intact.table.id)
+            except DestinationChanged:
+                return False
+            folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
+            made = Replacement.begin(catalog, intact, last_id, schema, mode, mark.lsn, folder)
+            state.replacement = made
+        writer = PartitionWriter(made.storage, made.columns.files(), schema, _constants(mode, mark.lsn))
+        parts = rows.map_partitions(writer)
+        made.copied([f for part in parts for f in part])
+        return True
+
+    def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
+        """Write the batch to more files that no snapshot refers to. Return False if the batch changes the columns."""
+        (table,) = events.tables
+        state = self._state_of(table)
+        with state.lock:
+            return state.replacement is not None and state.replacement.apply(events.changes(table), mark)
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        """Replace all files and columns of the table by those of the shadow copy, in one commit."""
+        catalog, state = self._catalog(), self._state_of(table)
+        with state.lock:
+            made = state.replacement
+            if made is None:
+                return False
+            stored = self._retried(lambda: self._swap(catalog, table, made, mark))
+            if stored is None:
+                return False
+            state.index.opened = None
+            state.synced.known = None
+            made.hand_over_index(stored.snapshot, state.index.folder)
+            state.replacement, state.seen = None, mark.lsn
+            return True
+
+    def drop_replacement(self, table: TableId) -> None:
+        """Remove the shadow copy's files and index."""
+        state = self._state_of(table)
+        with state.lock:
+            state.forget_replacement()
+
+    # -- parts of the methods above
+
+    def _apply(self, catalog: Catalog, state: TableState, events: TableEvents, mark: Watermark) -> None:
+        schema, mode = events.schema, self.effective_mode(events.target)
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row = self._state.find(connection, schema.id)
+            if row is None or row.lsn is None:
+                raise missing(self._name(events.target), schema)
+            require_epoch(row, mark.epoch)
+            self._check_not_rolled_back(state, row)
+            intact = read_intact(connection, catalog.lake.uri, row)
+            last_id = last_column_id(connection, intact.table.id)
+        state.seen = row.lsn
+        _check_same_table(row, schema, mode)
+        if mark.lsn <= row.lsn:
+            return
+        after = max(events.after, row.lsn)
+        columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
+        if made:
+            _log.info("%s: %s", row.name, "; ".join(made))
+        if mode is TableMode.UPSERT:
+            upsert_batch(catalog, row, intact, columns, state.index, state.synced, events, after, mark)
+        else:
+            append_batch(catalog, row, intact, columns, events, after, mark)
+        state.seen = mark.lsn
+
+    def _claimed(
+        self, catalog: Catalog, schema: ReplicatedTableSchema, name: FullName, mode: TableMode, mark: Watermark
+    ) -> tuple[TableRow, IntactTable, int]:
+        with self._database.transaction(f"creating {name}") as connection:
+            row, table, columns, content, last_id = claims.claim(catalog, connection, schema, name, mode, mark)
+            return row, IntactTable(table, columns, content), last_id
+
+    def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
+        with self._database.transaction("reading a table to replace") as connection:
+            row = self._state.find(connection, table)
+            if row is None or row.lsn is None:
+                return None
+            require_epoch(row, mark.epoch)
+            intact = read_intact(connection, catalog.lake.uri, row)
+        return made.commit(catalog, row, intact, mark)
+
+    def _retried(self, run: Callable[[], T]) -> T:
+        """Run a write, again if another writer of the catalog or a compaction came first."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return run()
+            except LevadaError as error:
+                if error.code not in ("commit_conflict", "table_damaged") or attempt == _ATTEMPTS:
+                    raise
+                _log.info("retrying a commit: %s", error.message)
+        raise AssertionError
+
+    def _catalog(self) -> Catalog:
+        """Return the catalog, which is opened or created at the first call."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> Catalog:
+        where, wanted = f"{self._database.where}, schema {self._database.schema}", self._settings.data_path
+        with self._database.transaction("opening the destination") as connection:
+            found = read_format(connection, where, wanted)
+            if not self._context.only_checks:
+                found = found or create_catalog(connection, self._database.schema, where, wanted)
+                self._state.create(connection)
+        path = wanted if found is None else found.data_path
+        lake = LakeFolder(path, store_properties(self._settings, self._context.credentials))
+        return Catalog(self._database, self._state, lake, self._context.full_name)
+
+    def _name(self, target: TableTarget) -> FullName:
+        return naming.full_name(self._settings.schema_name, target.schema.name, target.name)
+
+    def _state_of(self, table: TableId) -> TableState:
+        with self._lock:
+            if table not in self._states:
+                folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))
+                self._states[table] = TableState(TableIndex(folder))
+            return self._states[table]
+
+    def _check_not_rolled_back(self, state: TableState, row: TableRow) -> None:
+        if state.seen is not None and (row.lsn is None or row.lsn < state.seen):
+            # The changes between the two watermarks are no longer staged.
+            raise DestinationChanged(
+                "table_rolled_back",
+                f"the watermark of {row.name} has moved back: the catalog's database was restored",
+                hint=resync_command(row.owner.source_name),
+            )
+
+
+def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
+    """Return the connection parameters of the catalog's server."""
+    catalog = settings.catalog
+    authority = None if credentials is None else credentials / _AUTHORITY
+    # A Secret may have only the keys of the object store.
+    login = credentials if credentials is not None and (credentials / _LOGIN[0]).is_file() else None
+    return PostgresConnection(
+        catalog.host,
+        catalog.port,
+        catalog.database,
+        credentials=login,
+        sslmode=SSL_MODES[catalog.tls.mode],
+        sslrootcert=authority
+        if authority is not None and authority.is_file()
+        else trusted_certificates(catalog.tls.mode),
+    )
+
+
+def store_properties(settings: Settings, credentials: Path | None) -> Mapping[str, str]:
+    """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
+    properties = dict(settings.properties)
+    if credentials is None:
+        return properties
+    try:
+        for file in sorted(credentials.iterdir()):
+            if file.is_file() and file.name not in _LOGIN:
+                properties[file.name] = file.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoginFailed(
+            "credentials_unreadable", f"Secret {credentials.name} is unreadable: {type(error).__name__}"
+        ) from None
+    return properties
+
+
+def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
+    """Return the values of a changelog's columns in copied rows."""
+    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
+
+
+def _check_same_table(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the table was copied in another mode or with another key."""
+    hint = f"copy the table again: {resync_command(schema.name)}"
+    if row.mode is not mode:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{row.name} was created as {row.mode.value}, but {schema.name} is now written as {mode.value}",
+            hint=hint,
+        )
+    if mode is TableMode.UPSERT and row.key != key_text(schema):
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
+            f"but {row.name} was written with another key",
+            hint=hint,
+        )

@@ -1,0 +1,49 @@
+"""Checks that a table in the catalog is as Levada left it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from levada.destinations.ducklake.columns import LakeColumns
+from levada.destinations.ducklake.state import TableRow
+from levada.destinations.ducklake.tables import (
+    LakeTable,
+    TableContent,
+    find_table,
+    foreign_settings,
+    has_inlined_rows,
+    read_columns,
+    read_content,
+)
+from levada.errors import DestinationChanged
+from levada.postgres.silence import WatchedConnection
+from levada.values import resync_command
+
+
+@dataclass(frozen=True, slots=True)
+class IntactTable:
+    """A table that no other writer has changed. It may have been compacted."""
+
+    table: LakeTable
+    columns: LakeColumns
+    content: TableContent
+
+
+def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) -> IntactTable:
+    """Return the table of a state. Raise DestinationChanged if another writer changed its rows or Levada's columns.
+
+    A column that another writer added is allowed. Rows of Levada have its default there.
+    """
+    hint = resync_command(row.owner.source_name)
+    table = None if row.table is None else find_table(connection, data_path, row.table)
+    if table is None:
+        raise DestinationChanged("destination_table_missing", f"{row.name} is no longer in the catalog", hint=hint)
+    columns = LakeColumns.of(read_columns(connection, table.id), row.columns)
+    if [c.described() for c in columns.own] != row.columns["own"]:
+        raise DestinationChanged("foreign_schema_change", f"another writer changed columns of {table.name}", hint=hint)
+    if setting := foreign_settings(connection, table.id):
+        raise DestinationChanged("foreign_table_change", f"{table.name} {setting} by another writer", hint=hint)
+    content = read_content(connection, table.id)
+    if not row.holds(content) or has_inlined_rows(connection, table.id):
+        raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
+    return IntactTable(table, columns, content)

@@ -1,0 +1,157 @@
+"""A shadow copy of a table: files that no snapshot refers to, until one commit replaces the table's files by them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
+from levada.destinations.data_files.upsert import Upsert
+from levada.destinations.ducklake.columns import LakeColumns, replacement_columns
+from levada.destinations.ducklake.deletes import DeletedRows
+from levada.destinations.ducklake.intact import IntactTable
+from levada.destinations.ducklake.state import TableRow
+from levada.destinations.ducklake.statistics import describe_files
+from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, new_row
+from levada.destinations.interface import TableMode
+from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.keys import key_kind
+from levada.errors import DestinationChanged
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import TableEvents
+from levada.values import Lsn, Watermark
+
+_log = logging.getLogger(__name__)
+
+_NO_SNAPSHOT: Final = 0
+"""The snapshot of the index of a shadow copy. No commit of Levada has it."""
+
+
+@dataclass(slots=True)
+class Replacement:
+    """The files of a shadow copy, and the version and LSN of their content. Not thread-safe."""
+
+    storage: FileSystemStorage
+    deletes: DeletedRows
+    schema: ReplicatedTableSchema
+    """The version that was written last."""
+    mode: TableMode
+    lsn: Lsn
+    """The LSN below which all changes are in the files."""
+    before: LakeColumns
+    """The table's columns at the start of the copy."""
+    columns: LakeColumns
+    index_folder: Path
+    files: list[WrittenFile] = field(default_factory=list)
+    index: KeyIndex | None = None
+    """The key index of the files, or None for a changelog."""
+
+    @classmethod
+    def begin(
+        cls,
+        catalog: Catalog,
+        intact: IntactTable,
+        last_id: int,
+        schema: ReplicatedTableSchema,
+        mode: TableMode,
+        lsn: Lsn,
+        index_folder: Path,
+    ) -> Replacement:
+        """Choose the columns of the shadow copy. ``last_id`` is the highest column ID of the table."""
+        storage = catalog.lake.storage(intact.table.folder)
+        columns = replacement_columns(intact.columns, last_id, schema, mode)
+        deletes = DeletedRows(storage, catalog.lake)
+        return cls(storage, deletes, schema, mode, lsn, intact.columns, columns, index_folder)
+
+    def copied(self, files: list[WrittenFile]) -> None:
+        """Register the copied files, and index their rows."""
+        self.files = files
+        if self.mode is TableMode.UPSERT:
+            shutil.rmtree(self.index_folder, ignore_errors=True)
+            self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
+            reader = KeyReader.of(self.schema, self.columns.files(), self.index.seed)
+            add_files(self.index, reader, self.storage, (without_deletes(f.path) for f in files))
+            self.index.commit(_NO_SNAPSHOT)
+
+    def apply(self, events: TableEvents, mark: Watermark) -> bool:
+        """Write the files of a batch. Return False, without writing, if the batch changes the columns.
+
+        A batch that was applied before is ignored.
+        """
+        if mark.lsn <= self.lsn:
+            return True
+        if replacement_columns(self.columns, 0, events.schema, self.mode) != self.columns:
+            return False
+        after = max(events.after, self.lsn)
+        if self.index is None:
+            self.files += write_changelog(self.storage, self.columns.files(), events.schema, events, after)
+        else:
+            self._upsert(self.index, events, after)
+        self.schema, self.lsn = events.schema, mark.lsn
+        return True
+
+    def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn) -> None:
+        deletes = DeletedRows(self.storage, self.deletes.lake)
+        batch = Upsert(self.storage, self.columns.files(), events.schema, index, deletes)
+        batch.run(events, after)
+        try:
+            index.commit(_NO_SNAPSHOT)
+        except BaseException:
+            batch.discard()
+            raise
+        if batch.truncated:
+            remove_files(self.storage, self.files)
+            self.files = []
+            self.deletes.positions.clear()
+        self.files += batch.files
+        for path, positions in deletes.positions.items():
+            self.deletes.positions.setdefault(path, []).extend(positions)
+
+    def commit(self, catalog: Catalog, row: TableRow, intact: IntactTable, mark: Watermark) -> TableRow | None:
+        """Replace all files and columns of the table in one commit. Return the new state.
+
+        Return None, without a commit, if the table has other columns than at the start, or a file is missing.
+        """
+        if intact.columns.columns not in (self.before.columns, self.columns.columns):
+            return None
+        deletes = DeletedRows(self.storage, catalog.lake, dict(self.deletes.positions))
+        try:
+            deletes.write({}, {f.path: f.rows for f in self.files})
+            kept = [f for f in self.files if f.path not in deletes.obsolete]
+            described = describe_files(self.storage, kept, self.columns.own)
+        except DestinationChanged as error:
+            _log.warning("a file of a shadow copy was removed: %s", error.message)
+            deletes.discard()
+            return None
+        if {f.path: f.rows for f in described} != {f.path: f.rows for f in kept}:
+            raise conflict("a file of the shadow copy has changed")
+        changes = Changes(self.columns, described, deletes, replacing=True)
+        return commit(catalog, row, intact, changes, new_row(row, self.schema, self.mode, mark))
+
+    def discard(self) -> None:
+        """Remove the files and the index."""
+        remove_files(self.storage, self.files)
+        self.files = []
+        self.remove_index()
+
+    def remove_index(self) -> None:
+        """Remove the index and its folder."""
+        self.index = None
+        shutil.rmtree(self.index_folder, ignore_errors=True)
+
+    def hand_over_index(self, snapshot: int, folder: Path) -> None:
+        """Move the index to ``folder``, the place of the table's index. After an OSError it is rebuilt."""
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if self.index is not None:
+                self.index.commit(snapshot)
+                self.index_folder.rename(folder)
+        except OSError as error:
+            _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
+        self.remove_index()

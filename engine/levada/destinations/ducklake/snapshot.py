@@ -1,0 +1,295 @@
+"""The next snapshot of a catalog, in one transaction.
+
+The transaction inserts the row of the next snapshot first. Every other writer inserts that row too, and waits for this
+transaction. So from then on no other commit changes what the transaction reads. A writer that lost the race raises
+Transient ``commit_conflict``, and its caller tries again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
+from levada.destinations.ducklake.statistics import DataFile, TableStats, table_stats
+from levada.destinations.ducklake.tables import LakeSchema
+from levada.destinations.ducklake.types import FLOATS
+from levada.postgres.silence import WatchedConnection
+
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A file with all deleted positions of one data file, to replace the data file's delete file."""
+
+    path: str
+    data_file: int
+    count: int
+    bytes: int
+    footer: int
+
+
+@dataclass(slots=True)
+class NextSnapshot:
+    """The snapshot that the transaction of ``connection`` commits. `finish` completes it."""
+
+    connection: WatchedConnection
+    id: int
+    schema_version: int
+    next_catalog_id: int
+    next_file_id: int
+    author: str
+    changes: dict[str, None] = field(default_factory=dict)
+    altered: set[int] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, connection: WatchedConnection, author: str) -> NextSnapshot:
+        """Take the next snapshot ID, or wait for the writer that has taken it."""
+        # Levada's own writers wait here, instead of repeating their transactions.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 20417))")
+        newest = connection.execute(
+            "SELECT snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
+            " ORDER BY snapshot_id DESC LIMIT 1"
+        ).fetchone()
+        assert newest is not None
+        connection.execute(
+            "INSERT INTO ducklake_snapshot VALUES (%s, clock_timestamp(), %s, %s, %s)",
+            [newest[0] + 1, *newest[1:]],
+        )
+        number, schema_version, catalog_id, file_id = newest
+        return cls(connection, number + 1, schema_version, catalog_id, file_id, author)
+
+    def finish(self) -> None:
+        """Store the counters and the description of the changes."""
+        if self.altered:
+            self.schema_version += 1
+        self.connection.execute(
+            "UPDATE ducklake_snapshot SET schema_version = %s, next_catalog_id = %s, next_file_id = %s"
+            " WHERE snapshot_id = %s",
+            [self.schema_version, self.next_catalog_id, self.next_file_id, self.id],
+        )
+        self._many(
+            "INSERT INTO ducklake_schema_versions VALUES (%s, %s, %s)",
+            [(self.id, self.schema_version, table) for table in sorted(self.altered)],
+        )
+        self.connection.execute(
+            "INSERT INTO ducklake_snapshot_changes VALUES (%s, %s, %s, NULL, NULL)",
+            [self.id, ",".join(self.changes), self.author],
+        )
+
+    def add_schema(self, name: str) -> LakeSchema:
+        """Create a schema."""
+        made = LakeSchema(self._catalog_id(), name, _folder(name))
+        self.connection.execute(
+            "INSERT INTO ducklake_schema VALUES (%s, %s, %s, NULL, %s, %s, true)",
+            [made.id, uuid.uuid4(), self.id, name, made.path],
+        )
+        self.changes[f"created_schema:{_quoted(name)}"] = None
+        return made
+
+    def add_table(self, schema: LakeSchema, name: str, columns: LakeColumns) -> int:
+        """Create a table without rows. Return its ID."""
+        table, path = self._catalog_id(), _folder(name)
+        self.connection.execute(
+            "INSERT INTO ducklake_table VALUES (%s, %s, %s, NULL, %s, %s, %s, true)",
+            [table, uuid.uuid4(), self.id, schema.id, name, path],
+        )
+        self._insert_columns(table, columns.columns)
+        self.connection.execute("INSERT INTO ducklake_table_stats VALUES (%s, 0, 0, 0)", [table])
+        self.changes[f"created_table:{_quoted(schema.name)}.{_quoted(name)}"] = None
+        self.altered.add(table)
+        return table
+
+    def drop_table(self, table: int) -> None:
+        """End a table with its files, columns and settings."""
+        for name in (
+            "table",
+            "partition_info",
+            "column",
+            "column_tag",
+            "data_file",
+            "delete_file",
+            "sort_info",
+        ):
+            self._end(f"ducklake_{name}", "table_id = %s", [table])
+        self._end("ducklake_tag", "object_id = %s", [table])
+        self.changes[f"dropped_table:{table}"] = None
+        self.altered.add(table)
+
+    def change_columns(self, table: int, before: LakeColumns, after: LakeColumns, *, has_rows: bool) -> None:
+        """Change the columns. With ``has_rows``, the statistics of an added column include the rows without it."""
+        if before.columns == after.columns:
+            return
+        old, new = before.by_id, after.by_id
+        changed = [i for i, c in old.items() if new.get(i) != c]
+        ended = [i for c in (old[i] for i in changed) for i in _ids(c)]
+        if ended:
+            self._end("ducklake_column", "table_id = %s AND column_id = ANY (%s)", [table, ended])
+        added = [c for c in after.columns if old.get(c.id) != c]
+        self._insert_columns(table, added)
+        if has_rows:
+            for column in added:
+                if column.id not in old and column.element is None:
+                    self._widen(table, {column.id: (column.type, _default_stats(column))})
+        self.changes[f"altered_table:{table}"] = None
+        self.altered.add(table)
+
+    def end_files(self, table: int) -> None:
+        """Remove all rows of the table."""
+        self._end("ducklake_delete_file", "table_id = %s", [table])
+        if self._end("ducklake_data_file", "table_id = %s", [table]):
+            self.changes[f"deleted_from_table:{table}"] = None
+
+    def add_files(self, table: int, files: Sequence[tuple[DataFile, str]], columns: Sequence[LakeColumn]) -> list[int]:
+        """Add data files, each with its path relative to the table's folder. Return their IDs.
+
+        ``columns`` are those in the files.
+        """
+        if not files:
+            return []
+        found = self.connection.execute(
+            "SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %s", [table]
+        ).fetchone()
+        row_id = first_row = 0 if found is None else found[0]
+        ids, rows, stats = [], [], []
+        for file, path in files:
+            number = self._file_id()
+            ids.append(number)
+            rows.append((number, table, self.id, path, file.rows, file.bytes, file.footer, row_id))
+            row_id += file.rows
+            stats += [(number, table, c.column, c.bytes, c.values, c.nulls, *c.texts) for c in file.columns]
+        self._copy(
+            "ducklake_data_file (data_file_id, table_id, begin_snapshot, path, record_count, file_size_bytes,"
+            " footer_size, row_id_start, path_is_relative, file_format)",
+            [(*row, True, "parquet") for row in rows],
+        )
+        self._copy(
+            "ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count,"
+            " null_count, min_value, max_value)",
+            stats,
+        )
+        described = [file for file, _ in files]
+        self._count(table, row_id - first_row, sum(f.bytes for f in described), new=found is None)
+        self._widen(table, table_stats(described, columns))
+        self.changes[f"inserted_into_table:{table}"] = None
+        return ids
+
+    def replace_deletes(self, table: int, files: Sequence[tuple[DeleteFile, str]], dropped: Sequence[int]) -> None:
+        """Replace the delete files of data files, and remove the data files ``dropped``, of which no row is left."""
+        touched = [*(file.data_file for file, _ in files), *dropped]
+        if not touched:
+            return
+        self._end("ducklake_delete_file", "table_id = %s AND data_file_id = ANY (%s)", [table, touched])
+        if dropped:
+            self._end("ducklake_data_file", "table_id = %s AND data_file_id = ANY (%s)", [table, list(dropped)])
+        self._copy(
+            "ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,"
+            " format, delete_count, file_size_bytes, footer_size)",
+            [
+                (self._file_id(), table, self.id, f.data_file, path, True, "parquet", f.count, f.bytes, f.footer)
+                for f, path in files
+            ],
+        )
+        self.changes[f"deleted_from_table:{table}"] = None
+
+    # -- parts of the methods above
+
+    def _catalog_id(self) -> int:
+        self.next_catalog_id += 1
+        return self.next_catalog_id - 1
+
+    def _file_id(self) -> int:
+        self.next_file_id += 1
+        return self.next_file_id - 1
+
+    def _end(self, name: str, where: str, values: list[Any]) -> int:
+        done = self.connection.execute(
+            f"UPDATE {name} SET end_snapshot = %s WHERE end_snapshot IS NULL AND {where}",
+            [self.id, *values],
+        )
+        return done.rowcount
+
+    def _insert_columns(self, table: int, columns: Sequence[LakeColumn]) -> None:
+        """Add columns, or new versions of columns. A column's ID is its place too, as it is in DuckDB's tables."""
+        rows: list[tuple[Any, ...]] = []
+        for column in columns:
+            parent: int | None = None
+            current: LakeColumn | None = column
+            while current is not None:
+                kind = "" if current.element is not None else "literal"
+                described = (current.id, current.name, current.type, current.default)
+                rows.append((current.id, self.id, table, *described, "NULL", True, parent, kind, "duckdb"))
+                parent, current = current.id, current.element
+        self._copy(
+            "ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type,"
+            " initial_default, default_value, nulls_allowed, parent_column, default_value_type,"
+            " default_value_dialect)",
+            rows,
+        )
+
+    def _count(self, table: int, rows: int, size: int, *, new: bool) -> None:
+        if new:
+            self.connection.execute("INSERT INTO ducklake_table_stats VALUES (%s, 0, 0, 0)", [table])
+        self.connection.execute(
+            "UPDATE ducklake_table_stats SET record_count = record_count + %s, next_row_id = next_row_id + %s,"
+            " file_size_bytes = file_size_bytes + %s WHERE table_id = %s",
+            [rows, rows, size, table],
+        )
+
+    def _widen(self, table: int, stats: Mapping[int, tuple[str, TableStats]]) -> None:
+        found = self.connection.execute(
+            "SELECT column_id, contains_null, min_value, max_value FROM ducklake_table_column_stats"
+            " WHERE table_id = %s AND column_id = ANY (%s)",
+            [table, list(stats)],
+        ).fetchall()
+        before = {row[0]: TableStats(bool(row[1]), row[2], row[3]) for row in found}
+        added, changed = [], []
+        for column, (kind, new) in stats.items():
+            old = before.get(column)
+            merged = new if old is None else old.merged(kind, new)
+            if old is None:
+                added.append((table, column, merged.contains_null, merged.low, merged.high))
+            elif merged != old:
+                changed.append((merged.contains_null, merged.low, merged.high, table, column))
+        self._copy("ducklake_table_column_stats (table_id, column_id, contains_null, min_value, max_value)", added)
+        self._many(
+            "UPDATE ducklake_table_column_stats SET contains_null = %s, min_value = %s, max_value = %s"
+            " WHERE table_id = %s AND column_id = %s",
+            changed,
+        )
+
+    def _copy(self, target: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            with self.connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+
+    def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(statement, rows)
+
+
+def _ids(column: LakeColumn) -> list[int]:
+    return [column.id, *([] if column.element is None else _ids(column.element))]
+
+
+def _default_stats(column: LakeColumn) -> TableStats:
+    if column.default is None or column.type in FLOATS:
+        return TableStats(True, None, None)
+    text = bytes.fromhex(column.default.replace("\\x", "")).hex().upper() if column.type == "blob" else column.default
+    if column.type == "boolean":
+        text = "1" if text == "true" else "0"
+    return TableStats(False, text, text)
+
+
+def _folder(name: str) -> str:
+    """Return the folder of a schema or table, as DuckDB names it."""
+    return f"{name if name and _PLAIN.issuperset(name) else uuid.uuid4()}/"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

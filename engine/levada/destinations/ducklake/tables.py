@@ -1,0 +1,198 @@
+"""Reads schemas, tables, columns and files from a catalog, as of its newest snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import sql
+
+from levada.destinations.ducklake.columns import LakeColumn
+from levada.destinations.ducklake.types import LIST
+from levada.postgres.silence import WatchedConnection
+
+
+@dataclass(frozen=True, slots=True)
+class FullName:
+    """The schema and name of a table in the catalog. DuckDB ignores the case of names."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSchema:
+    """A schema. ``path`` is relative to the data path, or a full path, and ends with a slash."""
+
+    id: int
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table. ``folder`` is the full path or URI of its files, and ends with a slash."""
+
+    id: int
+    name: FullName
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDataFile:
+    """A data file of a table, with its delete file if it has one. Paths are full paths or URIs."""
+
+    id: int
+    path: str
+    rows: int
+    delete_id: int | None
+    delete_path: str | None
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableContent:
+    """Numbers that change with the rows of a table, but not with a compaction.
+
+    ``next_row_id`` grows with each inserted row. ``rows`` counts the rows in data files without deleted ones.
+    ``files`` and ``file_ids`` change with a compaction: the number of data files, and the sum of their IDs.
+    """
+
+    next_row_id: int
+    rows: int
+    files: int
+    file_ids: int
+
+
+_FILES: Final = """
+SELECT f.data_file_id, f.path, f.path_is_relative, f.record_count,
+    d.delete_file_id, d.path, d.path_is_relative, coalesce(d.delete_count, 0)
+FROM ducklake_data_file f
+LEFT JOIN ducklake_delete_file d ON d.data_file_id = f.data_file_id AND d.end_snapshot IS NULL
+WHERE f.table_id = %s AND f.end_snapshot IS NULL
+ORDER BY f.data_file_id
+"""
+
+_CONTENT: Final = """
+SELECT coalesce((SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %(table)s), 0),
+    coalesce(sum(record_count), 0)::bigint
+        - (SELECT coalesce(sum(delete_count), 0)::bigint FROM ducklake_delete_file
+            WHERE table_id = %(table)s AND end_snapshot IS NULL),
+    count(*), coalesce(sum(data_file_id), 0)::bigint
+FROM ducklake_data_file WHERE table_id = %(table)s AND end_snapshot IS NULL
+"""
+
+
+def find_schema(connection: WatchedConnection, name: str) -> LakeSchema | None:
+    """Return the schema of this name, in any case of letters."""
+    found = connection.execute(
+        "SELECT schema_id, schema_name, path FROM ducklake_schema"
+        " WHERE lower(schema_name) = lower(%s) AND end_snapshot IS NULL",
+        [name],
+    ).fetchone()
+    return None if found is None else LakeSchema(*found)
+
+
+def find_table(connection: WatchedConnection, data_path: str, table: int) -> LakeTable | None:
+    """Return the table with this ID, or None if it was dropped."""
+    found = connection.execute(
+        "SELECT t.table_name, t.path, t.path_is_relative, s.schema_name, s.path, s.path_is_relative"
+        " FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL"
+        " WHERE t.table_id = %s AND t.end_snapshot IS NULL",
+        [table],
+    ).fetchone()
+    if found is None:
+        return None
+    name, path, relative, schema, schema_path, schema_relative = found
+    base = data_path + schema_path if schema_relative else schema_path
+    return LakeTable(table, FullName(schema, name), base + path if relative else path)
+
+
+def find_named(connection: WatchedConnection, name: FullName) -> int | None:
+    """Return the ID of the table or view of this name, in any case of letters."""
+    found = connection.execute(
+        "SELECT e.id FROM (SELECT table_id, schema_id, table_name, end_snapshot FROM ducklake_table"
+        " UNION ALL SELECT view_id, schema_id, view_name, end_snapshot FROM ducklake_view) e (id, schema, name, ended)"
+        " JOIN ducklake_schema s ON s.schema_id = e.schema AND s.end_snapshot IS NULL"
+        " WHERE e.ended IS NULL AND lower(e.name) = lower(%s) AND lower(s.schema_name) = lower(%s)",
+        [name.name, name.schema],
+    ).fetchone()
+    return None if found is None else int(found[0])
+
+
+def read_columns(connection: WatchedConnection, table: int) -> list[LakeColumn]:
+    """Return the table's columns in order."""
+    rows = connection.execute(
+        "SELECT column_id, column_name, column_type, initial_default, parent_column FROM ducklake_column"
+        " WHERE table_id = %s AND end_snapshot IS NULL ORDER BY column_order",
+        [table],
+    ).fetchall()
+    children: dict[int, list[Any]] = {}
+    for row in rows:
+        children.setdefault(row[4] or 0, []).append(row)
+    return [_column(row, children) for row in children.get(0, [])]
+
+
+def last_column_id(connection: WatchedConnection, table: int) -> int:
+    """Return the highest column ID that the table ever had."""
+    found = connection.execute("SELECT max(column_id) FROM ducklake_column WHERE table_id = %s", [table]).fetchone()
+    return 0 if found is None or found[0] is None else int(found[0])
+
+
+def read_content(connection: WatchedConnection, table: int) -> TableContent:
+    """Return the numbers by which a change of the table's rows is detected."""
+    found = connection.execute(_CONTENT, {"table": table}).fetchone()
+    assert found is not None
+    return TableContent(*found)
+
+
+def read_files(connection: WatchedConnection, table: LakeTable) -> list[LiveDataFile]:
+    """Return the table's data files, in the order of their IDs."""
+    rows = connection.execute(_FILES, [table.id]).fetchall()
+    return [
+        LiveDataFile(
+            number,
+            table.folder + path if relative else path,
+            count,
+            delete_id,
+            None if delete_path is None else table.folder + delete_path if delete_relative else delete_path,
+            deleted,
+        )
+        for number, path, relative, count, delete_id, delete_path, delete_relative, deleted in rows
+    ]
+
+
+def foreign_settings(connection: WatchedConnection, table: int) -> str:
+    """Return what another writer has set on the table that Levada's files do not have, or an empty text."""
+    found = connection.execute(
+        "SELECT EXISTS (SELECT FROM ducklake_partition_info WHERE table_id = %(table)s AND end_snapshot IS NULL),"
+        " EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table)s AND end_snapshot IS NULL"
+        " AND NOT nulls_allowed)",
+        {"table": table},
+    ).fetchone()
+    assert found is not None
+    return "was partitioned" if found[0] else "got a NOT NULL constraint" if found[1] else ""
+
+
+def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
+    """Return True if another writer has stored rows or deletes of the table in the catalog itself."""
+    names = connection.execute(
+        "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %s"
+        " UNION ALL SELECT %s::varchar WHERE to_regclass(%s) IS NOT NULL",
+        [table, (deletes := f"ducklake_inlined_delete_{table}"), deletes],
+    ).fetchall()
+    for (name,) in names:
+        found = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(name))).fetchone()
+        if found is not None and found[0]:
+            return True
+    return False
+
+
+def _column(row: Sequence[Any], children: Mapping[int, Sequence[Any]]) -> LakeColumn:
+    number, name, kind, default, _ = row
+    element = _column(children[number][0], children) if kind == LIST and number in children else None
+    return LakeColumn(number, name, kind, element, default)

@@ -1,0 +1,274 @@
+"""The commits to one table: a batch of changes, a copy, or a shadow copy, each with its watermark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
+from levada.destinations.data_files.upsert import Upsert
+from levada.destinations.ducklake.columns import LakeColumns
+from levada.destinations.ducklake.database import CatalogDatabase
+from levada.destinations.ducklake.deletes import DeletedRows
+from levada.destinations.ducklake.index_sync import sync_index
+from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
+from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
+from levada.destinations.ducklake.statistics import DataFile, describe_files
+from levada.destinations.ducklake.storage import LakeFolder
+from levada.destinations.ducklake.tables import LiveDataFile, find_table, read_content, read_files
+from levada.destinations.interface import TableMode
+from levada.destinations.key_index.index import KeyIndex, index_errors
+from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.keys import key_kind
+from levada.errors import DestinationChanged, LevadaError, Transient
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import TableEvents
+from levada.values import Lsn, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The catalog's database, its state and the folder of its files."""
+
+    database: CatalogDatabase
+    state: State
+    lake: LakeFolder
+    author: str
+
+
+@dataclass(slots=True)
+class Changes:
+    """The files of one commit. ``replacing`` removes all earlier rows."""
+
+    columns: LakeColumns
+    files: Sequence[DataFile] = ()
+    deletes: DeletedRows | None = None
+    replacing: bool = False
+
+
+@dataclass(slots=True)
+class SyncedFiles:
+    """The data files to which a key index corresponds: their number and the sum of their IDs."""
+
+    known: tuple[int, int] | None = field(default=None)
+
+
+def commit(
+    catalog: Catalog, read: TableRow, before: IntactTable, changes: Changes, after: TableRow, *, check: bool = True
+) -> TableRow:
+    """Commit the changes and the state ``after`` in one transaction. Return the state with the new numbers.
+
+    ``read`` is the state when ``before`` was read. ``after`` has the new watermark. Without ``check``, changes by
+    another writer are ignored, because a copy replaces them. Raise Transient ``commit_conflict``
+    if the table has changed since, StaleEpoch if a newer driver writes it, and DestinationChanged if another writer
+    changed it.
+    """
+    assert after.lsn is not None
+    mark = Watermark(catalog.author, after.epoch, after.lsn)
+    table = before.table
+    with catalog.database.transaction(f"committing to {table.name}") as connection:
+        locked = catalog.state.find(connection, read.owner.table, lock=True)
+        if locked is None:
+            raise conflict(f"the state of {table.name} was removed")
+        require_epoch(locked, after.epoch)
+        if replace(locked, epoch=read.epoch) != read:
+            raise conflict(f"another process has written {table.name}")
+        snapshot = NextSnapshot.begin(connection, catalog.author)
+        now = before
+        if check:
+            now = read_intact(connection, catalog.lake.uri, locked)
+        elif find_table(connection, catalog.lake.uri, table.id) is None:
+            raise conflict(f"{table.name} was dropped")
+        if changes.deletes is not None:
+            _check_replaced(changes.deletes, {f.id: f for f in read_files(connection, table)})
+        if changes.replacing:
+            snapshot.end_files(table.id)
+        snapshot.change_columns(table.id, now.columns, changes.columns, has_rows=now.content.next_row_id > 0)
+        files = [(f, _relative(catalog, table.folder, f.path)) for f in changes.files]
+        added = snapshot.add_files(table.id, files, changes.columns.own)
+        if changes.deletes is not None:
+            ids = {f.path: number for f, number in zip(changes.files, added, strict=True)}
+            snapshot.replace_deletes(
+                table.id,
+                [
+                    (
+                        DeleteFile(
+                            w.file.path,
+                            ids[w.data_path] if w.data_id is None else w.data_id,
+                            w.file.rows,
+                            w.file.bytes,
+                            w.footer,
+                        ),
+                        _relative(catalog, table.folder, w.file.path),
+                    )
+                    for w in changes.deletes.written
+                ],
+                [f.id for f in changes.deletes.emptied],
+            )
+        snapshot.finish()
+        content = read_content(connection, table.id)
+        stored = replace(after, columns=changes.columns.state()).committed(snapshot.id, content, mark)
+        catalog.state.save(connection, locked, stored)
+    return stored
+
+
+def upsert_batch(
+    catalog: Catalog,
+    row: TableRow,
+    intact: IntactTable,
+    columns: LakeColumns,
+    index: TableIndex,
+    synced: SyncedFiles,
+    events: TableEvents,
+    after: Lsn,
+    mark: Watermark,
+) -> None:
+    """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on."""
+    storage = catalog.lake.storage(intact.table.folder)
+    live: dict[str, LiveDataFile] = {}
+    opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
+    deletes = DeletedRows(storage, catalog.lake)
+    batch = Upsert(storage, columns.files(events.schema), events.schema, opened, deletes)
+    with index_errors(index.folder):
+        batch.run(events, after)
+    if not batch.changes and columns.columns == intact.columns.columns:
+        opened.discard()
+        advance(catalog, row, mark)
+        return
+    try:
+        if deletes.positions and not batch.truncated:
+            with catalog.database.transaction(f"reading {intact.table.name}") as connection:
+                live = {catalog.lake.path(f.path): f for f in read_files(connection, intact.table)}
+        deletes.write(live, {f.path: f.rows for f in batch.files})
+        kept = [f for f in batch.files if f.path not in deletes.obsolete]
+        described = describe_files(storage, kept, columns.own)
+        remove_files(storage, [f for f in batch.files if f.path in deletes.obsolete])
+        changes = Changes(columns, described, deletes, replacing=batch.truncated)
+        stored = commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch, lsn=mark.lsn))
+    except LevadaError as error:
+        if is_uncommitted(error):
+            batch.discard()
+        else:
+            opened.discard()
+        raise
+    except BaseException:
+        # The commit may have succeeded all the same, so keep the files.
+        opened.discard()
+        raise
+    index.commit(stored.snapshot)
+    synced.known = None
+
+
+def append_batch(
+    catalog: Catalog,
+    row: TableRow,
+    intact: IntactTable,
+    columns: LakeColumns,
+    events: TableEvents,
+    after: Lsn,
+    mark: Watermark,
+) -> None:
+    """Write every change as a row, from commit LSN ``after`` on."""
+    storage = catalog.lake.storage(intact.table.folder)
+    files = write_changelog(storage, columns.files(), events.schema, events, after)
+    if not files and columns.columns == intact.columns.columns:
+        advance(catalog, row, mark)
+        return
+    append(catalog, row, intact, columns, storage, files, mark)
+
+
+def append(
+    catalog: Catalog,
+    row: TableRow,
+    intact: IntactTable,
+    columns: LakeColumns,
+    storage: FileSystemStorage,
+    files: Sequence[WrittenFile],
+    mark: Watermark,
+) -> TableRow:
+    """Commit data files without deletes."""
+    try:
+        described = describe_files(storage, files, columns.own)
+        return commit(catalog, row, intact, Changes(columns, described), replace(row, epoch=mark.epoch, lsn=mark.lsn))
+    except LevadaError as error:
+        if is_uncommitted(error):
+            remove_files(storage, files)
+        raise
+
+
+def synced_index(
+    catalog: Catalog,
+    row: TableRow,
+    intact: IntactTable,
+    columns: LakeColumns,
+    index: TableIndex,
+    synced: SyncedFiles,
+    schema: ReplicatedTableSchema,
+) -> KeyIndex:
+    """Return the key index, up to date with the table's current files. A damaged one is rebuilt."""
+    content = intact.content
+    storage = catalog.lake.storage(intact.table.folder)
+
+    def sync(opened: KeyIndex) -> None:
+        if synced.known == (content.files, content.file_ids) and opened.snapshot_id == row.snapshot:
+            return
+        with catalog.database.transaction(f"reading {intact.table.name}") as connection:
+            files = read_files(connection, intact.table)
+        reader = KeyReader.of(schema, columns.files(schema), opened.seed)
+        sync_index(opened, reader, storage, catalog.lake, files, row.snapshot)
+        synced.known = (len(files), sum(f.id for f in files))
+
+    return index.synced(key_kind(schema), sync)
+
+
+def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
+    """Store the watermark of a batch that changes nothing."""
+    with catalog.database.transaction(f"storing the watermark of {row.name}") as connection:
+        locked = catalog.state.find(connection, row.owner.table, lock=True)
+        if locked is None:
+            raise conflict(f"the state of {row.name} was removed")
+        require_epoch(locked, mark.epoch)
+        if replace(locked, epoch=row.epoch) != row:
+            raise conflict(f"another process has written {row.name}")
+        catalog.state.advance(connection, locked, mark)
+
+
+def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:
+    """Return the state after a copy."""
+    return replace(row, mode=mode, key=key_text(schema), epoch=mark.epoch, lsn=mark.lsn)
+
+
+def conflict(message: str) -> Transient:
+    """Return the error after which the caller reads the table again and repeats the write."""
+    return Transient("commit_conflict", message)
+
+
+def is_uncommitted(error: LevadaError) -> bool:
+    """Return True if the error shows that the transaction was not committed."""
+    return not isinstance(error, Transient) or error.code == "commit_conflict"
+
+
+def missing(row_name: object, schema: ReplicatedTableSchema) -> DestinationChanged:
+    """Return the error for a table without a state."""
+    return DestinationChanged(
+        "destination_table_missing", f"{row_name} is not in the catalog", hint=resync_command(schema.name)
+    )
+
+
+def _check_replaced(deletes: DeletedRows, live: Mapping[int, LiveDataFile]) -> None:
+    expected = {w.data_id: w.replaces for w in deletes.written if w.data_id is not None}
+    expected |= {f.id: f.delete_id for f in deletes.emptied}
+    for number, delete_id in expected.items():
+        if number not in live or live[number].delete_id != delete_id:
+            raise conflict("a compaction has replaced files of the table")
+
+
+def _relative(catalog: Catalog, folder: str, path: str) -> str:
+    """Return a file's path relative to the table's folder."""
+    return catalog.lake.location(path).removeprefix(folder)
