@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import threading
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -13,10 +18,10 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations.ducklake import DuckLakeDestination
-from levada.errors import DestinationChanged
+from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ColumnType, Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
-from levada.values import Durability, TableId, TableMode
+from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
 
@@ -275,3 +280,194 @@ def test_duckdb_goes_on_writing(ducklake: DuckLake) -> None:
         run("DELETE FROM shop_public.orders WHERE id < 50")
         assert run("SELECT rowid >= 0, id FROM shop_public.orders ORDER BY id").fetchall() == [(True, 99), (True, 100)]
         run("DROP TABLE shop_public.orders")
+
+
+def code_of(run: Callable[[], object]) -> str:
+    """Return the code of the error that the call raises."""
+    with pytest.raises(LevadaError) as caught:
+        run()
+    return caught.value.code
+
+
+def test_tables_of_others_are_left_alone(ducklake: DuckLake) -> None:
+    """A table of the user, in any case of letters, and one of another pipeline are neither written nor dropped."""
+    destination, target = ducklake.destination(), TableTarget.of(ORDERS)
+    destination.startup()
+    ducklake.sql("CREATE SCHEMA shop_public")
+    ducklake.sql("CREATE TABLE shop_public.ORDERS AS SELECT 1 AS mine")
+    rows = MemoryRows(ORDERS, [])
+    assert code_of(lambda: destination.check_place(target)) == "table_not_ours"
+    assert code_of(lambda: destination.drop_table_for_copy(target, 1)) == "table_not_ours"
+    assert code_of(lambda: destination.write_table_rows(target, rows, ducklake.mark(1))) == "table_not_ours"
+    assert ducklake.sql("SELECT mine FROM shop_public.orders") == [(1,)]
+    ducklake.sql("DROP TABLE shop_public.orders")
+    copy(ducklake, destination)
+    other = ducklake.destination(pipeline="other", work="other")
+    assert code_of(lambda: other.drop_table_for_copy(target, 9)) == "table_not_ours"
+    assert code_of(lambda: other.write_table_rows(target, rows, Watermark("other", 9, Lsn(1)))) == "table_not_ours"
+    assert len(ducklake.rows()) == 3
+
+
+def test_an_old_driver_writes_nothing(ducklake: DuckLake) -> None:
+    """After a newer driver has written a table, batches, copies, swaps and drops of an older one are refused."""
+    old, new = ducklake.destination(work="old"), ducklake.destination(work="new")
+    stream = copy(ducklake, old)
+    target, rows = TableTarget.of(ORDERS), MemoryRows(ORDERS, [{"id": 5, "item": "shadow", "note": None}])
+    assert old.copy_replacement(target, rows, ducklake.mark(1000))
+    stream.insert(id=4, item="new", note=None)
+    apply(ducklake, new, stream, epoch=2)
+    stream.insert(id=6, item="late", note=None)
+    for run in (
+        lambda: apply(ducklake, old, stream),
+        lambda: old.swap_replacement(ORDERS.id, ducklake.mark(5000)),
+        lambda: old.drop_table_for_copy(target, 1),
+        lambda: old.write_table_rows(target, rows, ducklake.mark(5000)),
+    ):
+        assert code_of(run) == "stale_epoch"
+    assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3", 4: "new"}
+
+
+def test_catalogs_that_cannot_be_written(ducklake: DuckLake) -> None:
+    """Another version, another data path and a missing one are errors before anything is written."""
+    assert code_of(ducklake.destination({"dataPath": ""}).startup) == "data_path_unusable"
+    ducklake.destination().startup()
+    ducklake.destination({"dataPath": ""}).startup()
+    assert code_of(ducklake.destination({"dataPath": "/elsewhere"}).startup) == "data_path_mismatch"
+    ducklake.db.execute("UPDATE lake.ducklake_metadata SET value = '1.1' WHERE key = 'version'")
+    assert code_of(ducklake.destination().startup) == "catalog_unsupported"
+
+
+def test_a_catalog_that_duckdb_has_made(ducklake: DuckLake) -> None:
+    """Levada writes to a catalog that DuckDB's extension created, next to its tables."""
+    ducklake.folder.mkdir()
+    with ducklake.duckdb(DATA_PATH=f"'{ducklake.folder}'") as connection:
+        connection.execute("CREATE TABLE mine AS SELECT range AS a FROM range(100)")
+    destination = ducklake.destination({"dataPath": ""})
+    stream = copy(ducklake, destination)
+    stream.delete(id=3)
+    apply(ducklake, destination, stream)
+    assert ducklake.items() == {1: "item 1", 2: "item 2"}
+    assert ducklake.sql("SELECT count(*) FROM mine") == [(100,)]
+
+
+def test_commits_at_the_same_time(ducklake: DuckLake) -> None:
+    """Several tables of Levada and a writer of DuckDB commit to one catalog, and nothing of anyone is lost."""
+    schemas = [replace(ORDERS, id=TableId(100 + i), name=QualifiedTable("public", f"t{i}")) for i in range(3)]
+    destination = ducklake.destination()
+    streams = [copy(ducklake, destination, schema) for schema in schemas]
+    ducklake.sql("CREATE TABLE mine (a INT)")
+    failed: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    def stream_changes(stream: Stream) -> None:
+        for i in range(15):
+            stream.update(id=1, item=f"turn {i}", note="n")
+            stream.insert(id=100 + i, item="i", note=None)
+            apply(ducklake, destination, stream)
+
+    def duckdb_inserts() -> None:
+        with ducklake.duckdb() as connection:
+            connection.execute("SET ducklake_max_retry_count = 100")
+            for i in range(15):
+                connection.execute(f"INSERT INTO mine VALUES ({i})")
+
+    works: list[Callable[[], None]] = [duckdb_inserts, *(partial(stream_changes, s) for s in streams)]
+    threads = [threading.Thread(target=run, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    for schema in schemas:
+        items = ducklake.items(schema.name.name)
+        assert (items[1], len(items)) == ("turn 14", 18)
+    assert ducklake.sql("SELECT count(*), sum(a) FROM mine") == [(15, 105)]
+
+
+DEFAULTS = [
+    (Kind.TEXT, "it's NULL", "it's NULL"),
+    (Kind.TEXT, "NULL", "NULL"),
+    (Kind.TEXT, "", ""),
+    (Kind.BOOL, "f", False),
+    (Kind.INT2, "-5", -5),
+    (Kind.FLOAT8, "NaN", "NaN"),
+    (Kind.FLOAT8, "-Infinity", -math.inf),
+    (Kind.BYTEA, "\\x00ff5c", b"\x00\xff\\"),
+    (Kind.DATE, "1969-12-31", dt.date(1969, 12, 31)),
+    (Kind.TIME, "23:59:59.5", dt.time(23, 59, 59, 500000)),
+    (Kind.TIMESTAMP, "2020-01-01 00:00:00.000001", dt.datetime(2020, 1, 1, 0, 0, 0, 1)),
+    (Kind.TIMESTAMPTZ, "2020-01-01 00:00:00+02", dt.datetime(2019, 12, 31, 22, tzinfo=dt.UTC)),
+    (Kind.UUID, "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000a"),
+    (Kind.JSON, '{"a": 1}', '{"a": 1}'),
+]
+
+
+def test_defaults_of_added_columns(ducklake: DuckLake) -> None:
+    """Rows from before ADD COLUMN have its constant, of each type, in reads, in filters and in updated rows."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    added = [column(10 + i, f"c{i}", kind, missing_value=text) for i, (kind, text, _) in enumerate(DEFAULTS)]
+    element = ColumnType(Kind.INT4)
+    added += [
+        column(40, "n", Kind.DECIMAL, precision=10, scale=3, missing_value="-1.5"),
+        column(41, "a", Kind.ARRAY, element=element, missing_value="{}"),
+    ]
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, *added)))
+    apply(ducklake, destination, stream)
+    stream.update(id=1, item="one", note="n", unchanged=[c.attnum for c in added])
+    stream.insert(id=4, item="four", note=None)
+    apply(ducklake, destination, stream)
+    expected = {**{f"c{i}": value for i, (_, _, value) in enumerate(DEFAULTS)}, "n": Decimal("-1.500"), "a": []}
+    for row in ducklake.rows():
+        seen = {name: "NaN" if row[name] != row[name] else row[name] for name in expected}
+        assert seen == (dict.fromkeys(expected) if row["id"] == 4 else expected)
+    with ducklake.duckdb() as connection:
+        check_filters(connection, "shop_public.orders")
+
+
+def test_columns_change_in_place(ducklake: DuckLake) -> None:
+    """Renames, drops, wider types and a column that comes back under the old name keep each row's values."""
+    schema = table(
+        column(1, "id", Kind.INT2), column(2, "a", Kind.INT4), column(3, "b", Kind.TEXT), column(4, "f", Kind.FLOAT4)
+    )
+    destination, target = ducklake.destination(), TableTarget.of(schema)
+    rows = [{"id": i, "a": i, "b": f"b{i}", "f": 0.5} for i in (1, 2)]
+    destination.write_table_rows(target, MemoryRows(schema, rows), ducklake.mark(1000))
+    stream = Stream(schema)
+    stream.alter(
+        table(
+            column(1, "id", Kind.INT8),
+            column(2, "renamed", Kind.INT8),
+            column(4, "f", Kind.FLOAT8),
+            column(5, "b", Kind.INT4),
+        )
+    )
+    stream.update(id=1, renamed=2**40, f=1e300, b=7)
+    apply(ducklake, destination, stream)
+    assert ducklake.rows() == [
+        {"id": 1, "renamed": 2**40, "f": 1e300, "b": 7},
+        {"id": 2, "renamed": 2, "f": 0.5, "b": None},
+    ]
+    with ducklake.duckdb() as connection:
+        check_filters(connection, "shop_public.orders")
+        past = connection.execute("SELECT * FROM shop_public.orders AT (VERSION => 3) ORDER BY id").fetchall()
+        assert past == [(1, 1, "b1", 0.5), (2, 2, "b2", 0.5)]
+
+
+def test_odd_names(ducklake: DuckLake) -> None:
+    """Names with quotes, dots, slashes and letters of any language are names like any other."""
+    for i, name in enumerate(['a"b', "a.b", "../up", "Größe", "select", "x y", "100%", "a'b", "\U0001f600"]):
+        schema = replace(ORDERS, id=TableId(500 + i), name=QualifiedTable("public", name))
+        destination = ducklake.destination()
+        stream = copy(ducklake, destination, schema)
+        stream.delete(id=1)
+        apply(ducklake, destination, stream)
+        assert ducklake.items(name) == {2: "item 2", 3: "item 3"}
+        destination.drop_table_for_copy(TableTarget.of(schema))
+    inside = ducklake.folder.resolve()
+    assert all(inside in file.resolve().parents for file in ducklake.folder.parent.rglob("*.parquet"))

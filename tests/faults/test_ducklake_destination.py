@@ -1,0 +1,82 @@
+"""DuckLake as a destination under ``levada run``: traffic, kills, DDL and compaction, then equal row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from tests.conftest import Database
+from tests.scenarios import shop
+from tests.scenarios.engine import Engine
+from tests.scenarios.equality import table_differences
+from tests.servers.ducklake import DuckLake
+
+from levada.destinations import DestinationContext
+from levada.local.postgres import temporary_postgres
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[DuckLake]:
+    """A server of its own for the catalog."""
+    with temporary_postgres() as server:
+        yield DuckLake(Database(server, "postgres"), tmp_path / "lake", DestinationContext("shop", tmp_path / "unused"))
+
+
+def write_manifest(engine: Engine, lake: DuckLake, **options: Any) -> None:
+    """Write a manifest with the lake as its destination."""
+    engine.write_secret("lake", {"username": "postgres", "password": "unused"})
+    engine.spec["destination"] = {"ducklake": lake.settings(credentialsSecretRef={"name": "lake"}, **options)}
+    engine.write_manifest()
+
+
+def differences(source: Database, lake: DuckLake, *tables: str) -> list[str]:
+    """Return what differs between the source and what DuckDB reads."""
+    found = []
+    with lake.duckdb() as reader, source.connect() as connection:
+        for name in tables:
+            rows: pa.Table = reader.execute(f"SELECT * FROM shop_public.{name}").to_arrow_table()
+            assert rows.num_rows > 1, f"{name} is empty, which shows nothing"
+            if text := table_differences(connection, rows, "public", name):
+                found.append(f"{name}: {text}")
+    return found
+
+
+def compact(lake: DuckLake) -> None:
+    """Compact and clean up as a user does. Levada's commits in between may win."""
+    with lake.duckdb() as connection:
+        for call in (
+            "CALL ducklake_merge_adjacent_files('lake')",
+            "CALL ducklake_expire_snapshots('lake', older_than => now())",
+            "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+        ):
+            with suppress(duckdb.TransactionException):
+                connection.execute(call)
+
+
+def test_traffic_kills_and_columns(engine: Engine, db: Database, lake: DuckLake) -> None:
+    """After traffic, kill -9, an ADD COLUMN and DuckDB's compaction, every table has the rows of the source."""
+    shop.create(db, 60_000)
+    write_manifest(engine, lake)
+    with shop.Writers(db):
+        engine.start()
+        engine.wait_for(lambda p: any(t["phase"] == "Ready" for t in p["tables"]))
+        for turn in range(3):
+            engine.kill()
+            engine.start()
+            engine.wait_for(lambda p: p["ready"])
+            if turn == 1:
+                db.execute(
+                    "ALTER TABLE orders ADD COLUMN channel text DEFAULT 'web'",
+                    "ALTER TABLE products RENAME COLUMN weight TO mass",
+                    "ALTER TABLE payments ALTER COLUMN id TYPE bigint",
+                )
+            engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+            compact(lake)
+    engine.wait_caught_up()
+    assert differences(db, lake, *shop.TABLES) == []
+    assert engine.stop() == 0
