@@ -18,8 +18,8 @@ def default_text(kind: ColumnType, missing: str) -> str | None:
     if not value.is_valid:
         return None
     if kind.kind is Kind.ARRAY:
-        # DuckDB has no text for lists that is safe for all elements.
-        return "[]" if len(value) == 0 else None
+        # DuckDB reads the default of a list as NULL.
+        return None
     if kind.kind is Kind.BYTEA:
         return "".join(f"\\x{byte:02X}" for byte in value.as_py())
     if kind.kind in (Kind.TEXT, Kind.JSON, Kind.UUID):
