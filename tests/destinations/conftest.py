@@ -15,6 +15,7 @@ from tests.servers.ducklake import DuckLake
 from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
+from levada.destinations.credentials import read_credentials
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings
 from levada.values import Lsn, Watermark
@@ -69,7 +70,9 @@ class Lake:
         from pyiceberg.catalog.sql import SqlCatalog
 
         uri = catalog["uri"].replace("jdbc:postgresql://", "postgresql+psycopg2://postgres@")
-        properties = {**catalog["properties"], "uri": uri, "warehouse": catalog["warehouse"]}
+        assert self.context.credentials is not None
+        secrets = read_credentials(self.context.credentials)
+        properties = {**catalog["properties"], **secrets, "uri": uri, "warehouse": catalog["warehouse"]}
         return SqlCatalog(f"levada_{self.context.pipeline}", **properties, init_catalog_tables="false").load_table(
             f"shop_public.{table}"
         )
@@ -99,16 +102,22 @@ def hadoop(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(manifest, DestinationContext(f"h{abs(hash(tmp_path))}", tmp_path / "work", spark))
 
 
-def jdbc_lake(folder: Path, spark: SparkSession, db: Database, warehouse: str, **properties: str) -> Lake:
-    """Return a lake with a JDBC catalog on PostgreSQL."""
+def jdbc_lake(
+    folder: Path, spark: SparkSession, db: Database, warehouse: str, store: ObjectStore | None = None
+) -> Lake:
+    """Return a lake with a JDBC catalog on PostgreSQL. The keys to the object store are in the mounted Secret."""
     catalog = {
         "type": "Jdbc",
         "uri": f"jdbc:postgresql://127.0.0.1:{db.server.port}/{db.name}",
         "warehouse": warehouse,
-        "properties": {"jdbc.user": "postgres", **properties},
+        "properties": {"jdbc.user": "postgres", **(store.place if store else {})},
     }
     manifest = {"catalog": catalog, "namespace": "shop_{schema}"}
-    return Lake(manifest, DestinationContext(f"j{abs(hash(folder))}", folder / "work", spark))
+    credentials = folder / "credentials"
+    credentials.mkdir()
+    for key, value in (store.keys if store else {}).items():
+        (credentials / key).write_text(value)
+    return Lake(manifest, DestinationContext(f"j{abs(hash(folder))}", folder / "work", spark, credentials))
 
 
 @pytest.fixture
@@ -120,7 +129,7 @@ def jdbc(tmp_path: Path, spark: SparkSession, db: Database) -> Lake:
 @pytest.fixture
 def object_lake(tmp_path: Path, spark: SparkSession, db: Database, s3: ObjectStore) -> Lake:
     """A JDBC catalog over an object store."""
-    return jdbc_lake(tmp_path, spark, db, f"s3://{BUCKET}/{db.name}", **s3.properties)
+    return jdbc_lake(tmp_path, spark, db, f"s3://{BUCKET}/{db.name}", s3)
 
 
 @pytest.fixture(params=["hadoop", "jdbc", "object_lake"])
