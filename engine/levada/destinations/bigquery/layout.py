@@ -133,20 +133,9 @@ def _steps(
                 _check_free(column, fixed, wanted, "dropped")
                 current = current.without(column.attnum)
                 yield Step(f"DROP COLUMN {quoted(column.name)}", current, f"column {column.name} was dropped")
-    renamed = [(c, b) for c in target.columns if (b := current.get(c.attnum)) is not None and b.name != c.name]
-    # A name that is still taken, also by the column itself in another case, needs a detour.
-    for column, before in renamed:
-        _check_free(before, fixed, wanted, "renamed")
-        if column.name.lower() in current.names:
-            name = f"{_PLACEHOLDER}{column.attnum}"
-            current = current.with_column(replace(before, name=name))
-            yield Step(f"RENAME COLUMN {quoted(before.name)} TO {quoted(name)}", current, "")
-    for column, before in renamed:
-        now = current.get(column.attnum)
-        assert now is not None
-        current = current.with_column(replace(now, name=column.name))
-        change = f"column {before.name} was renamed to {column.name}"
-        yield Step(f"RENAME COLUMN {quoted(now.name)} TO {quoted(column.name)}", current, change)
+    for step in _renames(current, target, wanted, fixed):
+        current = step.after
+        yield step
     for column in target.columns:
         held = current.get(column.attnum)
         if held is None:
@@ -158,6 +147,26 @@ def _steps(
             current = current.with_column(column)
             sql = f"ALTER COLUMN {quoted(column.name)} SET DATA TYPE {column.type}"
             yield Step(sql, current, f"column {column.name} became {column.type}")
+
+
+def _renames(current: Layout, target: Layout, wanted: ReplicatedTableSchema, fixed: frozenset[str]) -> Iterator[Step]:
+    """Yield the renames, each to a name that is free then.
+
+    If there is none, names change places, or a name changes its case. Then one column gets another name first.
+    """
+    waiting = [c for c in target.columns if (b := current.get(c.attnum)) is not None and b.name != c.name]
+    while waiting:
+        free = [c for c in waiting if c.name.lower() not in current.names]
+        column = (free or waiting)[0]
+        held = current.get(column.attnum)
+        assert held is not None
+        _check_free(held, fixed, wanted, "renamed")
+        name = column.name if free else f"{_PLACEHOLDER}{column.attnum}"
+        current = current.with_column(replace(held, name=name))
+        change = f"column {held.name} was renamed to {name}" if free else ""
+        yield Step(f"RENAME COLUMN {quoted(held.name)} TO {quoted(name)}", current, change)
+        if free:
+            waiting.remove(column)
 
 
 def _added(column: ServedColumn, source: Column, after: Layout, wanted: ReplicatedTableSchema) -> Step:

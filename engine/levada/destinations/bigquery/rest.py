@@ -77,7 +77,8 @@ class RestClient:
         A dry run knows what an ALTER TABLE did as soon as it has ended, and costs nothing.
         """
         query = {"query": f"SELECT * FROM {name.sql}", "useLegacySql": False}
-        body = {"jobReference": {"location": self._location}, "configuration": {"dryRun": True, "query": query}}
+        reference = {"projectId": self._project, "location": self._location}
+        body = {"jobReference": reference, "configuration": {"dryRun": True, "query": query}}
         found = self._call(f"read the columns of {name}", "POST", "/jobs", body)
         _raise_failed(f"read the columns of {name}", found, has_rows=False)
         fields = found.get("statistics", {}).get("query", {}).get("schema", {}).get("fields", ())

@@ -128,8 +128,8 @@ def _equal(columns: StagedColumns, staged: Callable[[int], str]) -> str:
             # JSON has no equality.
             parts.append(f"TO_JSON_STRING({mine}) = TO_JSON_STRING({theirs})")
         elif column.type == "FLOAT64":
-            # A NaN equals itself in PostgreSQL, but not in BigQuery.
-            parts.append(f"({mine} = {theirs} OR (IS_NAN({mine}) AND IS_NAN({theirs})))")
+            # A NaN equals itself in PostgreSQL, but not in BigQuery. A sum with 0 has no negative zero.
+            parts.append(f"TO_JSON_STRING({mine} + 0) = TO_JSON_STRING({theirs} + 0)")
         else:
             parts.append(f"{mine} = {theirs}")
     return " AND ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -70,7 +71,8 @@ class ServedTable:
         """Return the state, which is created if there is none. Raise StaleEpoch if a newer driver has written it."""
         state = self.read_state()
         if state is None:
-            first = StoredState(1, epoch, None, described)
+            # A state that is dropped and created again never has a version that a former driver may still know.
+            first = StoredState(secrets.randbits(61), epoch, None, described)
             self.rest.query(f"create {self.state_table}", create_sql(self.state_table, first), has_rows=False)
             state = self.read_state()
             if state is None:

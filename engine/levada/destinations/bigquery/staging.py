@@ -92,9 +92,16 @@ class StagedColumns:
                 staged = to_staged(values.column(source.name), source, column.type, schema.name)
                 arrays[value_name(column.attnum)] = staged
         return pa.table(
-            [arrays[f.name] if f.name in arrays else pa.nulls(values.num_rows, f.type) for f in self.arrow],
+            [arrays[f.name] if f.name in arrays else _absent(f.type, values.num_rows) for f in self.arrow],
             schema=self.arrow,
         )
+
+
+def _absent(kind: pa.DataType, count: int) -> pa.Array:
+    # BigQuery's arrays are never NULL.
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), pa.nulls(0, kind.value_type))
+    return pa.nulls(count, kind)
 
 
 def value_name(attnum: int) -> str:

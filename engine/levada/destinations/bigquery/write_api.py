@@ -44,7 +44,10 @@ class WrittenStream:
 
 @contextmanager
 def write_client(connection: Connection) -> Iterator[BigQueryWriteClient]:
-    """Open a client, and close it."""
+    """Open a client, and close it.
+
+    Its own retries last for 20 minutes, so no call uses them. The engine retries Transient.
+    """
     from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
     from google.cloud.bigquery_storage_v1.services.big_query_write.transports import BigQueryWriteGrpcTransport
 
@@ -139,7 +142,7 @@ class StreamWriter:
         while self._waiting:
             self._receive()
         with api_errors(f"finalize a stream of {self._table}"):
-            found = self._client.finalize_write_stream(name=self._name, timeout=_CALL_S)
+            found = self._client.finalize_write_stream(name=self._name, timeout=_CALL_S, retry=None)
         if found.row_count != self._rows:
             raise Transient("destination_unavailable", f"a stream of {self._table} lacks rows")
         return WrittenStream(self._name, self._rows)
@@ -153,7 +156,7 @@ class StreamWriter:
                 with api_errors(f"create a stream of {self._table}", may_be_missing=True):
                     pending = types.WriteStream(type_=types.WriteStream.Type.PENDING)
                     made = self._client.create_write_stream(
-                        parent=self._table.path, write_stream=pending, timeout=_CALL_S
+                        parent=self._table.path, write_stream=pending, timeout=_CALL_S, retry=None
                     )
                     return str(made.name)
             except NotFoundError as error:
@@ -188,7 +191,7 @@ class StreamWriter:
         header = ("x-goog-request-params", f"write_stream={self._name}")
         with api_errors(f"append to {self._table}"):
             self._answers = self._client.append_rows(
-                iter(self._requests.get, None), metadata=(header,), timeout=_STREAM_S
+                iter(self._requests.get, None), metadata=(header,), timeout=_STREAM_S, retry=None
             )
 
     def _receive(self) -> None:
@@ -219,7 +222,7 @@ def commit(connection: Connection, table: TableName, streams: Sequence[WrittenSt
     request = types.BatchCommitWriteStreamsRequest(parent=table.path, write_streams=[s.name for s in streams])
     what = f"commit the rows of {table}"
     with write_client(connection) as client, api_errors(what):
-        answer = client.batch_commit_write_streams(request=request, timeout=_ANSWER_S)
+        answer = client.batch_commit_write_streams(request=request, timeout=_ANSWER_S, retry=None)
     if answer.stream_errors:
         code = answer.stream_errors[0].code.name
         raise Transient("destination_unavailable", f"{what}: {code}")
