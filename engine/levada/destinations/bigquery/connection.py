@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.credentials import read_credentials
-from levada.errors import LoginFailed
+from levada.errors import LoginFailed, NeedsOperator
 
 if TYPE_CHECKING:
     import grpc
@@ -51,6 +52,20 @@ class Connection:
     def anonymous(self) -> bool:
         """Whether the connection has no TLS, and so no credentials."""
         return self.rest.startswith("http://")
+
+    @staticmethod
+    def require_client() -> None:
+        """Raise NeedsOperator ``destination_broken`` if the client of the Storage Write API is not installed."""
+        try:
+            found = find_spec("google.cloud.bigquery_storage_v1")
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise NeedsOperator(
+                "destination_broken",
+                "the client of BigQuery is not installed",
+                hint="pip install 'levada[bigquery]'",
+            )
 
     def session(self) -> requests.Session:
         """Return a new HTTP session. Raise LoginFailed if the credentials cannot be read."""

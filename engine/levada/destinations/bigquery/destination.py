@@ -69,6 +69,7 @@ class BigQueryDestination(Destination):
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
         """Create a destination from the manifest's ``spec.destination.bigquery``."""
+        Connection.require_client()
         return cls(settings, context)
 
     @classmethod
