@@ -2,9 +2,9 @@
 
     python -m benchmarks.opensearch [--url http://127.0.0.1:9200] [--rows 200000]
 
-Without a URL it starts the node of the tests. Each side writes the same documents into an empty index with one shard and
-no replica. CPU is that of this process, not of the node. The client is `opensearchpy.helpers.bulk`, which makes a Python
-object per row.
+Without a URL it starts the node of the tests. Each side writes the same documents into an empty index with one shard
+and no replica. CPU is that of this process, not of the node. The client is `opensearchpy.helpers.bulk`, which makes a
+Python object per row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def orders(n: int) -> pa.Table:
         {
             "id": ids,
             "customer": pa.array([f"customer {i % 1000}" for i in ids]),
-            "total": pa.array(ids % 100_000).cast(pa.decimal128(12, 2)),
+            "total": pa.array(ids % 100_000).cast(pa.decimal128(21, 2)).cast(pa.decimal128(12, 2)),
             "placed": pa.array(ids * 1_000_000 + 1_600_000_000_000_000, pa.timestamp("us", "UTC")),
             "paid": pa.array(ids % 2 == 0),
             "note": pa.array([f'note "{i}" of some length, as notes are' for i in ids]),
