@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from dataclasses import replace
+from datetime import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from levada.destinations.opensearch.naming import Naming, writer_alias
 from levada.destinations.opensearch.settings import Settings
 from levada.destinations.opensearch.versions import versions_of
 from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch, Transient
-from levada.schema import Kind
+from levada.schema import ColumnType, Kind
 from levada.testing import ArrowRows, DestinationConformance, DestinationPlace, Source, SourceTable, column, table
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -225,6 +226,29 @@ def test_ids_never_collide(cluster: Cluster) -> None:
     destination.write_events(batch, source.mark(int(batch.until)))
     left = [tuple(r.values()) for r in cluster.rows(pairs.target)]
     assert sorted(left) == sorted(tuple(r.values()) for r in rows[1::2])
+
+
+def test_keys_of_odd_types(cluster: Cluster) -> None:
+    """A key that is a float, an array, bytes or a time is updated and deleted, and never doubled."""
+    source, destination = Source(), cluster.started()
+    arrays = column(2, "b", Kind.ARRAY, element=ColumnType(Kind.TEXT))
+    columns = (column(1, "a", Kind.FLOAT8), arrays, column(3, "c", Kind.BYTEA), column(4, "d", Kind.TIME))
+    schema = table(*columns, column(5, "n", Kind.INT4), key=(1, 2, 3, 4), name="public.odd")
+    keys = [
+        {"a": a, "b": b, "c": c, "d": time(1, 2, 3)}
+        for a in (float("nan"), float("inf"), 0.0, 1.5)
+        for b in ([], ["x,y"], ["x", "y"], [None, "~"])
+        for c in (b"", b"\x00")
+    ]
+    odd = source.add(schema)
+    rows = ArrowRows.of(schema, [{**k, "n": 1} for k in keys])
+    destination.write_table_rows(odd.target, rows, source.mark(1000))
+    for key in keys[1:]:
+        odd.update(**{**key, "a": -0.0 if key["a"] == 0 else key["a"]}, n=2)
+    odd.delete(**keys[0])
+    batch = odd.batch()
+    destination.write_events(batch, source.mark(int(batch.until)))
+    assert [r["n"] for r in cluster.rows(odd.target)] == [2] * (len(keys) - 1)
 
 
 def test_templates_and_pipelines_of_a_user_do_not_count(cluster: Cluster) -> None:

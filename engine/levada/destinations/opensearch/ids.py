@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.destinations.opensearch.json_text import joined
-from levada.destinations.opensearch.types import plain_text
+from levada.destinations.opensearch.types import json_values, plain_text
 from levada.errors import NeedsOperator
-from levada.schema import ColumnType, Kind, ReplicatedTableSchema
+from levada.schema import Column, Kind, ReplicatedTableSchema
 
 MAX_ID_BYTES: Final = 512
 _SAFE: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BOOL, Kind.UUID})
@@ -28,7 +28,7 @@ def ids_of(columns: Sequence[pa.Array], schema: ReplicatedTableSchema) -> pa.Arr
 
     Raise NeedsOperator ``null_key`` for NULL, which PostgreSQL does not allow in a key.
     """
-    parts = [_part(values, c.type) for values, c in zip(columns, schema.key_columns, strict=True)]
+    parts = [_part(values, c) for values, c in zip(columns, schema.key_columns, strict=True)]
     ids = parts[0] if len(parts) == 1 else joined(*parts, separator=",")
     if ids.null_count:
         raise NeedsOperator("null_key", f"a row of {schema.name} has NULL in its key")
@@ -40,6 +40,8 @@ def ids_of(columns: Sequence[pa.Array], schema: ReplicatedTableSchema) -> pa.Arr
     return pc.replace_with_mask(ids, long, pa.array(hashed, pa.large_string()))
 
 
-def _part(values: pa.Array, kind: ColumnType) -> pa.Array:
-    text = pc.cast(plain_text(values, kind), pa.large_string())
+def _part(values: pa.Array, column: Column) -> pa.Array:
+    kind = column.type
+    text = json_values(values, column) if kind.kind is Kind.ARRAY else plain_text(values, kind)
+    text = pc.cast(text, pa.large_string())
     return text if kind.kind in _SAFE else pc.replace_substring(pc.replace_substring(text, "~", "~0"), ",", "~1")
