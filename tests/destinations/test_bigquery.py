@@ -13,12 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.bigquery import PROJECT, Emulator, emulator
 from tests.servers.ports import free_port
 
 from levada.destinations import DestinationContext, OnSchemaChange
 from levada.destinations.bigquery import BigQueryDestination
+from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import failure
 from levada.destinations.bigquery.served_table import ServedTable
 from levada.destinations.bigquery.settings import Settings
@@ -470,3 +473,37 @@ def test_errors(status: int, reason: str, message: str, kind: type[LevadaError],
     error = failure("write t", status, reason, message, has_rows=True)
     assert (type(error), getattr(error, "code", "")) == (kind, code)
     assert "secret" not in str(error)
+
+
+def test_credentials(tmp_path: Path) -> None:
+    """A service account's key opens a session and a channel. Any other text is LoginFailed, and is in no message."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "private_key": key.decode(),
+        "client_email": "levada@project-1.iam.gserviceaccount.com",
+        "token_uri": "https://oauth2.googleapis.com/token",
+    }
+    connection = Connection.of(Settings.model_validate({"project": PROJECT}), tmp_path)
+    federation = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": "https://sts.googleapis.com/v1/token",
+        "credential_source": {"file": "/var/run/token"},
+    }
+    file = tmp_path / "credentials.json"
+    for good in (account, federation):
+        file.write_text(json.dumps(good))
+        connection.session().close()
+        connection.channel().close()
+    for text in ("secret", '"secret"', '{"type": "secret"}', json.dumps({**account, "private_key": "secret"})):
+        file.write_text(text)
+        for opened in (connection.session, connection.channel):
+            error = error_of(opened)
+            assert (type(error), error.code) == (LoginFailed, "credentials_unreadable")
+            assert "secret" not in str(error)
+    file.unlink()
+    assert error_of(connection.session).code == "credentials_unreadable"

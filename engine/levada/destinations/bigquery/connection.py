@@ -97,12 +97,25 @@ class Connection:
             found = read_credentials(self.credentials).get(KEY)
             if found is None:
                 raise _unreadable(f"the Secret {self.credentials.name} has no key {KEY}")
-            return google.auth.load_credentials_from_dict(json.loads(found), scopes=_SCOPES)[0]
-        except ValueError:
+            return _parse(json.loads(found))
+        except (ValueError, AttributeError, TypeError):
             # The text of the error may contain the key.
             raise _unreadable("the credentials are no key of a service account, and no federation's") from None
         except GoogleAuthError as error:
             raise _unreadable(f"no credentials: {type(error).__name__}") from error
+
+
+def _parse(found: Any) -> Any:
+    """Return the credentials of a service account's key, or of workload identity federation by a file or a URL.
+
+    Other kinds of federation run programs, so they are refused.
+    """
+    from google.auth import identity_pool
+    from google.oauth2 import service_account
+
+    if found.get("type") == "external_account":
+        return identity_pool.Credentials.from_info(found, scopes=_SCOPES)
+    return service_account.Credentials.from_service_account_info(found, scopes=_SCOPES)
 
 
 def _unreadable(what: str) -> LoginFailed:
