@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
+from tests.servers.s3 import BUCKET, REGION, ObjectStore
 
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.errors import DestinationChanged, LevadaError
@@ -478,3 +480,29 @@ def test_odd_names(ducklake: DuckLake) -> None:
         destination.drop_table_for_copy(TableTarget.of(schema))
     inside = ducklake.folder.resolve()
     assert all(inside in file.resolve().parents for file in ducklake.folder.parent.rglob("*.parquet"))
+
+
+def test_an_object_store(ducklake: DuckLake, s3: ObjectStore, tmp_path: Path) -> None:
+    """Files go to an object store whose keys are in the Secret. DuckDB reads them where the store keeps them."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    for name, value in {"username": "postgres", "password": "unused", **s3.keys}.items():
+        (secret / name).write_text(value)
+    place = {"s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": REGION}
+    settings = {"dataPath": f"s3://{BUCKET}/ducklake/", "properties": place}
+    destination = ducklake.destination(settings, credentials=secret)
+    stream = copy(ducklake, destination)
+    stream.update(id=1, item="one", note=None, unchanged=[3])
+    apply(ducklake, destination, stream)
+    stream.update(id=1, item="uno", note=None, unchanged=[3])
+    stream.delete(id=2)
+    apply(ducklake, ducklake.destination(settings, credentials=secret, work="other"), stream)
+    ducklake.options = {"DATA_PATH": f"'{s3.buckets / BUCKET}/ducklake/'", "OVERRIDE_DATA_PATH": "true"}
+    assert {r["id"]: (r["item"], r["note"]) for r in ducklake.rows()} == {
+        1: ("uno", "x" * 100),
+        3: ("item 3", "x" * 100),
+    }
+    (secret / "s3.secret-access-key").write_text("wrong")
+    stream.delete(id=3)
+    late = ducklake.destination(settings, credentials=secret)
+    assert code_of(lambda: apply(ducklake, late, stream)) in ("destination_denied", "destination_unavailable")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class DuckLake:
     db: Database
     folder: Path
     context: DestinationContext
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of each ATTACH."""
 
     def settings(self, **more: Any) -> dict[str, Any]:
         catalog = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.db.name}
@@ -59,6 +61,7 @@ class DuckLake:
             for name in ("postgres_scanner", "ducklake"):
                 connection.execute(f"LOAD '{extension(name)}'")
             connection.execute("SET TimeZone = 'UTC'")
+            options = {**self.options, **options}
             server = f"host=127.0.0.1 port={self.db.server.port} user=postgres dbname={self.db.name}"
             more = {"METADATA_SCHEMA": "'lake'", **options}
             listed = ", ".join(f"{k} {v}" for k, v in more.items())

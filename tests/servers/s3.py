@@ -36,6 +36,8 @@ class ObjectStore:
 
     port: int
     secret: str = _SECRET
+    buckets: Path = Path()
+    """The folder with a folder for each bucket."""
 
     @property
     def place(self) -> dict[str, str]:
@@ -70,7 +72,7 @@ class ObjectStore:
 def object_store(folder: Path, *, port: int | None = None, secret: str = _SECRET) -> Iterator[ObjectStore]:
     """Run a store over a folder, which has what an earlier one left, that answers to this secret key alone."""
     (folder / "buckets" / BUCKET).mkdir(parents=True, exist_ok=True)
-    store = ObjectStore(port or free_port(), secret)
+    store = ObjectStore(port or free_port(), secret, folder / "buckets")
     settings = folder / "s3proxy.properties"
     settings.write_text(_SETTINGS.format(port=store.port, identity=_ID, credential=secret, folder=folder / "buckets"))
     jars = fetched("s3proxy-4.1.0", _JAR)

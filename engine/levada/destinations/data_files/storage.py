@@ -60,8 +60,9 @@ class FileSystemStorage:
     file_system: fs.FileSystem = field(repr=False)
 
     def create(self, path: str) -> pa.NativeFile:
-        """Open a new file for writing. Its folder is created if it does not exist."""
-        self.file_system.create_dir(path.rpartition("/")[0], recursive=True)
+        """Open a new file for writing. A local folder is created if it does not exist."""
+        if isinstance(self.file_system, fs.LocalFileSystem):
+            self.file_system.create_dir(path.rpartition("/")[0], recursive=True)
         return self.file_system.open_output_stream(path)
 
     def open(self, path: str) -> pa.NativeFile:

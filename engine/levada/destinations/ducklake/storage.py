@@ -14,6 +14,14 @@ from levada.destinations.data_files.storage import FileSystemStorage
 from levada.errors import NeedsOperator
 
 _S3: Final = ("s3://", "s3a://")
+_S3_PROPERTIES: Final = {
+    "s3.endpoint": "endpoint_override",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key",
+    "s3.secret-access-key": "secret_key",
+    "s3.session-token": "session_token",
+}
+"""Properties by PyIceberg's names, and the arguments of Arrow's file system."""
 _HINT: Final = "set dataPath in the destination's settings to a folder's full path, or to the URI of an object store"
 
 
@@ -75,14 +83,11 @@ def _connect(uri: str, properties: tuple[tuple[str, str], ...]) -> tuple[fs.File
 
 
 def _s3(properties: Mapping[str, str]) -> fs.FileSystem:
-    names = {
-        "endpoint_override": "s3.endpoint",
-        "access_key": "s3.access-key-id",
-        "secret_key": "s3.secret-access-key",
-        "session_token": "s3.session-token",
-        "region": "s3.region",
-    }
-    return fs.S3FileSystem(**{arg: properties[name] for arg, name in names.items() if name in properties})
+    found = {arg: properties[name] for name, arg in _S3_PROPERTIES.items() if name in properties}
+    scheme, colon, address = found.get("endpoint_override", "").partition("://")
+    if colon:
+        found |= {"scheme": scheme, "endpoint_override": address.rstrip("/")}
+    return fs.S3FileSystem(**found)
 
 
 def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
