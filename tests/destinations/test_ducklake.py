@@ -15,11 +15,14 @@ from typing import Any
 
 import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
 from tests.servers.s3 import BUCKET, REGION, ObjectStore
 
 from levada.destinations.ducklake import DuckLakeDestination
+from levada.destinations.ducklake.types import from_text, to_text
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ColumnType, Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
@@ -506,3 +509,37 @@ def test_an_object_store(ducklake: DuckLake, s3: ObjectStore, tmp_path: Path) ->
     stream.delete(id=3)
     late = ducklake.destination(settings, credentials=secret)
     assert code_of(lambda: apply(ducklake, late, stream)) in ("destination_denied", "destination_unavailable")
+
+
+def test_orphans_are_no_damage(ducklake: DuckLake) -> None:
+    """If DuckDB removes the files of a shadow copy as orphans, the copy is not valid, and the table stays."""
+    destination = ducklake.destination()
+    copy(ducklake, destination)
+    rows = MemoryRows(ORDERS, [{"id": 7, "item": "shadow", "note": None}])
+    assert destination.copy_replacement(TableTarget.of(ORDERS), rows, ducklake.mark(1000))
+    ducklake.sql("CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)")
+    assert not destination.swap_replacement(ORDERS.id, ducklake.mark(2000))
+    assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3"}
+
+
+@given(days=st.integers(-2_440_588, 2_145_031_948), micros=st.integers(-(10**17), 10**17))
+def test_bounds_are_the_texts_of_duckdb(days: int, micros: int) -> None:
+    """Dates and timestamps of any era have DuckDB's texts, from which the same bounds are read again."""
+    with duckdb.connect() as connection:
+        query = "SELECT (DATE '1970-01-01' + ?::INT)::varchar, make_timestamp(?)::varchar"
+        assert connection.execute(query, [days, micros]).fetchone() == (
+            to_text("date", days),
+            to_text("timestamp", micros),
+        )
+    for kind, value in (("date", days), ("timestamp", micros), ("timestamptz", micros), ("time", micros % 10**10)):
+        assert from_text(kind, to_text(kind, value)) == value
+
+
+@given(value=st.integers(-(10**38) + 1, 10**38 - 1), scale=st.integers(0, 38), text=st.text(), data=st.binary())
+def test_bounds_survive_their_texts(value: int, scale: int, text: str, data: bytes) -> None:
+    """Every bound of a decimal, an integer, a text and a blob is read again as it was."""
+    name = f"decimal(38,{scale})"
+    assert from_text(name, to_text(name, value)) == value
+    assert from_text("int64", to_text("int64", value)) == value
+    assert from_text("varchar", to_text("varchar", text.encode())) == text.encode()
+    assert from_text("blob", to_text("blob", data)) == data

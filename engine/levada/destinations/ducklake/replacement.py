@@ -17,12 +17,12 @@ from levada.destinations.ducklake.columns import LakeColumns, replacement_column
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.intact import IntactTable
 from levada.destinations.ducklake.state import TableRow
-from levada.destinations.ducklake.statistics import describe_files
+from levada.destinations.ducklake.statistics import FILE_VANISHED, describe_files
 from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, new_row
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
-from levada.errors import DestinationChanged
+from levada.errors import Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -125,9 +125,11 @@ class Replacement:
             deletes.write({}, {f.path: f.rows for f in self.files})
             kept = [f for f in self.files if f.path not in deletes.obsolete]
             described = describe_files(self.storage, kept, self.columns.own)
-        except DestinationChanged as error:
-            _log.warning("a file of a shadow copy was removed: %s", error.message)
+        except Transient as error:
             deletes.discard()
+            if error.code != FILE_VANISHED:
+                raise
+            _log.warning("the shadow copy of %s is not valid any more: %s", intact.table.name, error.message)
             return None
         if {f.path: f.rows for f in described} != {f.path: f.rows for f in kept}:
             raise conflict("a file of the shadow copy has changed")

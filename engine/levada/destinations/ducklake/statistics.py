@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,6 +18,9 @@ from levada.destinations.data_files.live_files import READERS, open_parquet
 from levada.destinations.data_files.storage import Storage, WrittenFile, table_file
 from levada.destinations.ducklake.columns import LakeColumn
 from levada.destinations.ducklake.types import FLOATS, bound, from_text, to_text
+from levada.errors import DestinationChanged, Transient
+
+FILE_VANISHED: Final = "file_vanished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,14 @@ def table_stats(files: Sequence[DataFile], columns: Sequence[LakeColumn]) -> Map
 def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequence[LakeColumn]) -> list[DataFile]:
     """Return the files with their statistics. ``columns`` are those in the files, in order.
 
-    Raise DestinationChanged ``table_damaged`` if a file is missing.
+    Raise Transient ``file_vanished`` if a file is missing. No snapshot refers to the files yet, so another tool may
+    have removed them as orphans.
     """
-    if len(files) <= 1:
-        return [_describe(storage, file, columns) for file in files]
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda file: _describe(storage, file, columns), files))
+    try:
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(lambda file: _describe(storage, file, columns), files))
+    except DestinationChanged as error:
+        raise Transient(FILE_VANISHED, f"a file was removed before its commit: {error.message}") from error
 
 
 def footer_size(storage: Storage, path: str) -> int:

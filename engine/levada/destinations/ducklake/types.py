@@ -184,7 +184,7 @@ def _days(text: str) -> int:
 def _clock_text(micros: int) -> str:
     seconds, rest = divmod(micros, 1_000_000)
     minutes, second = divmod(seconds, 60)
-    fraction = f".{rest:06}" if rest else ""
+    fraction = f".{rest:06}".rstrip("0") if rest else ""
     return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{fraction}"
 
 

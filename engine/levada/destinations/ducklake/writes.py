@@ -17,7 +17,7 @@ from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
 from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
-from levada.destinations.ducklake.statistics import DataFile, describe_files
+from levada.destinations.ducklake.statistics import FILE_VANISHED, DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, find_table, read_content, read_files
 from levada.destinations.interface import TableMode
@@ -251,7 +251,7 @@ def conflict(message: str) -> Transient:
 
 def is_uncommitted(error: LevadaError) -> bool:
     """Return True if the error shows that the transaction was not committed."""
-    return not isinstance(error, Transient) or error.code == "commit_conflict"
+    return not isinstance(error, Transient) or error.code in ("commit_conflict", FILE_VANISHED)
 
 
 def missing(row_name: object, schema: ReplicatedTableSchema) -> DestinationChanged:
