@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, LiteralString
@@ -19,6 +21,7 @@ from levada.destinations.data_files import upsert as pieces
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings
 from levada.errors import DestinationChanged, LoginFailed, NeedsOperator, StaleEpoch, Transient
+from levada.local.postgres import temporary_postgres
 from levada.postgres.identity import SourceIdentity
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import Source, column, table
@@ -505,6 +508,12 @@ def test_a_failed_copy_leaves_the_table_as_it_was(replica: Replica) -> None:
         ("ALTER TABLE shop_public.orders DROP CONSTRAINT orders_pkey", "foreign_schema_change"),
         ("ALTER TABLE shop_public.orders DISABLE TRIGGER ALL", "foreign_write"),
         ("DROP TRIGGER levada_guard ON shop_public.orders", "foreign_write"),
+        ("CREATE RULE kept AS ON DELETE TO shop_public.orders DO INSTEAD NOTHING", "foreign_schema_change"),
+        (
+            "CREATE TABLE all_orders (LIKE shop_public.orders) PARTITION BY RANGE (id);"
+            " ALTER TABLE all_orders ATTACH PARTITION shop_public.orders DEFAULT; UPDATE all_orders SET item = 'x'",
+            "foreign_schema_change",
+        ),
         ("UPDATE levada.destination_tables SET lsn = '0/10'", "table_rolled_back"),
         ("DELETE FROM levada.destination_tables", "destination_table_missing"),
     ],
@@ -780,3 +789,154 @@ def test_tables_of_the_same_types_in_one_transaction(replica: Replica) -> None:
     destination.write_events(batch, replica.mark(batch.until))
     for i, name in enumerate(("t0", "t1", "t2")):
         assert [tuple(r.values()) for r in replica.rows(name)] == [(1, f"of {i}", "n"), (10 + i, "new", None)]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "oid", "kind", "before", "after"),
+    [
+        ("numeric", 1700, Kind.TEXT, "1.0", "1.00"),
+        ("interval", 1186, Kind.TEXT, "1 day", "24:00:00"),
+        ("jsonb", 3802, Kind.JSON, "1.0", "1.00"),
+        ("double precision", 701, Kind.FLOAT8, -0.0, 0.0),
+    ],
+)
+def test_equal_keys_with_other_texts(
+    replica: Replica, type_name: str, oid: int, kind: Kind, before: Any, after: Any
+) -> None:
+    """A key that becomes an equal one with another text, such as 1.00 for 1.0, is changed by batches and copies."""
+    key = replace(column(1, "k", kind), type_name=type_name, type_oid=oid)
+    schema = replace(table(key, column(2, "v", Kind.TEXT)), name=QualifiedTable("public", "orders"))
+    target, destination = TableTarget.of(schema), replica.destination()
+    query = "SELECT k::text, v FROM shop_public.orders"
+    destination.write_table_rows(target, MemoryRows(schema, [{"k": before, "v": "a"}]), replica.mark(1000))
+    (old,) = replica.db.query(query)
+    stream = Stream(schema)
+    stream.update(old={"k": before}, k=after, v="b")
+    apply(replica, destination, stream)
+    (new,) = replica.db.query(query)
+    assert new[0] != old[0]
+    assert new[1] == "b"
+    destination.drop_table_for_copy(target, 1)
+    destination.write_table_rows(target, MemoryRows(schema, [{"k": before, "v": "b"}]), replica.mark(9000))
+    assert replica.db.query(query) == [(old[0], "b")]
+
+
+def test_a_resync_does_not_wait_for_readers(replica: Replica) -> None:
+    """A transaction that has read the table, and stays open, does not delay the new rows, nor the guard's repair."""
+    destination = replica.destination()
+    copy(replica, destination)
+    replica.db.execute("ALTER TABLE shop_public.orders DISABLE TRIGGER ALL")
+    with replica.db.connect() as reader, reader.transaction():
+        reader.execute("SELECT FROM shop_public.orders")
+        copy(replica, destination, n=2, lsn=2000)
+        assert reader.execute("SELECT count(*) FROM shop_public.orders").fetchone() == (2,)
+    assert replica.destination().applied(ORDERS.id) == replica.mark(2000)
+
+
+def test_surplus_rows_in_a_schema_with_percent_signs(replica: Replica) -> None:
+    """Rows of a partition that was written twice are removed, whatever the schema's name is."""
+    destination = replica.destination({"schema": "100%s %d {schema}"})
+    rows = [{"id": i, "item": "i", "note": None} for i in range(10)]
+    destination.write_table_rows(TableTarget.of(ORDERS), TwiceRows(ORDERS, rows), replica.mark(1000))
+    assert replica.db.query('SELECT count(*) FROM "100%%s %%d public".orders') == [(10,)]
+
+
+def test_rows_of_a_table_that_inherits_are_not_truncated(replica: Replica) -> None:
+    """A user's table that inherits from ours keeps its rows, and ours is parked."""
+    destination = replica.destination()
+    stream = copy(replica, destination)
+    replica.db.execute("CREATE TABLE heir () INHERITS (shop_public.orders)", "INSERT INTO heir VALUES (9)")
+    stream.truncate()
+    batch = stream.batch()
+    with pytest.raises(DestinationChanged) as caught:
+        destination.write_events(batch, replica.mark(batch.until))
+    assert caught.value.code == "foreign_schema_change"
+    destination.drop_table_for_copy(TableTarget.of(ORDERS), 1)
+    with pytest.raises(NeedsOperator) as refused:
+        copy(replica, destination, lsn=2000)
+    assert refused.value.code == "destination_dependents"
+    assert replica.db.query("SELECT id FROM heir") == [(9,)]
+
+
+def test_settings_of_roles_and_poolers_do_not_change_values(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pooler that ignores the connection's options, and defaults of the database, leave every value as it is."""
+    monkeypatch.setattr("levada.postgres.connection.SESSION_OPTIONS", "")
+    for setting in ("timezone = 'Asia/Tokyo'", "array_nulls = off", "intervalstyle = sql_standard"):
+        replica.db.execute(f"ALTER DATABASE {replica.db.name} SET {setting}")
+    texts = ColumnType(Kind.ARRAY, element=ColumnType(Kind.TEXT))
+    tags = replace(column(4, "tags", Kind.TEXT), type=texts, type_name="text[]", type_oid=1009)
+    spans = replace(column(3, "span", Kind.TEXT), type_name="interval", type_oid=1186)
+    schema = table(column(1, "id", Kind.INT8), column(2, "at", Kind.TIMESTAMPTZ), spans, tags)
+    row = {"id": 1, "at": datetime(2020, 1, 1, tzinfo=UTC), "span": "-1 days +02:03:00", "tags": [None, "a"]}
+    destination = replica.destination()
+    destination.write_table_rows(TableTarget.of(schema), MemoryRows(schema, [row]), replica.mark(1000))
+    stream = Stream(schema)
+    stream.insert(**{**row, "id": 2})
+    apply(replica, destination, stream)
+    query = f"SELECT at, extract(epoch FROM span), tags FROM shop_public.{schema.name.name}"
+    assert replica.db.query(query) == [(row["at"], Decimal(-79_020), row["tags"])] * 2
+
+
+def test_an_old_driver_does_not_drop_the_copy_of_a_newer_one(replica: Replica) -> None:
+    """A driver that wakes up and cleans up after its failed copy leaves the newer driver's unfinished copy alone."""
+    old, new = replica.destination(), replica.destination()
+    copy(replica, old)
+
+    class Interrupted(MemoryRows):
+        def map_partitions(self, fn: Callable[[pa.RecordBatchReader], Any]) -> list[Any]:
+            with pytest.raises(StaleEpoch):
+                old.drop_replacement(ORDERS.id)
+            return super().map_partitions(fn)
+
+    rows = Interrupted(ORDERS, [{"id": 1, "item": "new", "note": None}])
+    assert new.copy_replacement(TableTarget.of(ORDERS), rows, replica.mark(2000, epoch=2))
+    assert new.swap_replacement(ORDERS.id, replica.mark(2000, epoch=2))
+    assert replica.items() == {1: "new"}
+
+
+def test_a_lost_answer_to_a_commit_changes_nothing_twice(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of a shadow copy whose commit was not answered come again, and are not written again."""
+    destination = replica.destination()
+    target = TableTarget.of(ORDERS, TableMode.CHANGELOG)
+    stream = copy(replica, destination, mode=TableMode.CHANGELOG)
+    assert destination.copy_replacement(target, MemoryRows(ORDERS), replica.mark(1000))
+    stream.insert(id=4, item="d", note=None)
+    batch = stream.batch()
+    answered = destination._connections.transaction
+
+    @contextmanager
+    def lost(doing: str) -> Iterator[Any]:
+        with answered(doing) as connection:
+            yield connection
+        raise Transient("destination_unreachable", "the answer was lost")
+
+    calls: list[Callable[[], bool]] = [
+        lambda: destination.write_replacement_events(batch, replica.mark(batch.until)),
+        lambda: destination.swap_replacement(ORDERS.id, replica.mark(batch.until)),
+    ]
+    for call in calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(destination._connections, "transaction", lost)
+            with pytest.raises(Transient):
+                call()
+        again = call()
+    assert again is False, "the resync starts again, because there is no shadow copy any more"
+    assert [r["id"] for r in replica.rows()] == [4]
+
+
+def test_temporary_tables_of_other_tables_are_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with few locks takes batches of any number of tables, each with columns of its own."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    few = {"max_locks_per_transaction": "10", "max_connections": "10", "max_worker_processes": "0"}
+    with temporary_postgres(settings=few) as server:
+        replica = Replica(Database(server, "postgres"), DestinationContext("shop", tmp_path))
+        destination = replica.destination()
+        for number in range(1, 301):
+            item = replace(column(2, "item", Kind.TEXT), type_name=f"character varying({number})", type_oid=1043)
+            name = QualifiedTable("public", f"t{number}")
+            schema = replace(table(column(1, "id", Kind.INT8), item), id=TableId(number), name=name)
+            rows = MemoryRows(schema, [{"id": 1, "item": "a"}])
+            destination.write_table_rows(TableTarget.of(schema), rows, replica.mark(1000))
+            stream = Stream(schema)
+            stream.update(old={"id": 1}, id=2, item=None, unchanged=[2])
+            apply(replica, destination, stream)

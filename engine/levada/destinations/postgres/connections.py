@@ -19,10 +19,19 @@ _FRESH_S: Final = 20.0
 
 BEGIN: Final = """
 SELECT set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
+    set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
+    set_config('intervalstyle', 'postgres', true), set_config('array_nulls', 'on', true),
+    set_config('search_path', 'pg_catalog', true), set_config('row_security', 'off', true),
+    set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+    set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
+    set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', '60000', true),
     set_config('synchronous_commit', CASE WHEN s = 'off' THEN 'on' ELSE s END, true)
 FROM current_setting('synchronous_commit') s
 """
 """The settings of each transaction. A role's default must not make a commit that a crash of the server can undo.
+
+The settings that give values their meaning are here too, because a pooler may ignore those of the connection.
+The keepalives end the transaction of a machine that vanished after a minute, and with it its locks.
 
 Readers wait behind a session that waits for an exclusive lock, so that wait is short. ``levada.writer`` lets the
 session through the guard of a table, see `levada.destinations.postgres.state`.

@@ -63,6 +63,8 @@ class PostgresDestination(Destination):
         self._seen: dict[TableId, Lsn] = {}
         """The watermarks that this object has written or read last."""
         self._shadows: dict[TableId, ShadowCopy] = {}
+        self._copy_epochs: dict[TableId, int] = {}
+        """The epochs in which this object has begun a copy."""
 
     settings_model: ClassVar[type[BaseModel] | None] = Settings
 
@@ -136,6 +138,7 @@ class PostgresDestination(Destination):
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        self._copy_epochs[schema.id] = mark.epoch
         with self._transaction(f"beginning the copy of {place}") as connection:
             row = self._claims.take(connection, schema, place, mode, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
@@ -199,6 +202,7 @@ class PostgresDestination(Destination):
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Copy the rows to a shadow copy. Return False if there is no complete copy of ours."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        self._copy_epochs[schema.id] = mark.epoch
         with self._transaction(f"beginning the copy of {place}") as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None or row.place != place:
@@ -218,12 +222,16 @@ class PostgresDestination(Destination):
         copy, changes = self._shadows.get(table), events.changes(table)
         if copy is None or Layout.of(changes.schema) != copy.layout:
             return False
-        if mark.lsn <= copy.lsn:
-            return True
         with self._transaction(f"applying changes to the copy of {changes.schema.name}") as connection:
             self._locked(connection, changes.schema, mark)
-            write_changes(connection, copy.place, copy.layout, changes, max(changes.after, copy.lsn), copy.mode)
-        copy.schema, copy.lsn = changes.schema, mark.lsn
+            # The database knows it, also after a commit whose answer was lost.
+            lsn = shadow_copy.position(connection, self._state, copy)
+            if lsn is None:
+                return False
+            if lsn < mark.lsn:
+                write_changes(connection, copy.place, copy.layout, changes, max(changes.after, lsn), copy.mode)
+                shadow_copy.advance(connection, self._state, copy, mark.lsn)
+        copy.schema = changes.schema
         return True
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
@@ -233,6 +241,8 @@ class PostgresDestination(Destination):
             return False
         with self._transaction(f"replacing the rows of {copy.schema.name}") as connection:
             row = self._locked(connection, copy.schema, mark)
+            if shadow_copy.position(connection, self._state, copy) is None:
+                return False
             after = shadow_copy.serve(connection, self._state, row, copy, row.place)
             self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
         self._shadows.pop(table, None)
@@ -240,11 +250,12 @@ class PostgresDestination(Destination):
         return True
 
     def drop_replacement(self, table: TableId) -> None:
-        """Drop the shadow copy."""
+        """Drop the shadow copy. Raise StaleEpoch if a newer driver has written the table or begun a copy of it."""
         self._shadows.pop(table, None)
         with self._transaction("dropping a copy") as connection:
             row = self._state.find(connection, table, lock=True)
             if row is not None:
+                require_epoch(row, self._copy_epochs.get(table))
                 shadow_copy.drop_all(connection, self._state, row)
 
     # -- parts of the methods above

@@ -19,10 +19,15 @@ SELECT n.nspname, c.relname,
     (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
      ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary),
     (SELECT min(k.conname::text) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'
-     AND NOT (k.confdeltype IN ('a', 'r') AND k.confupdtype IN ('a', 'r')))
+     AND NOT (k.confdeltype IN ('a', 'r') AND k.confupdtype IN ('a', 'r'))),
+    EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)),
+    (SELECT min(r.rulename::text) FROM pg_rewrite r WHERE r.ev_class = c.oid)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(relation)s AND c.relkind IN ('r', 'p')
 """
-"""The table's name, columns, guard, primary key, and a foreign key that would change the table's rows by itself."""
+"""The table's name, columns, guard, primary key, and what would change its rows, or other tables, behind Levada:
+
+a foreign key with an action, a parent or child by inheritance or partitioning, and a rule.
+"""
 
 
 def check_intact(connection: WatchedConnection, row: TableRow) -> None:
@@ -36,9 +41,16 @@ def check_intact(connection: WatchedConnection, row: TableRow) -> None:
     if found is None:
         message = f"{place} is no longer in the destination's database"
         raise DestinationChanged("destination_table_missing", message, hint=hint)
-    schema, name, columns, guarded, key, cascade = found
+    schema, name, columns, guarded, key, cascade, inherits, rule = found
     if (change := _changed(row, QualifiedTable(schema, name), columns or {}, key or ())) is not None:
         raise DestinationChanged("foreign_schema_change", f"{change} by another writer", hint=hint)
+    if inherits:
+        # The guard sees no statement on a parent, and a statement on a parent also changes the rows of its children.
+        message = f"{place} was made a partition, a parent or a child of another table by another writer"
+        raise DestinationChanged("foreign_schema_change", message, hint=hint)
+    if rule is not None:
+        message = f"the rule {rule}, which can replace Levada's statements, was added to {place} by another writer"
+        raise DestinationChanged("foreign_schema_change", message, hint=hint)
     if cascade is not None:
         raise DestinationChanged(
             "destination_cascade",

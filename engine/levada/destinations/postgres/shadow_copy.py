@@ -21,13 +21,14 @@ import pyarrow as pa
 from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
-from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, Layout, create_table, reconcile
+from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, HeldColumn, Layout, create_table, reconcile
 from levada.destinations.postgres.connections import BEGIN, open_connection
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.state import COPIES, GUARD, PARTS, State, TableRow
+from levada.destinations.postgres.state import COPIES, PARTS, State, TableRow
+from levada.destinations.postgres.types import equal_is_identical
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -49,7 +50,7 @@ class ShadowCopy:
     mode: TableMode
     layout: Layout
     lsn: Lsn
-    """The LSN below which all changes are in the copy."""
+    """The LSN of the copied rows."""
 
     def columns(self) -> list[str]:
         """Return the names of all columns."""
@@ -133,11 +134,11 @@ def begin(
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [place.schema]).rowcount == 0:
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
     connection.execute(create_table(identifier(made.place), made.layout, mode))
-    insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, true)").format(state.table(COPIES))
+    insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, true, %s)").format(state.table(COPIES))
     owner = row.owner
     connection.execute(
         insert,
-        [copy_id, owner.pipeline, owner.source_id, int(owner.table), made.place.schema, made.place.name],
+        [copy_id, owner.pipeline, owner.source_id, int(owner.table), made.place.schema, made.place.name, str(lsn)],
     )
     return made
 
@@ -152,13 +153,26 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
     if missing := set(parts) - written.keys():
         raise Transient("shadow_copy_lost", f"{len(missing)} parts of the copy {copy.place} are missing")
     if unknown := [xid for part, xid in written.items() if part not in set(parts)]:
-        connection.execute(
-            sql.SQL("DELETE FROM {} WHERE xmin = ANY (%s::text[]::xid[])").format(identifier(copy.place)), [unknown]
-        )
+        # Without parameters, because the schema's name may have a percent sign.
+        surplus = sql.SQL("DELETE FROM {} WHERE xmin = ANY ({}::text[]::xid[])")
+        connection.execute(surplus.format(identifier(copy.place), sql.Literal(unknown)))
     if copy.mode is TableMode.UPSERT:
         key = sql.SQL(", ").join(sql.Identifier(c.name) for c in copy.schema.key_columns)
         connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(identifier(copy.place), key))
     connection.execute(sql.SQL("ANALYZE {}").format(identifier(copy.place)))
+
+
+def position(connection: WatchedConnection, state: State, copy: ShadowCopy) -> Lsn | None:
+    """Lock a closed copy, and return the LSN below which it has all changes. None: it is gone."""
+    query = sql.SQL("SELECT lsn - '0/0'::pg_lsn FROM {} WHERE copy_id = %s AND NOT is_open FOR UPDATE")
+    found = connection.execute(query.format(state.table(COPIES)), [copy.id]).fetchone()
+    return None if found is None else Lsn(int(found[0]))
+
+
+def advance(connection: WatchedConnection, state: State, copy: ShadowCopy, lsn: Lsn) -> None:
+    """Record that the copy has all changes below ``lsn``."""
+    update = sql.SQL("UPDATE {} SET lsn = %s WHERE copy_id = %s")
+    connection.execute(update.format(state.table(COPIES)), [str(lsn), copy.id])
 
 
 def serve(
@@ -182,7 +196,6 @@ def serve(
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(place), clause))
         _replace_rows(connection, copy, place)
         connection.execute(sql.SQL("DROP TABLE {}").format(identifier(copy.place)))
-        connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(GUARD), identifier(place)))
         state.guard(connection, place)
         return after
     if row.relation:
@@ -242,8 +255,8 @@ def _replace_rows(connection: WatchedConnection, copy: ShadowCopy, place: Qualif
         connection.execute(sql.SQL("DELETE FROM {}").format(table))
         connection.execute(sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(table, columns, columns, shadow))
         return
-    keys = [sql.Identifier(c.name) for c in copy.schema.key_columns]
-    same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(k) for k in keys)
+    keys = [c for c in copy.layout.columns if c.attnum in copy.schema.key]
+    same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(k.name)) for k in keys)
     connection.execute(
         sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {})").format(table, shadow, same)
     )
@@ -253,7 +266,7 @@ def _replace_rows(connection: WatchedConnection, copy: ShadowCopy, place: Qualif
 def upsert_statement(
     table: sql.Composable,
     columns: Sequence[str],
-    keys: Sequence[sql.Identifier],
+    keys: Sequence[HeldColumn],
     source: sql.Composable,
     source_columns: Sequence[str],
     *,
@@ -265,9 +278,11 @@ def upsert_statement(
     Comparison").
     """
     names = list(map(sql.Identifier, columns))
-    assign = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(n) for n in names if n not in keys)
-    action: sql.Composable = sql.SQL("UPDATE SET {}").format(assign)
-    if len(names) == len(keys):
+    # A column of the key is assigned only if needed, because the row's lock then makes foreign keys to it wait.
+    same = {k.name for k in keys if equal_is_identical(k.type)}
+    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(c)) for c in columns if c not in same]
+    action: sql.Composable = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
+    if not assigned:
         action = sql.SQL("NOTHING")
     elif only_changed:
         now = sql.SQL(", ").join(sql.SQL("t.{}").format(n) for n in names)
@@ -278,7 +293,7 @@ def upsert_statement(
         sql.SQL(", ").join(names),
         sql.SQL(", ").join(map(sql.Identifier, source_columns)),
         source,
-        sql.SQL(", ").join(keys),
+        sql.SQL(", ").join(sql.Identifier(k.name) for k in keys),
         action,
     )
 

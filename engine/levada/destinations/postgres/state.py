@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS {schema}.destination_tables (
     PRIMARY KEY (pipeline, source_id, table_id), UNIQUE (schema_name, table_name));
 CREATE TABLE IF NOT EXISTS {schema}.destination_copies (
     copy_id uuid PRIMARY KEY, pipeline text NOT NULL, source_id text NOT NULL, table_id bigint NOT NULL,
-    schema_name text NOT NULL, table_name text NOT NULL, is_open boolean NOT NULL);
+    schema_name text NOT NULL, table_name text NOT NULL, is_open boolean NOT NULL, lsn pg_lsn NOT NULL);
 CREATE TABLE IF NOT EXISTS {schema}.destination_copy_parts (
     part_id uuid PRIMARY KEY, copy_id uuid NOT NULL, inserted_by xid NOT NULL);
 CREATE OR REPLACE FUNCTION {schema}.levada_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
@@ -154,10 +154,10 @@ class State:
         return self.at(connection, name) is not None
 
     def guard(self, connection: WatchedConnection, place: QualifiedTable) -> None:
-        """Make the table read-only for every session other than Levada's."""
+        """Make the table read-only for every session other than Levada's. Readers do not wait."""
         connection.execute(
             sql.SQL(
-                "CREATE TRIGGER levada_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
+                "CREATE OR REPLACE TRIGGER levada_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
                 " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
             ).format(identifier(place), self.table(GUARD))
         )

@@ -48,6 +48,26 @@ A type whose text depends on the server is missing: regclass and its like on the
 how the server was built.
 """
 
+_IDENTICAL: Final = frozenset(
+    {
+        *(
+            "boolean",
+            "smallint",
+            "integer",
+            "bigint",
+            "oid",
+            "text",
+            "character varying",
+            "character",
+            "name",
+            '"char"',
+        ),
+        *("bytea", "uuid", "date", "time", "timestamp", "timestamptz", "inet", "cidr", "macaddr", "macaddr8", "pg_lsn"),
+        *("time without time zone", "timestamp without time zone", "timestamp with time zone", "bit", "bit varying"),
+    }
+)
+"""The types, without modifiers, whose equal values always have the same text."""
+
 _NAME: Final = re.compile(r'[a-z0-9 _(),"\[\]-]+')
 
 
@@ -56,6 +76,14 @@ def column_type(column: Column) -> str:
     if column.type_oid in _SAME and _NAME.fullmatch(column.type_name):
         return column.type_name
     return _by_kind(column.type)
+
+
+def equal_is_identical(name: str) -> bool:
+    """Return True if values of the SQL type that are equal always have the same text.
+
+    It is False for types such as numeric, in which 1.0 equals 1.00, and double precision, in which 0 equals -0.
+    """
+    return name.partition("(")[0] in _IDENTICAL or name.startswith("numeric(")
 
 
 def _by_kind(shape: ColumnType) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,8 @@ class _Batch:
     layout: Layout
     schema: ReplicatedTableSchema
     seed: bytes
+    used: list[sql.Identifier] = field(default_factory=list)
+    """The temporary tables that have rows."""
 
     def apply(self, piece: pa.Table) -> None:
         folded = fold(piece, self.schema, self.seed)
@@ -75,7 +77,8 @@ class _Batch:
         if rows is not None:
             names = [c.name for c, _ in self._held]
             columns = [f"c{i}" for i in range(len(names))]
-            self.connection.execute(upsert_statement(self.table, names, self._keys, rows, columns))
+            self.connection.execute(upsert_statement(self.table, names, self._key_columns, rows, columns))
+        self._empty_scratch()
 
     def _write_rows(self, folded: Folded, known: _KnownKeys) -> sql.Identifier | None:
         """Write the rows that exist at the end into a temporary table, with all their values."""
@@ -149,30 +152,33 @@ class _Batch:
         return [by_attnum[a] for a in self.schema.key]
 
     @property
-    def _keys(self) -> list[sql.Identifier]:
-        return [sql.Identifier(c.name) for c in self._key_columns]
-
-    @property
     def _key_types(self) -> list[str]:
         return [c.type for c in self._key_columns]
 
     def _same_key(self, alias: str) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("t.{} = {}.{}").format(key, sql.Identifier(alias), sql.Identifier(f"k{i}"))
-            for i, key in enumerate(self._keys)
+            sql.SQL("t.{} = {}.{}").format(sql.Identifier(key.name), sql.Identifier(alias), sql.Identifier(f"k{i}"))
+            for i, key in enumerate(self._key_columns)
         )
 
     def _scratch(self, kind: str, columns: Sequence[tuple[str, str]]) -> sql.Identifier:
-        """Return an empty temporary table with these columns. It lives as long as the connection."""
+        """Return an empty temporary table with these columns. It lives as long as the connection.
+
+        Without ON COMMIT DELETE ROWS, because each commit would then lock and empty those of all other tables too.
+        """
         digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:24]
         name = f"levada_{kind}_{digest}"
         scratch = sql.Identifier("pg_temp", name)
-        create = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
+        create = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({})")
         self.connection.execute(create.format(scratch, column_list(columns)))
-        # An earlier piece, or another table with the same types in the same transaction, may have left rows.
-        if self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(scratch)).rowcount:
-            self.connection.execute(sql.SQL("TRUNCATE {}").format(scratch))
+        self.used.append(scratch)
         return scratch
+
+    def _empty_scratch(self) -> None:
+        """Empty the temporary tables for the next piece, and for other tables with the same types."""
+        if self.used:
+            self.connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(self.used)))
+            self.used.clear()
 
     def _fill(self, scratch: sql.Identifier, rows: pa.Table) -> None:
         statement = sql.SQL("COPY {} FROM STDIN").format(scratch)
