@@ -22,6 +22,7 @@ from levada.destinations.ducklake.tables import (
 )
 from levada.destinations.ducklake.writes import Catalog
 from levada.destinations.interface import TableMode
+from levada.errors import Transient
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.values import Watermark
@@ -57,12 +58,14 @@ def drop(
     if row is not None:
         require_epoch(row, epoch)
     there = check_free(catalog, connection, schema, name)
-    for owned in (row, there):
-        if owned is not None and owned.table is not None and find_table(connection, catalog.lake.uri, owned.table):
-            snapshot = NextSnapshot.begin(connection, catalog.author)
-            snapshot.drop_table(owned.table)
-            snapshot.finish()
-            break
+    if there is not None and there.owner.table == schema.id and there.owner.source_id == catalog.state.owner.source_id:
+        require_epoch(there, epoch)
+    tables = {owned.table for owned in (row, there) if owned is not None and owned.table is not None}
+    if found := [table for table in sorted(tables) if find_table(connection, catalog.lake.uri, table)]:
+        snapshot = NextSnapshot.begin(connection, catalog.author)
+        for table in found:
+            snapshot.drop_table(table)
+        snapshot.finish()
     if there is not None and (row is None or there.owner != row.owner):
         catalog.state.forget(connection, there)
     if row is not None:
@@ -113,6 +116,8 @@ def claim(
 
 def _create(catalog: Catalog, connection: WatchedConnection, name: FullName, columns: LakeColumns) -> int:
     snapshot = NextSnapshot.begin(connection, catalog.author)
+    if find_named(connection, name) is not None:
+        raise Transient("commit_conflict", f"another writer has created {name}")
     schema = find_schema(connection, name.schema) or snapshot.add_schema(name.schema)
     table = snapshot.add_table(schema, name.name, columns)
     snapshot.finish()

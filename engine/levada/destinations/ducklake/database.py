@@ -31,10 +31,22 @@ _HINTS: Final[Mapping[str, str]] = {
 
 _BEGIN: Final = """
 SELECT set_config('search_path', {schema}, true), set_config('lock_timeout', '15s', true),
+    set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true), set_config('row_security', 'off', true),
+    set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '60s', true),
+    set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
+    set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', '60000', true),
     set_config('synchronous_commit', CASE WHEN s = 'off' THEN 'on' ELSE s END, true)
 FROM current_setting('synchronous_commit') s
 """
-"""The settings of each transaction. A commit must survive a crash of the server, whatever a role's default is."""
+"""The settings of each transaction. A commit must survive a crash of the server, whatever a role's default is.
+
+They are not those of the connection, because a pooler may ignore these. A transaction holds the next snapshot, for
+which all writers of the catalog wait. So that of a machine that vanished, or of a stopped process, ends after a minute.
+"""
+
+
+class UnconfirmedCommit(Transient):
+    """A transaction that may have been committed or not, because the answer was lost."""
 
 
 class CatalogDatabase:
@@ -55,18 +67,25 @@ class CatalogDatabase:
     def transaction(self, doing: str) -> Iterator[WatchedConnection]:
         """Run the block in one READ COMMITTED transaction, in which the schema's tables need no schema's name.
 
-        After any error the connection is closed. ``doing`` describes the operation in errors.
+        After any error the connection is closed. ``doing`` describes the operation in errors. Raise UnconfirmedCommit
+        for every failure of the commit itself.
         """
-        with catalog_errors(f"{doing} in the catalog at {self._server.where}"):
+        doing, complete = f"{doing} in the catalog at {self._server.where}", False
+        with catalog_errors(doing):
             connection = self._take()
             try:
                 with connection.transaction():
                     path = sql.Literal(sql.Identifier(self.schema).as_string(None))
                     connection.execute(sql.SQL(_BEGIN).format(schema=path))
                     yield connection
-            except BaseException:
+                    complete = True
+            except BaseException as error:
                 with suppress(Exception):
                     connection.close()
+                if complete and isinstance(error, psycopg.Error):
+                    raise UnconfirmedCommit(
+                        "destination_unavailable", f"{doing}: the commit was not confirmed: {_message(error)}"
+                    ) from error
                 raise
             with self._lock:
                 self._idle.append((time.monotonic(), connection))
@@ -99,6 +118,8 @@ class CatalogDatabase:
             raise _translated(error) from error
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.read_only = False
+        # A pooler may give each transaction another session of the server.
+        connection.prepare_threshold = None
         return connection
 
 
@@ -108,11 +129,15 @@ def catalog_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        message = error.diag.message_primary or str(error).strip().partition("\n")[0] or "no message"
+        message = _message(error)
         # DuckDB's writers and Levada's take the same next snapshot, and one of the two wins.
         if isinstance(error, psycopg.errors.UniqueViolation):
             raise Transient("commit_conflict", f"{doing}: another writer has committed the next snapshot") from error
         raise _translated(source_error(doing, error.sqlstate, message)) from error
+
+
+def _message(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).strip().partition("\n")[0] or "no message"
 
 
 def _translated(error: LevadaError) -> LevadaError:

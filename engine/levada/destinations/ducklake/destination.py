@@ -212,7 +212,7 @@ class DuckLakeDestination(Destination):
         catalog, state = self._catalog(), self._state_of(table)
         with state.lock:
             with self._database.transaction("reading a watermark") as connection:
-                row = self._state.find(connection, table)
+                row = self._state.find(connection, table, lock=True)
                 if row is None or row.lsn is None:
                     return None
                 self._check_not_rolled_back(state, row)
@@ -240,7 +240,7 @@ class DuckLakeDestination(Destination):
             state.forget_replacement()
             try:
                 with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
-                    row = self._state.find(connection, schema.id)
+                    row = self._state.find(connection, schema.id, lock=True)
                     if row is None or row.lsn is None or row.name != self._name(target):
                         return False
                     require_epoch(row, mark.epoch)
@@ -270,13 +270,20 @@ class DuckLakeDestination(Destination):
             made = state.replacement
             if made is None:
                 return False
-            stored = self._retried(lambda: self._swap(catalog, table, made, mark))
+            try:
+                stored = self._retried(lambda: self._swap(catalog, table, made, mark))
+            except BaseException as error:
+                if not isinstance(error, LevadaError) or not is_uncommitted(error):
+                    # The commit may have succeeded all the same. So keep the files, and never commit them again.
+                    state.replacement = None
+                    made.remove_index()
+                raise
             if stored is None:
                 return False
+            state.replacement, state.seen = None, mark.lsn
             state.index.opened = None
             state.synced.known = None
             made.hand_over_index(stored.snapshot, state.index.folder)
-            state.replacement, state.seen = None, mark.lsn
             return True
 
     def drop_replacement(self, table: TableId) -> None:
@@ -290,7 +297,7 @@ class DuckLakeDestination(Destination):
     def _apply(self, catalog: Catalog, state: TableState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row = self._state.find(connection, schema.id)
+            row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None:
                 raise missing(self._name(events.target), schema)
             require_epoch(row, mark.epoch)
@@ -320,7 +327,7 @@ class DuckLakeDestination(Destination):
 
     def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
         with self._database.transaction("reading a table to replace") as connection:
-            row = self._state.find(connection, table)
+            row = self._state.find(connection, table, lock=True)
             if row is None or row.lsn is None:
                 return None
             require_epoch(row, mark.epoch)

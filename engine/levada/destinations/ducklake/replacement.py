@@ -18,13 +18,14 @@ from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.intact import IntactTable
 from levada.destinations.ducklake.state import TableRow
 from levada.destinations.ducklake.statistics import FILE_VANISHED, describe_files
-from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, new_row
+from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, is_uncommitted, new_row
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
-from levada.errors import Transient
+from levada.errors import LevadaError, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
+from levada.segments.checksums import DamageError
 from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
@@ -134,7 +135,12 @@ class Replacement:
         if {f.path: f.rows for f in described} != {f.path: f.rows for f in kept}:
             raise conflict("a file of the shadow copy has changed")
         changes = Changes(self.columns, described, deletes, replacing=True)
-        return commit(catalog, row, intact, changes, new_row(row, self.schema, self.mode, mark))
+        try:
+            return commit(catalog, row, intact, changes, new_row(row, self.schema, self.mode, mark))
+        except LevadaError as error:
+            if is_uncommitted(error):
+                deletes.discard()
+            raise
 
     def discard(self) -> None:
         """Remove the files and the index."""
@@ -148,12 +154,12 @@ class Replacement:
         shutil.rmtree(self.index_folder, ignore_errors=True)
 
     def hand_over_index(self, snapshot: int, folder: Path) -> None:
-        """Move the index to ``folder``, the place of the table's index. After an OSError it is rebuilt."""
+        """Move the index to ``folder``, the place of the table's index. After an error it is rebuilt."""
         shutil.rmtree(folder, ignore_errors=True)
         try:
             if self.index is not None:
                 self.index.commit(snapshot)
                 self.index_folder.rename(folder)
-        except OSError as error:
+        except (OSError, DamageError) as error:
             _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
         self.remove_index()

@@ -30,10 +30,12 @@ CREATE TABLE IF NOT EXISTS levada_tables (
 CREATE UNIQUE INDEX IF NOT EXISTS levada_tables_name ON levada_tables (lower(schema_name), lower(table_name))
 """
 
-_COLUMNS: Final = (
+_WRITTEN: Final = (
     "pipeline, source_id, source_table, source_schema, source_name, schema_name, table_name, table_id, mode,"
-    " key_attnums, columns, epoch, (lsn - '0/0'::pg_lsn)::numeric, snapshot_id, next_row_id, row_count"
+    " key_attnums, columns, epoch, lsn, snapshot_id, next_row_id, row_count"
 )
+_VALUES: Final = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text::pg_lsn, %s, %s, %s"
+_COLUMNS: Final = _WRITTEN.replace(" lsn,", " (lsn - '0/0'::pg_lsn)::numeric,")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,11 @@ class State:
         connection.execute(_CREATE)
 
     def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> TableRow | None:
-        """Return the state of this pipeline's table, or None."""
+        """Return the state of this pipeline's table, or None.
+
+        With ``lock`` no other driver commits to the table before the end of the transaction. So what is read of the
+        catalog afterwards belongs to the state.
+        """
         found = connection.execute(
             f"SELECT {_COLUMNS} FROM levada_tables"
             " WHERE source_id = %s AND source_table = %s AND pipeline = ANY (%s)" + (" FOR UPDATE" if lock else ""),
@@ -112,31 +118,36 @@ class State:
         return None if found is None else _row(found)
 
     def save(self, connection: WatchedConnection, before: TableRow | None, after: TableRow) -> None:
-        """Store the state of a table, in place of ``before``, which the caller has locked."""
-        if before is not None:
-            self.forget(connection, before)
+        """Store the state of a table, in place of ``before``, which the caller has locked.
+
+        The row is updated, so that a driver that waits for its lock reads the new epoch.
+        """
         owner = after.owner
+        values = [
+            self.owner.context.full_name,
+            owner.source_id,
+            int(owner.table),
+            owner.source_name.schema,
+            owner.source_name.name,
+            after.name.schema,
+            after.name.name,
+            after.table,
+            after.mode.value,
+            after.key,
+            json.dumps(after.columns),
+            after.epoch,
+            None if after.lsn is None else str(after.lsn),
+            after.snapshot,
+            after.next_row_id,
+            after.rows,
+        ]
+        if before is None:
+            connection.execute(f"INSERT INTO levada_tables ({_WRITTEN}) VALUES ({_VALUES})", values)
+            return
         connection.execute(
-            "INSERT INTO levada_tables VALUES"
-            " (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text::pg_lsn, %s, %s, %s)",
-            [
-                self.owner.context.full_name,
-                owner.source_id,
-                int(owner.table),
-                owner.source_name.schema,
-                owner.source_name.name,
-                after.name.schema,
-                after.name.name,
-                after.table,
-                after.mode.value,
-                after.key,
-                json.dumps(after.columns),
-                after.epoch,
-                None if after.lsn is None else str(after.lsn),
-                after.snapshot,
-                after.next_row_id,
-                after.rows,
-            ],
+            f"UPDATE levada_tables SET ({_WRITTEN}) = ROW ({_VALUES})"
+            " WHERE pipeline = %s AND source_id = %s AND source_table = %s",
+            [*values, before.owner.pipeline, before.owner.source_id, int(before.owner.table)],
         )
 
     def advance(self, connection: WatchedConnection, row: TableRow, mark: Watermark) -> None:

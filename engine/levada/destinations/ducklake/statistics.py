@@ -63,7 +63,9 @@ class TableStats:
     high: str | None
 
     def merged(self, kind: str, other: TableStats) -> TableStats:
-        """Return the statistics of both."""
+        """Return the statistics of both. Floats have no bounds, whoever wrote those of before."""
+        if kind in FLOATS:
+            return TableStats(self.contains_null or other.contains_null, None, None)
         lows = [from_text(kind, t) for t in (self.low, other.low) if t is not None]
         highs = [from_text(kind, t) for t in (self.high, other.high) if t is not None]
         return TableStats(

@@ -11,15 +11,15 @@ from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.ducklake.columns import LakeColumns
-from levada.destinations.ducklake.database import CatalogDatabase
+from levada.destinations.ducklake.database import CatalogDatabase, UnconfirmedCommit
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
 from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
-from levada.destinations.ducklake.statistics import FILE_VANISHED, DataFile, describe_files
+from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import LiveDataFile, find_table, read_content, read_files
+from levada.destinations.ducklake.tables import LiveDataFile, find_table, read_columns, read_content, read_files
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
@@ -80,11 +80,15 @@ def commit(
         if replace(locked, epoch=read.epoch) != read:
             raise conflict(f"another process has written {table.name}")
         snapshot = NextSnapshot.begin(connection, catalog.author)
-        now = before
         if check:
             now = read_intact(connection, catalog.lake.uri, locked)
+            if now.columns.columns != before.columns.columns:
+                raise conflict(f"another writer has added or changed columns of {table.name}")
         elif find_table(connection, catalog.lake.uri, table.id) is None:
             raise conflict(f"{table.name} was dropped")
+        else:
+            columns = LakeColumns.of(read_columns(connection, table.id), locked.columns)
+            now = IntactTable(table, columns, read_content(connection, table.id))
         if changes.deletes is not None:
             _check_replaced(changes.deletes, {f.id: f for f in read_files(connection, table)})
         if changes.replacing:
@@ -251,7 +255,7 @@ def conflict(message: str) -> Transient:
 
 def is_uncommitted(error: LevadaError) -> bool:
     """Return True if the error shows that the transaction was not committed."""
-    return not isinstance(error, Transient) or error.code in ("commit_conflict", FILE_VANISHED)
+    return not isinstance(error, UnconfirmedCommit)
 
 
 def missing(row_name: object, schema: ReplicatedTableSchema) -> DestinationChanged:
