@@ -26,7 +26,7 @@ from levada.destinations.bigquery.failures import failure
 from levada.destinations.bigquery.served_table import ServedTable
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.data_files import upsert
-from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient, Unrepresentable
+from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, StaleEpoch, Transient, Unrepresentable
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import OP
 from levada.testing import ArrowRows, DestinationConformance, DestinationPlace, column, fold_changelog, table
@@ -191,6 +191,46 @@ def test_two_drivers_of_one_epoch_write_a_batch_once(warehouse: Warehouse) -> No
     assert error_of(lambda: second.write_events(batch, warehouse.mark(batch.until))).code == "commit_conflict"
     second.write_events(batch, warehouse.mark(batch.until))
     assert [r[0] for r in warehouse.rows(columns="item")].count("once") == 1
+
+
+def test_the_shadow_copy_of_a_newer_driver_stays(warehouse: Warehouse) -> None:
+    """An older driver neither drops nor replaces the shadow copy of a newer one."""
+    older, newer = warehouse.destination(), warehouse.destination()
+    copy(warehouse, older)
+    target = TableTarget.of(ORDERS, TableMode.UPSERT)
+    assert older.copy_replacement(target, ArrowRows.of(ORDERS, []), warehouse.mark(1000))
+    fresh = [{"id": 1, "item": "fresh", "note": None}]
+    assert newer.copy_replacement(target, ArrowRows.of(ORDERS, fresh), warehouse.mark(1000, 2))
+    with pytest.raises(StaleEpoch):
+        older.copy_replacement(target, ArrowRows.of(ORDERS, []), warehouse.mark(1000))
+    with pytest.raises(StaleEpoch):
+        older.drop_replacement(ORDERS.id)
+    assert newer.swap_replacement(ORDERS.id, warehouse.mark(1000, 2))
+    assert warehouse.items() == {1: "fresh"}
+
+
+def test_only_the_shadow_copy_of_this_process_is_swapped_in(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a shadow copy that took the place of another one never become those of the table."""
+    one, two = warehouse.destination(), warehouse.destination()
+    copy(warehouse, one)
+    target, mark = TableTarget.of(ORDERS, TableMode.UPSERT), warehouse.mark(1000)
+    assert one.copy_replacement(target, ArrowRows.of(ORDERS, []), mark)
+    assert two.copy_replacement(target, ArrowRows.of(ORDERS, []), mark)
+    assert not one.swap_replacement(ORDERS.id, mark)
+    assert one.copy_replacement(target, ArrowRows.of(ORDERS, []), mark)
+    change = ServedTable.change
+
+    def overtaken(self: ServedTable, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        assert two.copy_replacement(target, ArrowRows.of(ORDERS, []), mark)
+        return change(self, *arguments)
+
+    monkeypatch.setattr(ServedTable, "change", overtaken)
+    with pytest.raises(Transient):
+        one.swap_replacement(ORDERS.id, mark)
+    assert len(warehouse.items()) == 3
 
 
 def test_a_changelog_has_every_change(warehouse: Warehouse) -> None:

@@ -6,6 +6,7 @@ import urllib.request
 from dataclasses import replace
 from datetime import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from levada.destinations.opensearch.client import Address, Client
 from levada.destinations.opensearch.generations import Generations
 from levada.destinations.opensearch.naming import Naming, writer_alias
 from levada.destinations.opensearch.settings import Settings
+from levada.destinations.opensearch.state import State
 from levada.destinations.opensearch.versions import versions_of
 from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch, Transient
 from levada.schema import ColumnType, Kind
@@ -84,6 +86,99 @@ def test_a_late_request_changes_nothing(cluster: Cluster) -> None:
         bulk.index(pa.array(["1", "2"], pa.large_string()), documents, version)
     found = cluster.documents(cluster.alias(orders.target))
     assert {i: d["item"] for i, d in found.items()} == {"1": "newest", "3": "item 3"}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["given up", "again"])
+def test_a_swap_whose_answer_was_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    """A shadow copy that readers see already is neither dropped nor swapped in twice."""
+    source = Source()
+    orders, destination = copied(cluster, source), cluster.started()
+    mark = source.mark(1000)
+    assert destination.copy_replacement(orders.target, ArrowRows.of(ORDERS, ROWS[:1]), mark)
+    request = Client.request
+
+    def unanswered(self: Client, method: str, path: str, *arguments: Any, **more: Any) -> Any:
+        answer = request(self, method, path, *arguments, **more)
+        if path == "/_aliases" and more["doing"].startswith("moving"):
+            raise Transient("destination_unavailable", "no answer")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "request", unanswered)
+        with pytest.raises(Transient):
+            destination.swap_replacement(ORDERS.id, mark)
+    if again:
+        assert destination.swap_replacement(ORDERS.id, mark)
+    destination.drop_replacement(ORDERS.id)
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1"}
+    assert destination.applied(ORDERS.id) == mark
+    orders.insert(id=4, item="four", note=None)
+    apply(destination, source, orders)
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "4"}
+
+
+def test_an_older_copy_does_not_replace_what_a_newer_driver_wrote(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer driver that begins to write just before the alias moves keeps its index."""
+    source = Source()
+    orders, older, newer = copied(cluster, source), cluster.started(), cluster.started()
+    assert older.copy_replacement(orders.target, ArrowRows.of(ORDERS, ROWS), source.mark(1000))
+    serve = Generations.serve
+    orders.insert(id=4, item="four", note=None)
+
+    def overtaken(self: Generations, *arguments: Any) -> Any:
+        apply(newer, source, orders, epoch=2)
+        return serve(self, *arguments)
+
+    monkeypatch.setattr(Generations, "serve", overtaken)
+    with pytest.raises(StaleEpoch):
+        older.swap_replacement(ORDERS.id, source.mark(1000))
+    older.drop_replacement(ORDERS.id)
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "3", "4"}
+
+
+def test_an_older_driver_cannot_read_values(cluster: Cluster) -> None:
+    """An older driver that reads an unchanged value ends as stale, and does not report the row as missing."""
+    source = Source()
+    orders, older, newer = copied(cluster, source), cluster.started(), cluster.started()
+    orders.insert(id=4, item="four", note=None)
+    apply(older, source, orders)
+    orders.update(id=4, item="4", note=None, unchanged=[3])
+    batch = orders.batch()
+    newer.write_events(batch, source.mark(int(batch.until), 2))
+    with pytest.raises(StaleEpoch):
+        older.write_events(batch, source.mark(int(batch.until), 1))
+
+
+def test_an_older_journal_does_not_replace_a_newer_one(cluster: Cluster) -> None:
+    """A journal that an older driver writes late is not the one that a replay reads."""
+    orders, client = copied(cluster, Source()), Client(Address((cluster.url,)))
+    generations = Generations(client, Naming(cluster.prefix), 1, 0)
+    (generation,) = generations.of_alias(cluster.alias(orders.target))
+    state = State(client, Naming(cluster.prefix).state_index, "shop", 0)
+    older, newer = state.claim(generation, 1), state.claim(generation, 2)
+    newer = state.save(state.put_journal(newer, 10, [[{"id": "a", "values": {"3": "new"}}]], "orders"), "orders")
+    late = state.put_journal(older, 10, [[{"id": "a", "values": {"3": "old"}}]], "orders")
+    assert late.journal is not None
+    state.drop_journal(generation.index, late.journal, "orders")
+    assert state.read_journal(newer, "orders") == [[{"id": "a", "values": {"3": "new"}}]]
+
+
+def test_a_value_of_a_later_row_is_not_taken(cluster: Cluster) -> None:
+    """An unchanged value that moved away is not read from the row that has its former key now."""
+    source = Source()
+    orders, destination = copied(cluster, source), cluster.started()
+    client = Client(Address((cluster.url,)))
+    (generation,) = Generations(client, Naming(cluster.prefix), 1, 0).of_alias(cluster.alias(orders.target))
+    orders.update(old={"id": 1}, id=9, item="moved", note=None, unchanged=[3])
+    batch = orders.batch()
+    later = {"id": 1, "item": "another", "note": "another"}
+    path = f"/{generation.index}/_doc/1"
+    client.request("PUT", path, later, doing="writing", version=1 << 60, version_type="external")
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, source.mark(int(batch.until)))
+    assert caught.value.code == "unknown_value"
 
 
 def test_what_is_not_ours_stays(cluster: Cluster) -> None:

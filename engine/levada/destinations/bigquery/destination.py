@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -37,7 +38,7 @@ _ANOTHERS = frozenset({"table_not_ours", "destination_collision"})
 class _Table:
     """The destination's knowledge of a source table. The lock guards the other attributes and each write.
 
-    ``lsn`` is the highest watermark that was seen.
+    ``lsn`` is the highest watermark that was seen, and ``copy_epoch`` the epoch of the last shadow copy of this object.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -45,6 +46,7 @@ class _Table:
     served: ServedTable | None = None
     shadow: ServedTable | None = None
     lsn: Lsn = field(default_factory=lambda: Lsn(0))
+    copy_epoch: int | None = None
 
 
 class BigQueryDestination(Destination):
@@ -122,11 +124,12 @@ class BigQueryDestination(Destination):
         table, place = self._table(target.id), self._place(target)
         with table.lock:
             self._check_free(place, target.schema)
-            served = self._served(table, target.id)
-            self._drop_shadow(table, target.id)
+            served = self._served(table, target.id, fresh=True)
             state = None if served is None else served.read_state()
-            if served is not None and state is not None:
+            if state is not None:
                 check_epoch(state, epoch)
+            self._drop_shadow(table, target.id, epoch)
+            if served is not None and state is not None:
                 served.change(state, state.after(state.epoch if epoch is None else epoch, None, state.description), ())
                 if served.name != place:
                     self._drop_former(served, target.id)
@@ -233,8 +236,9 @@ class BigQueryDestination(Destination):
         """
         table, place, schema = self._table(target.id), self._place(target), target.schema
         with table.lock:
+            table.copy_epoch = mark.epoch
             resource = self._check_free(place, schema)
-            served = self._served(table, target.id)
+            served = self._served(table, target.id, fresh=True)
             state = None if served is None else served.read_state()
             if served is None or state is None or state.lsn is None or resource is None:
                 return False
@@ -243,7 +247,7 @@ class BigQueryDestination(Destination):
             wanted = table_resource(self._settings, schema, described)
             if not self._fits(served, state, described, resource, wanted):
                 return False
-            self._drop_shadow(table, target.id)
+            self._drop_shadow(table, target.id, mark.epoch)
             shadow = self._shadow(table, target.id)
         first = shadow.claim(described, mark.epoch)
         self._create(shadow, wanted, schema)
@@ -286,32 +290,51 @@ class BigQueryDestination(Destination):
             if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
                 return False
             self._owner.require(served.name, resource, table, self._described_in)
+            # A shadow copy of another process may have taken the place of this one, also after this comparison.
+            now = read_state(self._rest, shadow.state_table)
+            if now is None or now.version != copied.version:
+                return False
             parts = [
+                scripts.check_version(shadow.state_table, copied.version),
                 scripts.truncate(served.name)
                 + "\n"
-                + scripts.insert_shadow(served.name, shadow.name, made.columns, made.mode)
+                + scripts.insert_shadow(served.name, shadow.name, made.columns, made.mode),
             ]
             served.change(state, state.after(mark.epoch, mark.lsn, made), parts)
             known.lsn = mark.lsn
-            self._drop_shadow(known, table)
+            self._drop_shadow(known, table, mark.epoch)
             return True
 
     def drop_replacement(self, table: TableId) -> None:
-        """Drop the shadow copy and its state."""
+        """Drop the shadow copy and its state.
+
+        Raise StaleEpoch if a newer driver has written the table or begun a copy.
+        """
         known = self._table(table)
         with known.lock:
-            self._drop_shadow(known, table)
+            served = self._served(known, table, fresh=True)
+            state = None if served is None else served.read_state()
+            if state is not None:
+                check_epoch(state, known.copy_epoch)
+            self._drop_shadow(known, table, known.copy_epoch)
 
     def _shadow(self, table: _Table, table_id: TableId) -> ServedTable:
         state = f"{table.state_name}_shadow"
         name = "shadow_" + table.state_name.removeprefix("state_")
         return ServedTable(self._rest, self._connection, self._metadata(name), self._metadata(state))
 
-    def _drop_shadow(self, table: _Table, table_id: TableId) -> None:
+    def _drop_shadow(self, table: _Table, table_id: TableId, epoch: int | None) -> None:
+        """Drop the shadow copy. Raise StaleEpoch if it is that of a driver newer than ``epoch``."""
         table.shadow = None
         if not table.state_name:
             self._served(table, table_id)
-        self._shadow(table, table_id).drop()
+        shadow = self._shadow(table, table_id)
+        # Another writer may have damaged the state of a copy that nobody reads.
+        with suppress(DestinationChanged):
+            state = shadow.read_state()
+            if state is not None:
+                check_epoch(state, epoch)
+        shadow.drop()
 
     # -- finding tables
 

@@ -25,11 +25,18 @@ from levada.destinations.interface import TableMode
 
 UNKNOWN_VALUE: Final = "unknown_value"
 ROWS_MISSING: Final = "rows_missing"
+SHADOW_LOST: Final = "shadow_lost"
 
 
 def check_rows(staging: TableName, rows: int) -> str:
     """Return the check that a staging table has all its rows."""
     return f"IF (SELECT COUNT(*) FROM {staging.sql}) != {rows} THEN\nSET outcome = '{ROWS_MISSING}';\nEND IF;"
+
+
+def check_version(state: TableName, version: int) -> str:
+    """Return the check that the state of a shadow copy has this version."""
+    found = f"SELECT 1 FROM {state.sql} WHERE version = {version}"
+    return f"IF NOT EXISTS ({found}) THEN\nSET outcome = '{SHADOW_LOST}';\nEND IF;"
 
 
 def truncate(table: TableName) -> str:

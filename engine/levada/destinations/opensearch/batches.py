@@ -68,7 +68,7 @@ def apply_batch(
     journal = made.progress.journal
     saved = made.with_progress(state.save(made.progress.at(until), made.generation.alias))
     if journal is not None:
-        state.drop_journal(made.generation.index, journal.count, made.generation.alias)
+        state.drop_journal(made.generation.index, journal, made.generation.alias)
     return saved
 
 
@@ -100,8 +100,7 @@ def _evolved(
     progress = replace(progress, lsn=before.progress.lsn, version=before.progress.version)
     if before.progress.journal is not None:
         entries = state.read_journal(before.progress, old.alias)
-        state.put_journal(progress, entries, old.alias)
-        progress = replace(progress, journal=before.progress.journal)
+        progress = state.put_journal(progress, before.progress.journal.version, entries, old.alias)
     return Applied(new, state.save(progress, new.alias))
 
 

@@ -107,6 +107,13 @@ class Bulk:
         )
 
 
+def unread(kind: object, doing: str) -> LevadaError:
+    """Return the error for a document that could not be read, by OpenSearch's type of error."""
+    if kind in _GONE:
+        return WriterAliasGone("destination_table_missing", f"{doing}: the index is missing")
+    return Transient("destination_unavailable", f"{doing}: OpenSearch answers {kind}")
+
+
 def _cuts(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of lines with at most `BODY_BYTES`, or with one line."""
     start, last = 0, len(offsets) - 1

@@ -231,7 +231,10 @@ class OpenSearchDestination(Destination):
             return True
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
-        """Move the alias to the shadow copy, with the watermark ``mark``, and remove the former index."""
+        """Move the alias to the shadow copy, with the watermark ``mark``, and remove the former index.
+
+        Raise StaleEpoch if a newer driver has claimed the former index.
+        """
         state = self._table(table)
         with state.lock:
             made, former = state.shadow, self._serving(table)
@@ -240,18 +243,32 @@ class OpenSearchDestination(Destination):
             self._claim(former, mark.epoch)
             # The alias moves after the watermark is stored, so readers and `applied` see both or none.
             progress = self._state.save(made.progress.at(mark.lsn), made.generation.alias)
-            generation = self._generations.serve(made.generation, mark.epoch, former)
-            self._state.forget(former)
+            # An earlier request may have moved the alias, although its answer was lost.
+            generation = former
+            if former.index != made.generation.index:
+                try:
+                    generation = self._generations.serve(made.generation, mark.epoch, former)
+                except NotFound:
+                    self._claim(former, mark.epoch)
+                    return False
             state.shadow, state.applied = None, Applied(generation, progress)
+            if former.index != generation.index:
+                self._remove_quietly(former)
             return True
 
     def drop_replacement(self, table: TableId) -> None:
-        """Remove the index of the shadow copy."""
+        """Remove the index of the shadow copy, unless the alias has moved to it, or a newer driver has claimed it."""
         state = self._table(table)
         with state.lock:
             made, state.shadow = state.shadow, None
-            if made is not None:
-                self._remove(made.generation)
+            if made is None:
+                return
+            epoch = made.progress.epoch
+            # The answer to a request of `swap_replacement` may have been lost, or the request may still be on its way.
+            now = self._generations.withdraw(made.generation, epoch)
+            state.forget()
+            if now is not None and not now.serves and now.epoch <= epoch:
+                self._remove(now)
 
     # -- generations
 
@@ -314,7 +331,7 @@ class OpenSearchDestination(Destination):
                 "destination_table_missing", f"{_alias(self, target)}: the index is missing"
             ) from None
         if former is not None:
-            self._state.forget(former)
+            self._remove_quietly(former)
         return Applied(generation, after.progress)
 
     def _drop_shadows(self, state: TableState, serving: Generation) -> None:

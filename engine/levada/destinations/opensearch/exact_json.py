@@ -45,4 +45,5 @@ def _marked(digits: str) -> str:
 
 
 def _integer(digits: str) -> int | str:
-    return int(digits) if len(digits) < 19 else _marked(digits)
+    # OpenSearch's own numbers, such as versions, have up to 19 digits.
+    return int(digits) if len(digits) <= 20 else _marked(digits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -162,9 +163,10 @@ class Generations:
         raise Transient("destination_busy", f"other drivers claim {generation.index} at the same moment")
 
     def serve(self, generation: Generation, epoch: int, instead_of: Generation | None) -> Generation:
-        """Let the table's alias point to the index, and remove the former one, in one atomic request.
+        """Let the table's alias point to the index instead of the former one, in one atomic request.
 
-        Raise NotFound if this driver is not the writer any more, or if the former index is gone.
+        Raise NotFound if this driver is no longer the writer of both, or if the former index is gone. The former index
+        stays, because a request cannot both remove an index and depend on its aliases.
         """
         doing = f"moving the alias {generation.alias}"
         # The default interval, instead of that of a copy.
@@ -178,9 +180,20 @@ class Generations:
             {"add": {"index": generation.index, "alias": generation.alias}},
         ]
         if instead_of is not None:
-            actions.append({"remove_index": {"index": instead_of.index}})
+            former = (writer_alias(instead_of.index, epoch), instead_of.alias)
+            actions += [{"remove": {"index": instead_of.index, "alias": a, "must_exist": True}} for a in former]
         self._change(actions, doing)
         return replace(generation, aliases=generation.aliases | {generation.alias})
+
+    def withdraw(self, generation: Generation, epoch: int) -> Generation | None:
+        """End the driver's right to write the index, and so also a late request to serve it.
+
+        Return the index as it is then, or None if it is gone.
+        """
+        mine = {"index": generation.index, "alias": writer_alias(generation.index, epoch), "must_exist": True}
+        with suppress(NotFound):
+            self._change([{"remove": mine}], f"withdrawing {generation.index}")
+        return self.get(generation.index)
 
     def drop(self, generation: Generation) -> None:
         """Remove the index. A missing one is no error."""

@@ -24,11 +24,20 @@ _ATTEMPTS: Final = 5
 class Journal:
     """The values that a piece of a batch is about to move to documents with other ids, written before the move.
 
-    ``version`` is that of the piece. The documents ``<index>~j<n>`` have the values, for n below ``count``.
+    ``version`` is that of the piece, and ``epoch`` that of the driver that has written the journal. The documents
+    ``<index>~j<epoch>-<n>`` have the values, for n below ``count``. So a late request of an older driver changes no
+    journal of a newer one.
     """
 
     version: int
     count: int
+    epoch: int
+
+    def paths(self, state_index: str, index: str) -> list[str]:
+        """Return the paths of the documents."""
+        return [
+            f"/{state_index}/_doc/{quote(f'{index}~j{self.epoch}-{number}', safe='')}" for number in range(self.count)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Progress:
             "epoch": self.epoch,
             "lsn": None if self.lsn is None else str(self.lsn),
             "version": self.version,
-            "journal": None if self.journal is None else [self.journal.version, self.journal.count],
+            "journal": None if self.journal is None else [self.journal.version, self.journal.count, self.journal.epoch],
         }
 
     @classmethod
@@ -153,27 +162,26 @@ class State:
         except NotFound:
             return
 
-    def put_journal(self, progress: Progress, values: list[list[dict[str, Any]]], table: str) -> None:
-        """Store the entries of a journal, before `save` refers to it."""
-        for number, value in enumerate(values):
-            path = f"/{self.index}/_doc/{quote(f'{progress.index}~j{number}', safe='')}"
+    def put_journal(self, progress: Progress, version: int, values: list[list[dict[str, Any]]], table: str) -> Progress:
+        """Store the entries of a journal, and return the progress that refers to it. The caller saves it."""
+        journal = Journal(version, len(values), progress.epoch)
+        for path, value in zip(journal.paths(self.index, progress.index), values, strict=True):
             # As text, because OpenSearch parses the numbers of an object.
             self.client.request("PUT", path, {"rows": exact_dumps(value)}, doing=f"writing the journal of {table}")
+        return replace(progress, journal=journal)
 
     def read_journal(self, progress: Progress, table: str) -> list[list[dict[str, Any]]]:
         """Return the entries of the journal."""
         assert progress.journal is not None
         found: list[list[dict[str, Any]]] = []
-        for number in range(progress.journal.count):
-            path = f"/{self.index}/_doc/{quote(f'{progress.index}~j{number}', safe='')}"
+        for path in progress.journal.paths(self.index, progress.index):
             entry = self.client.request("GET", path, doing=f"reading the journal of {table}")
             found.append(exact_loads(entry["_source"]["rows"]))
         return found
 
-    def drop_journal(self, index: str, count: int, table: str) -> None:
+    def drop_journal(self, index: str, journal: Journal, table: str) -> None:
         """Remove the entries of a journal that nothing refers to any more."""
-        for number in range(count):
-            path = f"/{self.index}/_doc/{quote(f'{index}~j{number}', safe='')}"
+        for path in journal.paths(self.index, index):
             try:
                 self.client.request("DELETE", path, doing=f"removing the journal of {table}")
             except NotFound:

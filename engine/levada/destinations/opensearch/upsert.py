@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.keys import KeyEncoder, Keys, new_seed
-from levada.destinations.opensearch.bulk import Bulk
+from levada.destinations.opensearch.bulk import Bulk, unread
 from levada.destinations.opensearch.client import Client
 from levada.destinations.opensearch.exact_json import exact_dumps
 from levada.destinations.opensearch.generations import Generation
@@ -30,7 +30,7 @@ from levada.destinations.opensearch.ids import ids_of
 from levada.destinations.opensearch.layout import one_array
 from levada.destinations.opensearch.naming import writer_alias
 from levada.destinations.opensearch.pieces import Piece, pieces
-from levada.destinations.opensearch.state import Journal, Progress, State
+from levada.destinations.opensearch.state import Progress, State
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import OLD
@@ -70,7 +70,7 @@ class Upsert:
         done = self.progress.journal
         self.progress = self.state.save(progress, self.generation.alias)
         if done is not None:
-            self.state.drop_journal(progress.index, done.count, self.generation.alias)
+            self.state.drop_journal(progress.index, done, self.generation.alias)
 
     def _apply(self, piece: Piece) -> None:
         seed = new_seed()
@@ -137,7 +137,8 @@ class Upsert:
                 values[target] = None
                 continue
             document = held.get(former)
-            if document is None:
+            if document is None or document[0] >= version:
+                # A newer document is that of another row, which has the id now.
                 raise NeedsOperator(
                     "unknown_value",
                     f"{self.schema.name}: an update leaves a value unchanged, but the row is not in the index",
@@ -158,6 +159,9 @@ class Upsert:
             doing = f"reading {self.generation.alias}"
             answer = self.client.request("POST", f"/{alias}/_mget", asked, doing=doing, seconds=120)
             for document in answer["docs"]:
+                if "error" in document:
+                    # The document may exist.
+                    raise unread(document["error"].get("type"), doing)
                 if document.get("found"):
                     found[document["_id"]] = (int(document["_version"]), document.get("_source", {}))
         return found
@@ -180,8 +184,7 @@ class Upsert:
             if size > _JOURNAL_BYTES:
                 entries.append([])
                 size = 0
-        self.state.put_journal(self.progress, entries, self.generation.alias)
-        self._save(replace(self.progress, journal=Journal(version, len(entries))))
+        self._save(self.state.put_journal(self.progress, version, entries, self.generation.alias))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
