@@ -23,6 +23,7 @@ from levada.destinations import DestinationContext, OnSchemaChange
 from levada.destinations.bigquery import BigQueryDestination
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import failure
+from levada.destinations.bigquery.json_text import json_arrays
 from levada.destinations.bigquery.served_table import ServedTable
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.data_files import upsert
@@ -322,6 +323,38 @@ def test_a_year_that_bigquery_lacks(warehouse: Warehouse, day: str) -> None:
     assert "Text" in error.hint
     assert day not in str(error)
     assert destination.applied(schema.id) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        (
+            ColumnType(Kind.DECIMAL, precision=20, scale=10),
+            ["0.0000001", "0", "-1.5", None],
+            '["0.0000001000","0.0000000000","-1.5000000000",null]',
+        ),
+        (
+            ColumnType(Kind.DATE),
+            [17_542_950, -719_163, -719_162, 2_932_896, None],
+            '["50000-12-19","0001-12-31 BC","0001-01-01","9999-12-31",null]',
+        ),
+        (
+            ColumnType(Kind.TIMESTAMPTZ),
+            [9_145_440_000_000_000_000, -62_135_596_800_000_001, 1, None],
+            '["291777-06-16 00:00:00.000000+00","0001-12-31 23:59:59.999999+00 BC",'
+            '"1970-01-01 00:00:00.000001+00",null]',
+        ),
+    ],
+    ids=["decimals", "dates", "times"],
+)
+def test_elements_of_arrays_as_postgres_prints_them(kind: ColumnType, values: list[Any], text: str) -> None:
+    """Small decimals have no exponent in an array, and days have their era and years of any length."""
+    if kind.kind is Kind.DECIMAL:
+        elements = pa.array([None if v is None else Decimal(v) for v in values], kind.arrow)
+    else:
+        elements = pa.array(values, pa.int32() if kind.kind is Kind.DATE else pa.int64()).view(kind.arrow)
+    lists = pa.ListArray.from_arrays([0, len(elements), len(elements)], elements)
+    assert json_arrays(lists, ColumnType(Kind.ARRAY, element=kind)).to_pylist() == [text, "[]"]
 
 
 def test_a_row_that_is_too_large(warehouse: Warehouse) -> None:

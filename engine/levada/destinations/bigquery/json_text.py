@@ -5,6 +5,7 @@ BigQuery's own arrays hold no NULL, and do not distinguish NULL from an empty ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.decimal_text import decimal_text
 from levada.schema import ColumnType, Kind
 
 _NUMBERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BOOL})
@@ -26,6 +28,10 @@ _FLOATS: Final[Mapping[str, str]] = {
     "-inf": '"-Infinity"',
     "-0": "-0.0",  # -0 would be an integer
 }
+_YEAR: Final = re.compile(r"(-?\d+)(-\d\d-.*)")
+# The first day of the year 1, and the last one of the year 9999.
+_FIRST_DAY: Final = -719_162
+_LAST_DAY: Final = 2_932_896
 _SPECIAL: Final = r'[\x00-\x1f"\\]'
 
 
@@ -57,12 +63,39 @@ def _texts(elements: pa.Array, kind: ColumnType) -> pa.Array:
         return texts
     if kind.kind is Kind.BYTEA:
         return _quoted(_hexadecimal(elements))
-    if kind.kind is Kind.TIMESTAMPTZ:
-        zoned = pc.binary_join_element_wise(pc.cast(elements.cast(pa.timestamp("us")), pa.string()), "+00", "")
-        return _quoted(zoned)
+    if kind.kind is Kind.DECIMAL:
+        return _quoted(decimal_text(elements))
+    if kind.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return _quoted(_days(elements, "+00" if kind.kind is Kind.TIMESTAMPTZ else ""))
     if kind.kind is Kind.TEXT or kind.kind is Kind.UUID:
         return _quoted(_escaped(elements))
     return _quoted(pc.cast(elements, pa.string()))
+
+
+def _days(values: pa.Array, zone: str) -> pa.Array:
+    """Return dates or timestamps as PostgreSQL prints them.
+
+    Arrow's text has no year before 1 as PostgreSQL has it, and an error in place of a year after 32767.
+    """
+    is_date = pa.types.is_date(values.type)
+    number, unit, day = (pa.int32(), "D", 1) if is_date else (pa.int64(), "us", 86_400_000_000)
+    plain, numbers = values if is_date else values.cast(pa.timestamp("us")), values.view(number)
+    odd = pc.or_(pc.less(numbers, _FIRST_DAY * day), pc.greater_equal(numbers, (_LAST_DAY + 1) * day))
+    odd = pc.fill_null(odd, False)
+    shown = pc.if_else(odd, pa.scalar(0, number), numbers).view(plain.type)
+    texts = pc.binary_join_element_wise(pc.cast(shown, pa.string()), zone, "")
+    if not pc.any(odd).as_py():
+        return texts
+    exact = np.datetime_as_string(pc.filter(numbers, odd).to_numpy().astype(f"datetime64[{unit}]"))
+    return pc.replace_with_mask(texts, odd, pa.array([_with_era(str(t), zone) for t in exact], pa.string()))
+
+
+def _with_era(text: str, zone: str) -> str:
+    """Return the text of a day by ISO 8601, in which 1 BC is the year 0, as PostgreSQL prints it."""
+    found = _YEAR.fullmatch(text.replace("T", " "))
+    assert found is not None
+    year = int(found[1])
+    return f"{year:04d}{found[2]}{zone}" if year > 0 else f"{1 - year:04d}{found[2]}{zone} BC"
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

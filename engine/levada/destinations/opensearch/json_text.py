@@ -84,23 +84,6 @@ def floats(values: pa.Array) -> pa.Array:
     return text
 
 
-def decimals(values: pa.Array) -> pa.Array:
-    """Return the text of decimals with all digits of their scale, as PostgreSQL prints them. NULL stays NULL."""
-    scale = values.type.scale
-    # As a decimal without a scale, because Arrow prints small values with an exponent.
-    unscaled = pa.Array.from_buffers(
-        pa.decimal128(38, 0), len(values), values.buffers(), offset=values.offset, null_count=-1
-    )
-    digits = pc.cast(unscaled, pa.string())
-    if scale == 0:
-        return digits
-    negative = pc.starts_with(digits, "-")
-    padded = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), width=scale + 1, padding="0")
-    whole = pc.utf8_slice_codeunits(padded, 0, -scale)
-    sign = pc.if_else(negative, "-", "")
-    return joined(sign, whole, ".", pc.utf8_slice_codeunits(padded, -scale))
-
-
 def dates(values: pa.Array) -> pa.Array:
     """Return the ISO 8601 text of dates. The year 1 BC is 0000. NULL stays NULL."""
     return _iso(values, pa.int32(), "datetime64[D]", _FIRST_DAY, _LAST_DAY)

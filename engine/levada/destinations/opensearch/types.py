@@ -7,6 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.decimal_text import decimal_text
 from levada.destinations.opensearch import json_text
 from levada.schema import Column, ColumnType, Kind
 
@@ -86,7 +87,7 @@ def _json(values: pa.Array, kind: ColumnType, *, documents: bool) -> pa.Array:
 def plain_text(values: pa.Array, kind: ColumnType) -> pa.Array:
     """Return the text of scalar values as it is in documents and in their ids. NULL stays NULL."""
     if kind.kind is Kind.DECIMAL:
-        return json_text.decimals(values)
+        return decimal_text(values)
     if kind.kind is Kind.DATE:
         return json_text.dates(values)
     if kind.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
