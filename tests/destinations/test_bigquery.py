@@ -24,6 +24,7 @@ from levada.destinations.bigquery import BigQueryDestination
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import failure
 from levada.destinations.bigquery.json_text import json_arrays
+from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.served_table import ServedTable
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.data_files import upsert
@@ -355,6 +356,27 @@ def test_elements_of_arrays_as_postgres_prints_them(kind: ColumnType, values: li
         elements = pa.array(values, pa.int32() if kind.kind is Kind.DATE else pa.int64()).view(kind.arrow)
     lists = pa.ListArray.from_arrays([0, len(elements), len(elements)], elements)
     assert json_arrays(lists, ColumnType(Kind.ARRAY, element=kind)).to_pylist() == [text, "[]"]
+
+
+@pytest.mark.parametrize(
+    "default",
+    [{"defaultTableExpirationMs": "3600000"}, {"defaultCollation": "und:ci"}],
+    ids=["expiration", "collation"],
+)
+def test_defaults_of_a_dataset_that_lose_rows(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, default: dict[str, str]
+) -> None:
+    """No table is created in a dataset whose defaults would lose rows."""
+    destination, dataset = warehouse.destination(), RestClient.dataset
+
+    def with_default(self: RestClient, name: str) -> Any:
+        found = dataset(self, name)
+        return None if found is None else {**found, **default}
+
+    monkeypatch.setattr(RestClient, "dataset", with_default)
+    for call in (lambda: copy(warehouse, destination), warehouse.destination):
+        assert error_of(call).code == "destination_loses_rows"
+    assert not warehouse.server.tables(warehouse.dataset)
 
 
 def test_a_row_that_is_too_large(warehouse: Warehouse) -> None:

@@ -17,7 +17,7 @@ from levada.destinations.bigquery.failures import AlreadyExistsError, missing
 from levada.destinations.bigquery.layout import Layout
 from levada.destinations.bigquery.names import TableName, served_name
 from levada.destinations.bigquery.ownership import Owner
-from levada.destinations.bigquery.resource import same_place, table_resource
+from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
 from levada.destinations.bigquery.settings import Settings
@@ -86,10 +86,9 @@ class BigQueryDestination(Destination):
 
     def startup(self) -> None:
         """Create the metadata dataset, so that missing permissions are reported before a copy begins."""
-        if self._context.only_checks:
-            self._rest.dataset(self._settings.metadata_dataset)
-        else:
+        if not self._context.only_checks:
             self._rest.ensure_dataset(self._settings.metadata_dataset)
+        self._check_defaults(self._settings.metadata_dataset)
 
     def check(self) -> None:
         """Raise if a query cannot be run in the project."""
@@ -154,6 +153,7 @@ class BigQueryDestination(Destination):
             if resource is None or not self._fits(served, state, described, resource, wanted):
                 state = served.change(state, state.after(mark.epoch, None, described), ())
                 self._rest.ensure_dataset(place.dataset)
+                self._check_defaults(place.dataset, partitioned="timePartitioning" in wanted)
                 self._rest.drop_table(place)
                 served.name = place
                 self._create(served, wanted, schema)
@@ -427,6 +427,11 @@ class BigQueryDestination(Destination):
                 hint=resync_command(state.description.source),
             )
         table.lsn = state.lsn or table.lsn
+
+    def _check_defaults(self, dataset: str, *, partitioned: bool = False) -> None:
+        resource = self._rest.dataset(dataset)
+        if resource is not None:
+            check_keeps_rows(dataset, resource, partitioned=partitioned)
 
     def _create(self, served: ServedTable, resource: Mapping[str, Any], schema: ReplicatedTableSchema) -> None:
         try:

@@ -10,7 +10,7 @@ from levada.destinations.bigquery.settings import Layout, PartitionUnit, Setting
 from levada.destinations.bigquery.state import Description
 from levada.destinations.bigquery.types import CLUSTERABLE, PARTITIONABLE
 from levada.destinations.interface import TableMode
-from levada.errors import InvalidManifest
+from levada.errors import InvalidManifest, NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable
 
@@ -52,6 +52,26 @@ def same_place(resource: Mapping[str, Any], wanted: Mapping[str, Any], columns: 
     """
     names = {f["name"].lower() for f in wanted["schema"]["fields"]}
     return names <= set(columns) and _order(resource) == _order(wanted)
+
+
+def check_keeps_rows(dataset: str, resource: Mapping[str, Any], *, partitioned: bool = False) -> None:
+    """Raise NeedsOperator ``destination_loses_rows`` if the defaults of a dataset would lose rows of a new table.
+
+    They are an expiration of tables or, for a partitioned table, of partitions, and a collation that ignores case.
+    """
+    if resource.get("defaultTableExpirationMs"):
+        what = "expiration of tables, so BigQuery would drop the table"
+    elif partitioned and resource.get("defaultPartitionExpirationMs"):
+        what = "expiration of partitions, so BigQuery would drop rows"
+    elif resource.get("defaultCollation"):
+        what = "collation, so keys that differ in case alone would be one row"
+    else:
+        return
+    raise NeedsOperator(
+        "destination_loses_rows",
+        f"the dataset {dataset} has a default {what}",
+        hint="remove the default from the dataset, then: levada resync MANIFEST TABLE",
+    )
 
 
 def _order(resource: Mapping[str, Any]) -> tuple[list[str], str, str]:
