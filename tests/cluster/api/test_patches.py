@@ -28,6 +28,49 @@ BASES: dict[str, dict[str, Any]] = {
         "destination": {"iceberg": None, "custom": {"type": "http", "credentialsSecretRef": {"name": "http"}}},
         "staging": {"volumeClaim": {"size": "1Gi"}},
     },
+    "bigquery": {
+        "destination": {
+            "iceberg": None,
+            "bigquery": {
+                "project": "a-project",
+                "endpoint": {"rest": "https://rest.googleapis.com", "storage": "storage.googleapis.com:443"},
+                "credentialsSecretRef": {"name": "account"},
+            },
+        },
+    },
+    "ducklake": {
+        "destination": {
+            "iceberg": None,
+            "ducklake": {
+                "catalog": {"host": "catalog", "database": "lake"},
+                "dataPath": "s3://lake/data",
+                "credentialsSecretRef": {"name": "catalog"},
+            },
+        },
+    },
+    "opensearch": {
+        "destination": {
+            "iceberg": None,
+            "opensearch": {"urls": ["https://search:9200"], "credentialsSecretRef": {"name": "search"}},
+        },
+        "store": {"custom": {"type": "sqlite", "credentialsSecretRef": {"name": "store"}}},
+    },
+    "postgres": {
+        "destination": {
+            "iceberg": None,
+            "postgres": {"host": "replica", "database": "replica", "credentialsSecretRef": {"name": "replica"}},
+        },
+        "store": {
+            "postgres": {
+                "connection": {
+                    "host": "store",
+                    "database": "store",
+                    "credentialsSecretRef": {"name": "store"},
+                    "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}},
+                }
+            }
+        },
+    },
 }
 """Pipelines that have every field between them; each field is patched in the first that has it."""
 
@@ -112,7 +155,19 @@ def _accepted(kubectl: Kubectl) -> str:
     return next((str(c["reason"]) for c in conditions if c["type"] == "Accepted"), "")
 
 
-def _base(path: str) -> str:
+_BASES = {
+    "destination.bigquery": "bigquery",
+    "destination.ducklake": "ducklake",
+    "destination.opensearch": "opensearch",
+    "destination.postgres": "postgres",
+    "store.custom": "opensearch",
+    "store.postgres.connection": "postgres",
+    "destination.custom": "own",
+    "staging.volumeClaim": "own",
     # An account has a name or annotations.
-    own = ("destination.custom", "staging.volumeClaim", "driver.serviceAccount.annotations")
-    return "own" if path.startswith(own) else "lake"
+    "driver.serviceAccount.annotations": "own",
+}
+
+
+def _base(path: str) -> str:
+    return next((base for prefix, base in _BASES.items() if path.startswith(prefix)), "lake")
