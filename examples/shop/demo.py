@@ -198,7 +198,8 @@ def add_column(server: EmbeddedPostgres) -> None:
 
 def position(server: EmbeddedPostgres) -> Lsn:
     with psycopg.connect(server.uri("shop"), row_factory=tuple_row) as connection:
-        return Lsn.parse(str(connection.execute("SELECT pg_current_wal_lsn()").fetchone()[0]))
+        # With synchronous_commit off, the newest commits may not be written yet, so pg_current_wal_lsn() is too low.
+        return Lsn.parse(str(connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]))
 
 
 def compare(folder: Path, server: EmbeddedPostgres) -> bool:

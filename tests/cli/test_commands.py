@@ -126,7 +126,7 @@ def test_an_unknown_destination_lists_what_is_installed(manifest: Path, db: Data
     manifest.write_text(yaml.safe_dump(manifest_of(db, destination={"custom": {"type": "icebrg"}})))
     result = on(manifest, "check")
     assert result.exit_code == 2
-    assert "no destination 'icebrg' is installed. Installed: iceberg" in result.stderr
+    assert "no destination 'icebrg' is installed. Installed: bigquery, ducklake, iceberg" in result.stderr
 
 
 def test_check_of_a_source_that_is_ready(manifest: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,14 @@ def hot_paths() -> list[tuple[str, bool]]:
     return found
 
 
-NEEDED = {"volumeClaim": {"size": "1Gi"}, "connection": {"host": "state", "database": "state"}}
-"""The required fields of optional objects."""
+NEEDED = {
+    "volumeClaim": {"size": "1Gi"},
+    "connection": {"host": "state", "database": "state"},
+    "destination.ducklake": {"catalog": {"host": "catalog", "database": "lake"}},
+    "destination.opensearch": {"urls": ["https://search:9200"]},
+    "destination.postgres": {"host": "replica", "database": "replica"},
+}
+"""The required fields of optional objects, by their name or path."""
 
 
 @pytest.mark.parametrize(("path", "hot"), hot_paths())
@@ -195,16 +202,19 @@ def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
     *above, last = path.split(".")
     changed = spec()
     at: Any = changed
-    for step in above:
-        at = at.setdefault(step, dict(NEEDED.get(step, {})))
+    if path.startswith("destination."):
+        changed["destination"] = {kind: value for kind, value in changed["destination"].items() if kind == above[1]}
+    for i, step in enumerate(above):
+        at = at.setdefault(step, deepcopy(NEEDED.get(".".join(above[: i + 1]), NEEDED.get(step, {}))))
+    unchanged = deepcopy(changed)
     default: Any = structural(PipelineManifest)["properties"]["spec"]
     for step in path.split("."):
         default = default["properties"][step]
     at[last] = not default["default"] if default["type"] == "boolean" else default["default"] + 1
     if path == "executor.instances.min":
         at[last] = 1
-    body = yaml.safe_load(MANIFEST) | {"spec": changed}
-    before, after = owner(), owner_of(yaml.safe_dump(body))
+    manifest = yaml.safe_load(MANIFEST)
+    before, after = (owner_of(yaml.safe_dump(manifest | {"spec": s})) for s in (unchanged, changed))
     assert (restart_digest(before.manifests) == restart_digest(after.manifests)) is hot
 
 
