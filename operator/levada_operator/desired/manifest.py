@@ -60,7 +60,10 @@ def has_overrides(table_sync: TableSyncManifest) -> bool:
 
 
 def restart_digest(manifests: Manifests) -> str:
-    """Return the digest of the Pipeline's fields whose changes need a restart of the driver."""
+    """Return the digest of the Pipeline's fields whose changes need a restart of the driver.
+
+    Sections that are not set are no part of it. So an operator that knows more sections restarts no driver for them.
+    """
     spec = manifests.pipeline.spec
     return digest(yaml.safe_dump(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
 
@@ -74,7 +77,7 @@ def _restart_fields(model: Model, dumped: dict[str, Any]) -> dict[str, Any]:
             kept[field.alias or name] = _restart_fields(value, written)
         elif field.json_schema_extra[CHANGE] != Change.HOT:
             kept[field.alias or name] = written
-    return {k: v for k, v in kept.items() if v != {}}
+    return {k: v for k, v in kept.items() if v is not None and v != {}}
 
 
 def _written(model: Model) -> dict[str, Any]:
