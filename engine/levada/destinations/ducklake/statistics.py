@@ -63,7 +63,7 @@ class TableStats:
     high: str | None
 
     def merged(self, kind: str, other: TableStats) -> TableStats:
-        """Return the statistics of both. Floats have no bounds, whoever wrote those of before."""
+        """Return the statistics of both. Floats have no bounds, not even those of other writers."""
         if kind in FLOATS:
             return TableStats(self.contains_null or other.contains_null, None, None)
         lows = [from_text(kind, t) for t in (self.low, other.low) if t is not None]
