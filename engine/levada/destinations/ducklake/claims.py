@@ -6,7 +6,6 @@ import logging
 from dataclasses import replace
 
 from levada.destinations.ducklake.columns import LakeColumns, initial_columns
-from levada.destinations.ducklake.ownership import not_ours
 from levada.destinations.ducklake.snapshot import NextSnapshot
 from levada.destinations.ducklake.state import TableRow, key_text, require_epoch
 from levada.destinations.ducklake.tables import (
@@ -22,6 +21,7 @@ from levada.destinations.ducklake.tables import (
 )
 from levada.destinations.ducklake.writes import Catalog
 from levada.destinations.interface import TableMode
+from levada.destinations.ownership import not_ours
 from levada.errors import Transient
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema

@@ -20,7 +20,6 @@ from levada.destinations.ducklake.columns import reconcile, replacement_columns
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.intact import IntactTable, read_intact
-from levada.destinations.ducklake.ownership import Owner
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
@@ -42,6 +41,7 @@ from levada.destinations.interface import Capabilities, Destination, Destination
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
+from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
 from levada.locations import target_name as path_name
 from levada.postgres.connection import PostgresConnection

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from levada.destinations.ducklake.ownership import Owner, TableOwner
 from levada.destinations.ducklake.tables import FullName, TableContent
 from levada.destinations.interface import TableMode
+from levada.destinations.ownership import Owner, TableOwner
 from levada.errors import StaleEpoch
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema

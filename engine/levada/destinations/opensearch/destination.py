@@ -19,10 +19,10 @@ from levada.destinations.opensearch.copying import copy_rows
 from levada.destinations.opensearch.generations import Generation, Generations, same_meta
 from levada.destinations.opensearch.layout import Layout, check_fields
 from levada.destinations.opensearch.naming import Naming
-from levada.destinations.opensearch.ownership import Owner
 from levada.destinations.opensearch.settings import Settings
 from levada.destinations.opensearch.state import State
 from levada.destinations.opensearch.table_state import TableState
+from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch

@@ -21,9 +21,9 @@ from levada.destinations.opensearch.naming import (
     writer_alias,
     writer_epoch,
 )
-from levada.destinations.opensearch.ownership import TableOwner, not_ours
+from levada.destinations.ownership import TableOwner, not_ours
 from levada.errors import StaleEpoch, Transient
-from levada.values import TableMode
+from levada.values import QualifiedTable, TableId, TableMode
 
 KEPT_DELETES: Final = "1h"
 """The time for which a deleted document keeps its version. It exceeds by far the time of a request in flight.
@@ -61,7 +61,7 @@ class Generation:
         return {
             _META: {
                 "alias": self.alias,
-                "owner": self.owner.to_json(),
+                "owner": _owner_json(self.owner),
                 "mode": self.layout.mode.value,
                 "key": list(self.key),
                 "fields": [f.to_json() for f in self.layout.fields],
@@ -246,7 +246,7 @@ def _parsed(index: str, entry: Mapping[str, Any], meta: Any) -> Generation | Non
             index,
             entry["settings"]["index"]["uuid"],
             meta["alias"],
-            TableOwner.from_json(meta["owner"]),
+            _parse_owner(meta["owner"]),
             layout,
             tuple(meta["key"]),
             frozenset(entry.get("aliases", {})),
@@ -258,3 +258,12 @@ def _parsed(index: str, entry: Mapping[str, Any], meta: Any) -> Generation | Non
 def same_meta(one: Generation, other: Generation) -> bool:
     """Return True if both record the same table with the same fields."""
     return json.dumps(one.meta(), sort_keys=True) == json.dumps(other.meta(), sort_keys=True)
+
+
+def _owner_json(owner: TableOwner) -> dict[str, Any]:
+    source = [owner.source_name.schema, owner.source_name.name]
+    return {"pipeline": owner.pipeline, "sourceId": owner.source_id, "tableId": int(owner.table), "source": source}
+
+
+def _parse_owner(data: Mapping[str, Any]) -> TableOwner:
+    return TableOwner(data["pipeline"], data["sourceId"], TableId(data["tableId"]), QualifiedTable(*data["source"]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from levada.destinations.ownership import not_ours
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.ownership import not_ours
 from levada.destinations.postgres.shadow_copy import drop_all
 from levada.destinations.postgres.state import State, TableRow, require_epoch
 from levada.errors import NeedsOperator, Transient

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, Ordering, TableMode
+from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
 from levada.destinations.postgres.claims import Claims
@@ -23,7 +24,6 @@ from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import Connections
 from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import Naming
-from levada.destinations.postgres.ownership import Owner
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow, require_epoch

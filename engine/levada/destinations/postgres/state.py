@@ -12,9 +12,9 @@ from typing import Any, Final
 from psycopg import sql
 
 from levada.destinations.interface import TableMode
+from levada.destinations.ownership import Owner, TableOwner
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.ownership import Owner, TableOwner
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema

@@ -1,11 +1,10 @@
-"""The owner of a table: a pipeline, by its full name, its source database, and one source table."""
+"""The owner of a table that a destination records: a pipeline, its source database, and one source table."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 
-from levada.destinations.ducklake.tables import FullName
 from levada.destinations.interface import DestinationContext
 from levada.errors import DestinationChanged
 from levada.schema import ReplicatedTableSchema
@@ -16,7 +15,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """The owner that the state of a table records. ``source_name`` is the source table's name at the first copy."""
+    """The owner of one table. ``pipeline`` is the pipeline's full name.
+
+    ``source_name`` is the source table's name when the table was created.
+    """
 
     pipeline: str
     source_id: str
@@ -43,14 +45,18 @@ class Owner:
         """Return the owner of the table of a source table."""
         return TableOwner(self.context.full_name, self.source_id, schema.id, schema.name)
 
-    def require_replaceable(self, name: FullName, owner: TableOwner, schema: ReplicatedTableSchema) -> None:
+    def owns(self, owner: TableOwner, table: TableId) -> bool:
+        """Return True if ``owner`` is this pipeline's source table."""
+        return owner.table == table and owner.source_id == self.source_id and self._is_ours(owner)
+
+    def require_replaceable(self, name: object, owner: TableOwner, schema: ReplicatedTableSchema) -> None:
         """Raise DestinationChanged unless a copy of the source table may replace the table of ``owner``.
 
         It may replace its own table, that of a dropped source table of the same name, and any table of the pipeline's
         former source. The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for
-        that of another source table.
+        that of another source table. ``name`` is the table's name at the destination, as its errors print it.
         """
-        source, ours = self.context.source, owner.pipeline in self.names()
+        source, ours = self.context.source, self._is_ours(owner)
         if ours and source is not None and source.is_former(owner.source_id):
             _log.warning("%s is a table of the former source of pipeline %s", name, self.context.full_name)
             return
@@ -64,16 +70,20 @@ class Owner:
             return
         raise DestinationChanged(
             "destination_collision",
-            f"{name} is the table of {owner.source_name} (OID {owner.table}),"
+            f"{name} is the table of {owner.source_name} (OID {int(owner.table)}),"
             f" not of the table with OID {int(schema.id)}",
             hint="set destinationTable in the TableSync of one of the two",
         )
 
+    def _is_ours(self, owner: TableOwner) -> bool:
+        # Check the former names last, because reading them needs the store.
+        return owner.pipeline == self.context.full_name or owner.pipeline in self.context.former_names()
 
-def not_ours(name: FullName, why: str) -> DestinationChanged:
-    """Return the error for a table of another owner."""
+
+def not_ours(name: object, why: str) -> DestinationChanged:
+    """Return the error for a table that this pipeline does not own. ``why`` completes the sentence."""
     return DestinationChanged(
         "table_not_ours",
-        f"{name} exists in the catalog and {why}",
-        hint="set destinationTable in the table's TableSync, or rename the existing table",
+        f"{name} exists at the destination and {why}",
+        hint="set destinationTable in the table's TableSync, or rename or remove what has the name",
     )
