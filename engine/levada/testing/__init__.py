@@ -7,11 +7,9 @@ A suite is a class of pytest tests. Subclass it and give it one fixture, see `De
 import pytest
 
 # Before the imports below, so that a failed assertion of a suite shows the values that it compared.
-pytest.register_assert_rewrite(
-    "levada.testing.destinations", "levada.testing.destination_crashes", "levada.testing.stores"
-)
+pytest.register_assert_rewrite("levada.testing.destinations", "levada.testing.stores")
 
-from levada.testing.destinations import DestinationConformance  # noqa: E402
+from levada.testing.destinations.suite import DestinationConformance  # noqa: E402
 from levada.testing.memory import MemoryDestination, MemoryTables  # noqa: E402
 from levada.testing.place import DestinationPlace, Reader, fold_changelog  # noqa: E402
 from levada.testing.rows import ArrowRows  # noqa: E402

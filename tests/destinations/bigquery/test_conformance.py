@@ -1,0 +1,48 @@
+"""The conformance suite on BigQuery's emulator."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.destinations.bigquery.warehouse import Warehouse
+
+from levada.destinations import DestinationContext
+from levada.destinations.bigquery import BigQueryDestination
+from levada.destinations.bigquery.settings import Settings
+from levada.schema import Column, Kind
+from levada.testing import DestinationConformance, DestinationPlace
+
+
+@dataclass(frozen=True)
+class InChild:
+    """Opens the destination in another process."""
+
+    manifest: dict[str, Any]
+    context: DestinationContext
+
+    def __call__(self) -> BigQueryDestination:
+        return BigQueryDestination.from_settings(Settings.model_validate(self.manifest), self.context)
+
+
+def shown(column: Column, value: Any) -> Any:
+    """Return a value as `read_back` has it: arrays are JSON."""
+    if column.type.kind is Kind.ARRAY:
+        return [e.strftime("%Y-%m-%d %H:%M:%S.%f+00") if isinstance(e, dt.datetime) else e for e in value]
+    return value
+
+
+class TestConformance(DestinationConformance):
+    """The conformance suite, read back by BigQuery's own client."""
+
+    @pytest.fixture
+    def place(self, warehouse: Warehouse) -> DestinationPlace:
+        """Return datasets without tables."""
+        return DestinationPlace(
+            open=lambda: InChild(warehouse.manifest, warehouse.context)(),
+            read=warehouse.read_back,
+            shown=shown,
+            in_child=InChild(warehouse.manifest, warehouse.context),
+        )

@@ -1,0 +1,211 @@
+"""Lost answers, older drivers and changes of the catalog in the middle of a write to DuckLake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from tests.destinations.ducklake.steps import ORDERS, apply, code_of, copy
+from tests.destinations.memory import MemoryRows, Stream
+from tests.servers.ducklake import DuckLake
+
+from levada.destinations.ducklake.intact import read_intact
+from levada.destinations.ducklake.snapshot import NextSnapshot
+from levada.destinations.ducklake.state import State
+from levada.destinations.ducklake.statistics import describe_files
+from levada.postgres.silence import WatchedConnection
+from levada.schema import Kind, TableTarget
+from levada.testing import column
+
+
+def test_an_old_driver_writes_nothing(ducklake: DuckLake) -> None:
+    """After a newer driver has written a table, batches, copies, swaps and drops of an older one are refused."""
+    old, new = ducklake.destination(work="old"), ducklake.destination(work="new")
+    stream = copy(ducklake, old)
+    target, rows = TableTarget.of(ORDERS), MemoryRows(ORDERS, [{"id": 5, "item": "shadow", "note": None}])
+    assert old.copy_replacement(target, rows, ducklake.mark(1000))
+    stream.insert(id=4, item="new", note=None)
+    apply(ducklake, new, stream, epoch=2)
+    stream.insert(id=6, item="late", note=None)
+    for run in (
+        lambda: apply(ducklake, old, stream),
+        lambda: old.swap_replacement(ORDERS.id, ducklake.mark(5000)),
+        lambda: old.drop_table_for_copy(target, 1),
+        lambda: old.write_table_rows(target, rows, ducklake.mark(5000)),
+    ):
+        assert code_of(run) == "stale_epoch"
+    assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3", 4: "new"}
+
+
+@pytest.fixture
+def lost_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A call of the result loses the answer to the next commit of a snapshot, as a broken connection with TLS does."""
+    state = {"asked": False, "armed": False}
+    transaction, finish = WatchedConnection.transaction, NextSnapshot.finish
+
+    @contextmanager
+    def losing(self: WatchedConnection) -> Iterator[Any]:
+        with transaction(self) as inner:
+            yield inner
+        if state["armed"]:
+            state["armed"] = False
+            raise psycopg.OperationalError("consuming input failed: SSL error: unexpected eof while reading")
+
+    def finished(self: NextSnapshot) -> None:
+        finish(self)
+        state["armed"], state["asked"] = state["asked"], False
+
+    monkeypatch.setattr(WatchedConnection, "transaction", losing)
+    monkeypatch.setattr(NextSnapshot, "finish", finished)
+    return lambda: state.update(asked=True)
+
+
+def test_a_lost_answer_to_a_commit_keeps_its_files(ducklake: DuckLake, lost_answers: Callable[[], None]) -> None:
+    """A batch and a copy that are committed without an answer stay as they are, and a repetition changes nothing."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    stream.update(id=1, item="A", note="n")
+    batch = stream.batch()
+    lost_answers()
+    assert code_of(lambda: destination.write_events(batch, ducklake.mark(batch.until))) == "destination_unavailable"
+    expected = {1: "A", 2: "item 2", 3: "item 3"}
+    assert ducklake.items() == expected
+    destination.write_events(batch, ducklake.mark(batch.until))
+    assert ducklake.items() == expected
+    lost_answers()
+    rows = MemoryRows(ORDERS, [{"id": 7, "item": "copied", "note": None}])
+    run = partial(destination.write_table_rows, TableTarget.of(ORDERS), rows, ducklake.mark(9000))
+    assert code_of(run) == "destination_unavailable"
+    assert ducklake.items() == {7: "copied"}
+
+
+def test_a_lost_answer_to_a_swap_keeps_its_files(ducklake: DuckLake, lost_answers: Callable[[], None]) -> None:
+    """A shadow copy that is in the table without an answer is not added again, and its removal leaves the table."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    rows = MemoryRows(ORDERS, [{"id": 7, "item": "copied", "note": None}])
+    assert destination.copy_replacement(TableTarget.of(ORDERS), rows, ducklake.mark(2000))
+    lost_answers()
+    swap = partial(destination.swap_replacement, ORDERS.id, ducklake.mark(2000))
+    assert code_of(swap) == "destination_unavailable"
+    assert swap() is False, "the resync starts again"
+    destination.drop_replacement(ORDERS.id)
+    assert ducklake.items() == {7: "copied"}
+    stream = Stream(ORDERS, lsn=2000, taken=2000)
+    stream.update(id=7, item="changed", note=None)
+    apply(ducklake, destination, stream)
+    assert ducklake.items() == {7: "changed"}
+    twice = "SELECT path FROM lake.ducklake_data_file GROUP BY path HAVING count(*) > 1"
+    assert ducklake.db.query(twice) == []
+
+
+def test_a_column_that_is_added_during_a_batch_stays(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's column that comes between the read of the table and the commit is kept, also next to one of ours."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    describe, todo = describe_files, ["ALTER TABLE shop_public.orders ADD COLUMN mine INT DEFAULT 5"]
+
+    def described(*values: Any) -> Any:
+        if todo:
+            ducklake.sql(todo.pop())
+        return describe(*values)
+
+    monkeypatch.setattr("levada.destinations.ducklake.writes.describe_files", described)
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, column(4, "ours", Kind.INT8))))
+    stream.insert(id=4, item="d", note=None, ours=4)
+    apply(ducklake, destination, stream)
+    seen = {r["id"]: (r["mine"], r["ours"]) for r in ducklake.rows()}
+    assert {k: seen[k] for k in (1, 4)} == {1: (5, None), 4: (seen[4][0], 4)}
+
+
+def test_an_old_driver_that_waits_for_a_newer_one(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drop by an old driver that begins during a newer driver's commit is refused."""
+    old, new = ducklake.destination(work="old"), ducklake.destination(work="new")
+    stream = copy(ducklake, old)
+    save, codes = State.save, []
+    thread = threading.Thread(
+        target=lambda: codes.append(code_of(lambda: old.drop_table_for_copy(TableTarget.of(ORDERS), 1)))
+    )
+
+    def saving(self: State, *values: Any) -> None:
+        save(self, *values)
+        if not codes and not thread.ident:
+            thread.start()
+            waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%levada_tables%%'"
+            while not ducklake.db.query(waits):
+                pass
+
+    monkeypatch.setattr(State, "save", saving)
+    stream.insert(id=4, item="new", note=None)
+    apply(ducklake, new, stream, epoch=2)
+    thread.join()
+    assert codes == ["stale_epoch"]
+    assert len(ducklake.items()) == 4
+
+
+def test_a_watermark_is_read_with_its_table(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit by the driver before, while the new one reads the table, is not taken for that of another writer."""
+    old, new = ducklake.destination(work="old"), ducklake.destination(work="new")
+    stream = copy(ducklake, old)
+    stream.insert(id=4, item="late", note=None)
+    thread = threading.Thread(target=lambda: apply(ducklake, old, stream))
+    read = read_intact
+
+    def reading(*values: Any) -> Any:
+        if threading.current_thread() is not thread and not thread.ident:
+            thread.start()
+            thread.join(3)
+        return read(*values)
+
+    monkeypatch.setattr("levada.destinations.ducklake.destination.read_intact", reading)
+    assert new.applied(ORDERS.id) == ducklake.mark(1000)
+    thread.join()
+    assert new.applied(ORDERS.id) == ducklake.mark(stream.taken)
+
+
+def test_a_table_that_is_created_during_a_copy(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's table that gets the name between the check and the creation is not doubled."""
+    destination = ducklake.destination()
+    destination.startup()
+    ducklake.sql("CREATE SCHEMA shop_public")
+    begin, todo = NextSnapshot.begin, ["CREATE TABLE shop_public.orders AS SELECT 1 AS mine"]
+
+    def beginning(*values: Any) -> NextSnapshot:
+        if todo:
+            ducklake.sql(todo.pop())
+        return begin(*values)
+
+    monkeypatch.setattr(NextSnapshot, "begin", beginning)
+    assert code_of(lambda: copy(ducklake, destination)) == "table_not_ours"
+    assert ducklake.sql("SELECT mine FROM shop_public.orders") == [(1,)]
+
+
+def test_a_pooler_that_changes_the_session(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each transaction may have another session, without the options and statements of an earlier one."""
+    transaction = WatchedConnection.transaction
+
+    @contextmanager
+    def pooled(self: WatchedConnection) -> Iterator[Any]:
+        self.pgconn.exec_(b"DISCARD ALL")
+        with transaction(self) as inner:
+            yield inner
+
+    monkeypatch.setattr("levada.postgres.connection.SESSION_OPTIONS", "")
+    monkeypatch.setattr(WatchedConnection, "transaction", pooled)
+    for setting in ("statement_timeout = '20s'", "timezone = 'Asia/Tokyo'", "default_transaction_read_only = on"):
+        ducklake.db.execute(f"ALTER DATABASE {ducklake.db.name} SET {setting}")
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    for i in range(12):
+        stream.update(id=1, item=f"turn {i}", note="n")
+        apply(ducklake, destination, stream)
+    assert destination.applied(ORDERS.id) == ducklake.mark(stream.taken)
+    with destination._database.transaction("looking") as connection:
+        names = ("idle_in_transaction_session_timeout", "tcp_keepalives_idle", "statement_timeout")
+        assert [connection.execute(f"SHOW {n}").fetchone() for n in names] == [("1min",), ("30",), ("0",)]

@@ -1,0 +1,174 @@
+"""Tables of DuckLake: rows, columns, names, catalogs and object stores."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+from tests.destinations.ducklake.steps import ORDERS, apply, check_filters, code_of, copy
+from tests.destinations.memory import MemoryRows, Stream
+from tests.servers.ducklake import DuckLake
+from tests.servers.s3 import BUCKET, REGION, ObjectStore
+
+from levada.schema import ColumnType, Kind, TableTarget
+from levada.testing import column, table
+from levada.values import QualifiedTable, TableId
+
+
+def test_copy_then_changes(ducklake: DuckLake) -> None:
+    """A copy and a batch of changes leave the last state of each row, and a new process reads the watermark."""
+    lake = ducklake
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    assert destination.applied(ORDERS.id) == lake.mark(1000)
+    assert lake.items() == {1: "item 1", 2: "item 2", 3: "item 3"}
+    stream.update(id=1, item="A", note="n")
+    stream.delete(id=2)
+    stream.insert(id=4, item="d", note=None)
+    apply(lake, destination, stream)
+    assert lake.items() == {1: "A", 3: "item 3", 4: "d"}
+    assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
+    assert lake.destination().applied(TableId(1)) is None
+
+
+def test_catalogs_that_cannot_be_written(ducklake: DuckLake) -> None:
+    """Another version, another data path and a missing one are errors before anything is written."""
+    assert code_of(ducklake.destination({"dataPath": ""}).startup) == "data_path_unusable"
+    ducklake.destination().startup()
+    ducklake.destination({"dataPath": ""}).startup()
+    assert code_of(ducklake.destination({"dataPath": "/elsewhere"}).startup) == "data_path_mismatch"
+    ducklake.db.execute("UPDATE lake.ducklake_metadata SET value = '1.1' WHERE key = 'version'")
+    assert code_of(ducklake.destination().startup) == "catalog_unsupported"
+
+
+def test_a_catalog_that_duckdb_has_made(ducklake: DuckLake) -> None:
+    """Levada writes to a catalog that DuckDB's extension created, next to its tables."""
+    ducklake.folder.mkdir()
+    with ducklake.duckdb(DATA_PATH=f"'{ducklake.folder}'") as connection:
+        connection.execute("CREATE TABLE mine AS SELECT range AS a FROM range(100)")
+    destination = ducklake.destination({"dataPath": ""})
+    stream = copy(ducklake, destination)
+    stream.delete(id=3)
+    apply(ducklake, destination, stream)
+    assert ducklake.items() == {1: "item 1", 2: "item 2"}
+    assert ducklake.sql("SELECT count(*) FROM mine") == [(100,)]
+
+
+DEFAULTS = [
+    (Kind.TEXT, "it's NULL", "it's NULL"),
+    (Kind.TEXT, "NULL", "NULL"),
+    (Kind.TEXT, "", ""),
+    (Kind.BOOL, "f", False),
+    (Kind.INT2, "-5", -5),
+    (Kind.FLOAT8, "NaN", "NaN"),
+    (Kind.FLOAT8, "-Infinity", -math.inf),
+    (Kind.BYTEA, "\\x00ff5c", b"\x00\xff\\"),
+    (Kind.DATE, "1969-12-31", dt.date(1969, 12, 31)),
+    (Kind.TIME, "23:59:59.5", dt.time(23, 59, 59, 500000)),
+    (Kind.TIMESTAMP, "2020-01-01 00:00:00.000001", dt.datetime(2020, 1, 1, 0, 0, 0, 1)),
+    (Kind.TIMESTAMPTZ, "2020-01-01 00:00:00+02", dt.datetime(2019, 12, 31, 22, tzinfo=dt.UTC)),
+    (Kind.UUID, "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000a"),
+    (Kind.JSON, '{"a": 1}', '{"a": 1}'),
+]
+
+
+def test_defaults_of_added_columns(ducklake: DuckLake) -> None:
+    """Rows from before ADD COLUMN have its constant, of each type, in reads, in filters and in updated rows."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    added = [column(10 + i, f"c{i}", kind, missing_value=text) for i, (kind, text, _) in enumerate(DEFAULTS)]
+    added.append(column(40, "n", Kind.DECIMAL, precision=10, scale=3, missing_value="-1.5"))
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, *added)))
+    apply(ducklake, destination, stream)
+    stream.update(id=1, item="one", note="n", unchanged=[c.attnum for c in added])
+    stream.insert(id=4, item="four", note=None)
+    apply(ducklake, destination, stream)
+    expected = {**{f"c{i}": value for i, (_, _, value) in enumerate(DEFAULTS)}, "n": Decimal("-1.500")}
+    for row in ducklake.rows():
+        seen = {name: "NaN" if row[name] != row[name] else row[name] for name in expected}
+        assert seen == (dict.fromkeys(expected) if row["id"] == 4 else expected)
+    with ducklake.duckdb() as connection:
+        check_filters(connection, "shop_public.orders")
+
+
+def test_an_array_with_a_default_needs_a_resync(ducklake: DuckLake) -> None:
+    """DuckDB reads the default of a list as NULL, so the change is refused, and nothing is written."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    tags = column(9, "tags", Kind.ARRAY, element=ColumnType(Kind.INT4), missing_value="{}")
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, tags)))
+    stream.delete(id=1)
+    assert code_of(lambda: apply(ducklake, destination, stream)) == "schema_change_unsupported"
+    assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3"}
+
+
+def test_columns_change_in_place(ducklake: DuckLake) -> None:
+    """Renames, drops, wider types and a column that comes back under the old name keep each row's values."""
+    schema = table(
+        column(1, "id", Kind.INT2), column(2, "a", Kind.INT4), column(3, "b", Kind.TEXT), column(4, "f", Kind.FLOAT4)
+    )
+    destination, target = ducklake.destination(), TableTarget.of(schema)
+    rows = [{"id": i, "a": i, "b": f"b{i}", "f": 0.5} for i in (1, 2)]
+    destination.write_table_rows(target, MemoryRows(schema, rows), ducklake.mark(1000))
+    stream = Stream(schema)
+    stream.alter(
+        table(
+            column(1, "id", Kind.INT8),
+            column(2, "renamed", Kind.INT8),
+            column(4, "f", Kind.FLOAT8),
+            column(5, "b", Kind.INT4),
+        )
+    )
+    stream.update(id=1, renamed=2**40, f=1e300, b=7)
+    apply(ducklake, destination, stream)
+    assert ducklake.rows() == [
+        {"id": 1, "renamed": 2**40, "f": 1e300, "b": 7},
+        {"id": 2, "renamed": 2, "f": 0.5, "b": None},
+    ]
+    with ducklake.duckdb() as connection:
+        check_filters(connection, "shop_public.orders")
+        past = connection.execute("SELECT * FROM shop_public.orders AT (VERSION => 2) ORDER BY id").fetchall()
+        assert past == [(1, 1, "b1", 0.5), (2, 2, "b2", 0.5)]
+
+
+def test_odd_names(ducklake: DuckLake) -> None:
+    """Names with quotes, dots, slashes and letters of any language are names like any other."""
+    for i, name in enumerate(['a"b', "a.b", "../up", "Größe", "select", "x y", "100%", "a'b", "\U0001f600"]):
+        schema = replace(ORDERS, id=TableId(500 + i), name=QualifiedTable("public", name))
+        destination = ducklake.destination()
+        stream = copy(ducklake, destination, schema)
+        stream.delete(id=1)
+        apply(ducklake, destination, stream)
+        assert ducklake.items(name) == {2: "item 2", 3: "item 3"}
+        destination.drop_table_for_copy(TableTarget.of(schema))
+    inside = ducklake.folder.resolve()
+    assert all(inside in file.resolve().parents for file in ducklake.folder.parent.rglob("*.parquet"))
+
+
+def test_an_object_store(ducklake: DuckLake, s3: ObjectStore, tmp_path: Path) -> None:
+    """Files go to an object store whose keys are in the Secret. DuckDB reads them where the store keeps them."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    for name, value in {"username": "postgres", "password": "unused", **s3.keys}.items():
+        (secret / name).write_text(value)
+    place = {"s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": REGION}
+    settings = {"dataPath": f"s3://{BUCKET}/ducklake/", "properties": place}
+    destination = ducklake.destination(settings, credentials=secret)
+    stream = copy(ducklake, destination)
+    stream.update(id=1, item="one", note=None, unchanged=[3])
+    apply(ducklake, destination, stream)
+    stream.update(id=1, item="uno", note=None, unchanged=[3])
+    stream.delete(id=2)
+    apply(ducklake, ducklake.destination(settings, credentials=secret, work="other"), stream)
+    ducklake.options = {"DATA_PATH": f"'{s3.buckets / BUCKET}/ducklake/'", "OVERRIDE_DATA_PATH": "true"}
+    assert {r["id"]: (r["item"], r["note"]) for r in ducklake.rows()} == {
+        1: ("uno", "x" * 100),
+        3: ("item 3", "x" * 100),
+    }
+    (secret / "s3.secret-access-key").write_text("wrong")
+    stream.delete(id=3)
+    late = ducklake.destination(settings, credentials=secret)
+    assert code_of(lambda: apply(ducklake, late, stream)) in ("destination_denied", "destination_unavailable")
