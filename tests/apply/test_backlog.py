@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.apply.backlog import Backlog
+from levada.apply.backlog import Backlog, Pending
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
@@ -165,3 +166,81 @@ def test_a_common_batch_has_no_gap(shares: list[dict[int, int]], positions: list
             if table in batch:
                 backlog.applied(table, until)
     assert not any(left.values())
+
+
+class _Model:
+    """What a backlog should answer, worked out anew from everything that happened."""
+
+    def __init__(self) -> None:
+        self.segments: list[tuple[int, dict[int, int]]] = []
+        self.held: dict[tuple[int, bool], tuple[int, bool, set[int]]] = {}
+
+    def add(self, end: int, rows: dict[int, int]) -> None:
+        self.segments.append((end, rows))
+        for (table, _), (position, holds, ends) in self.held.items():
+            if holds and table in rows and end > position:
+                ends.add(end)
+
+    def track(self, table: int, position: int, holds: bool, shadow: bool) -> None:
+        kept = {end for end, rows in self.segments if holds and table in rows and end > position}
+        self.held[table, shadow] = (position, holds, kept)
+
+    def applied(self, table: int, position: int, shadow: bool) -> None:
+        if (table, shadow) in self.held:
+            former, holds, ends = self.held[table, shadow]
+            self.held[table, shadow] = (max(former, position), holds, {e for e in ends if e > position})
+
+    def pop_unneeded(self) -> list[int]:
+        needed = set().union(*(ends for _, _, ends in self.held.values()))
+        gone = [end for end, _ in self.segments if end not in needed]
+        self.segments = [(end, rows) for end, rows in self.segments if end in needed]
+        return gone
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("add"), st.dictionaries(st.integers(1, 3), st.integers(1, 9), min_size=1)),
+    st.tuples(st.just("track"), st.integers(1, 3), st.integers(0, 15), st.booleans(), st.booleans()),
+    st.tuples(st.just("applied"), st.integers(1, 3), st.integers(0, 15), st.booleans()),
+    st.tuples(st.just("forget"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("promote"), st.integers(1, 3)),
+    st.tuples(st.just("pop")),
+)
+
+
+@given(st.lists(_STEPS, max_size=40))
+def test_kept_sums_are_those_of_the_segments(steps: list[tuple[Any, ...]]) -> None:
+    """Whatever happens in which order, the sums, the batches and the unneeded segments are as if counted anew."""
+    backlog, model, end = Backlog(), _Model(), 0
+    for step in steps:
+        match step:
+            case ("add", rows):
+                end += 10
+                backlog.add_segment(segment(end - 10, end, rows))
+                model.add(end, rows)
+            case ("track", table, tens, holds, shadow):
+                backlog.track(TableId(table), Lsn(tens * 10), holds=holds, shadow=shadow)
+                model.track(table, tens * 10, holds, shadow)
+            case ("applied", table, tens, shadow):
+                backlog.applied(TableId(table), Lsn(tens * 10), shadow=shadow)
+                model.applied(table, tens * 10, shadow)
+            case ("forget", table, shadow):
+                backlog.forget(TableId(table), shadow=shadow)
+                model.held.pop((table, shadow), None)
+            case ("promote", table) if (table, True) in model.held:
+                backlog.promote_shadow(TableId(table))
+                model.held[table, False] = model.held.pop((table, True))
+            case ("pop",):
+                assert [m.end_lsn for m in backlog.pop_unneeded()] == model.pop_unneeded()
+        sizes = {e: sum(rows.values()) for e, rows in model.segments}
+        assert (backlog.segments, backlog.staged_bytes) == (len(sizes), 10 * sum(sizes.values()))
+        for (table, shadow), (position, holds, ends) in model.held.items():
+            rows_left = sum(rows[table] for e, rows in model.segments if e in ends)
+            first = min(ends) - 10 if ends else None
+            assert backlog.pending(TableId(table), shadow=shadow) == Pending(
+                len(ends), rows_left, rows_left * 10, first
+            )
+            batch = backlog.next_batch(TableId(table), 10**9, shadow=shadow)
+            assert [m.end_lsn for m in batch] == sorted(ends)
+            reached = position if ends or not holds else max(position, 1000)
+            assert backlog.position(TableId(table), Lsn(1000), shadow=shadow) == reached
+    assert [m.end_lsn for m in backlog.pop_unneeded()] == model.pop_unneeded()

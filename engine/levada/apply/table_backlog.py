@@ -1,0 +1,155 @@
+"""One table's pending segments, with sums that are kept, so that asking for them costs nothing. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from levada.segments.ledger import missing_end
+from levada.segments.manifest import Manifest
+from levada.values import Lsn, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The changes that a table has left to apply.
+
+    ``rows`` is an upper bound. ``oldest_commit_ts_us`` is in microseconds since 1970 UTC.
+    """
+
+    segments: int
+    rows: int
+    bytes: int
+    oldest_commit_ts_us: int | None
+
+
+NOTHING_PENDING = Pending(0, 0, 0, None)
+
+
+@dataclass(slots=True, eq=False)
+class StagedSegment:
+    """A staged segment with the size of each table's part.
+
+    ``holders`` is the number of tables and shadow copies that need it.
+    """
+
+    manifest: Manifest
+    tables: frozenset[TableId]
+    rows: Mapping[TableId, int]
+    bytes: Mapping[TableId, int]
+    total_bytes: int
+    holders: int = 0
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> StagedSegment:
+        """Return the segment of a manifest, which nothing needs yet.
+
+        The ends of other tables' segments are left out: with many tables and segments they would fill the memory.
+        """
+        rows: Counter[TableId] = Counter()
+        sizes: Counter[TableId] = Counter()
+        for file in manifest.files:
+            rows[file.table] += file.rows
+            sizes[file.table] += file.bytes
+        tables = manifest.tables
+        kept = replace(manifest, newest={t: end for t, end in manifest.newest.items() if t in tables})
+        return cls(kept, tables, rows, sizes, manifest.total_bytes)
+
+    @property
+    def end_lsn(self) -> Lsn:
+        """The end of the segment."""
+        return self.manifest.end_lsn
+
+
+class TableBacklog:
+    """The position and the pending segments of a table or of its shadow copy.
+
+    ``holds`` is False if no segment is needed, because the copy has not begun. ``known`` is False while the destination
+    has not reported its watermark. Segments are added in WAL order. The sums of rows and bytes are kept, so each
+    method but `release` costs the same for any number of pending segments.
+    """
+
+    __slots__ = ("_bytes", "_pending", "_rows", "holds", "known", "missing", "position", "table")
+
+    def __init__(self, table: TableId, position: Lsn, *, holds: bool = True, known: bool = True) -> None:
+        self.table = table
+        self.position = position
+        self.holds = holds
+        self.known = known
+        self.missing: Lsn | None = None
+        """The end of a segment that the table needs but that is missing."""
+        self._pending: deque[StagedSegment] = deque()
+        self._rows = 0
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[StagedSegment]:
+        return iter(self._pending)
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def keep(self, segments: Iterable[StagedSegment], newest: Lsn | None) -> None:
+        """Keep the segments that are not applied yet, and compare them with the end ``newest`` in the ledger."""
+        for segment in segments:
+            self._append(segment)
+        if self.holds and self.known:
+            self.missing = missing_end(self.table, self.position, newest, (s.manifest for s in self._pending))
+
+    def add(self, segment: StagedSegment) -> None:
+        """Keep a newly staged segment, unless it is applied already."""
+        if self.holds and self.known and self.missing is None and segment.end_lsn > self.position:
+            reached = self._pending[-1].end_lsn if self._pending else self.position
+            self.missing = missing_end(self.table, reached, None, [segment.manifest])
+        self._append(segment)
+
+    def _append(self, segment: StagedSegment) -> None:
+        if not self.holds or segment.end_lsn <= self.position:
+            return
+        segment.holders += 1
+        self._pending.append(segment)
+        self._rows += segment.rows.get(self.table, 0)
+        self._bytes += segment.bytes.get(self.table, 0)
+
+    def advance(self, position: Lsn) -> list[StagedSegment]:
+        """Move the position forward, and return the segments that this table no longer needs."""
+        self.position = max(self.position, position)
+        applied: list[StagedSegment] = []
+        while self._pending and self._pending[0].end_lsn <= self.position:
+            applied.append(self._release(self._pending.popleft()))
+        return applied
+
+    def release(self) -> list[StagedSegment]:
+        """Give up every pending segment, and return them."""
+        given_up = [self._release(segment) for segment in self._pending]
+        self._pending.clear()
+        return given_up
+
+    def _release(self, segment: StagedSegment) -> StagedSegment:
+        segment.holders -= 1
+        self._rows -= segment.rows.get(self.table, 0)
+        self._bytes -= segment.bytes.get(self.table, 0)
+        return segment
+
+    def pending(self) -> Pending:
+        """Return what is left to apply."""
+        if not self._pending:
+            return NOTHING_PENDING
+        return Pending(len(self._pending), self._rows, self._bytes, self._pending[0].manifest.first_commit_ts_us)
+
+    def next_batch(self, max_rows: int) -> tuple[Manifest, ...]:
+        """Return the oldest pending segments, at least one if any is pending, as `Backlog.next_batch` says."""
+        chosen: list[Manifest] = []
+        rows = 0
+        for segment in self._pending:
+            rows += segment.rows.get(self.table, 0)
+            if chosen and rows > max_rows:
+                break
+            chosen.append(segment.manifest)
+        return tuple(chosen)
+
+    def reached(self, staged: Lsn) -> Lsn:
+        """Return the LSN below which nothing is left to apply, if everything below ``staged`` is staged."""
+        if self._pending or not self.holds or not self.known:
+            return self.position
+        return max(self.position, staged)
