@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.pace import Pace
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
@@ -53,6 +54,10 @@ _log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
 _ACTIONS_EVERY_S: Final = 2.0
+_SHARE_OF_STARTS: Final = 0.1
+"""The highest share of the thread's time for the walk over all tables that starts what is due."""
+_SHARE_OF_PROGRESS: Final = 0.05
+"""The highest share of the thread's time for publishing the progress of all tables."""
 
 
 class Supervisor:
@@ -93,6 +98,8 @@ class Supervisor:
         self._publish = publish
         self._inbox = inbox
         self._stop = threading.Event()
+        self._starts = Pace(_SHARE_OF_STARTS)
+        self._progress = Pace(_SHARE_OF_PROGRESS)
         self._next_actions = 0.0
         self._copy_after_session = 0
 
@@ -103,11 +110,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Run the stages until stopped. A fatal error is stored in the registry's ``fatal``."""
+        news = False  # True if reports were handled after the last walk over the tables
         try:
             while not self._stop.is_set() and self.registry.fatal is None:
-                self._handle_reports(_TICK_S)
-                self._start_due(time.monotonic())
-                self._publish(self)
+                wait_s = self._starts.wait_s(time.monotonic())
+                news = self._handle_reports(wait_s if news else max(wait_s, _TICK_S)) or news
+                if self._starts.due(now := time.monotonic()):
+                    self._start_due(now)
+                    self._starts.done(now, time.monotonic())
+                    news = False
+                if self._progress.due(now := time.monotonic()):
+                    self._publish(self)
+                    self._progress.done(now, time.monotonic())
         except LevadaError as error:
             self.registry.fail(error)
         except Exception as error:
@@ -135,16 +149,19 @@ class Supervisor:
             self.registry.fail(self.registry.fatal or error)
         self._publish(self)
 
-    def _handle_reports(self, timeout_s: float) -> None:
+    def _handle_reports(self, timeout_s: float) -> bool:
+        """Handle the reports in the inbox, and return True if there was one."""
         # Read before the inbox is emptied, which has every segment up to this position already.
-        staged = self._capture.position.staged_lsn
+        staged, handled = self._capture.position.staged_lsn, False
         try:
             self._handle(self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait())
+            handled = True
             while True:
                 self._handle(self._inbox.get_nowait())
         except queue.Empty:
             pass
         self.registry.staged_to(staged)
+        return handled
 
     def _handle(self, report: Report) -> None:
         tables = self.registry.tables
