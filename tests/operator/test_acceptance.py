@@ -96,3 +96,13 @@ def test_manifest_of_a_deleted_pipeline_counts_for_no_other() -> None:
     manifest = next(b for b in reconcile(seen).apply if b["kind"] == "ConfigMap")
     assert "database: other" in manifest["data"]["pipeline.yaml"]
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-new"
+
+
+def test_settings_for_another_destination_are_refused() -> None:
+    """The TableSync says so. The Pipeline and the table run on without the settings."""
+    seen = running(table_sync("orders", custom={"options": {"rank": 1}}))
+    accepted = accept(seen)
+    (condition,) = accepted.table_conditions.values()
+    assert (condition.status, condition.reason) == (False, "InvalidSpec")
+    assert "spec.custom: the Pipeline's destination is" in condition.message
+    assert accepted.condition.status

@@ -26,6 +26,7 @@ NOT_THE_ENGINES = {
     "deletionPolicy.destinationTables": "read by `levada cleanup`",
     "deletionPolicy.cleanupTimeoutSeconds": "of the operator's Job",
     "staging.volumeClaim.size": "the operator asks the volume's claim for more",
+    "table.custom.options": "needs another package: see test_table_settings",
     "table.copy.driver": "the operator makes the other driver",
 }
 """Hot fields that a running engine has nothing to take up of, and who does."""

@@ -125,6 +125,13 @@ class Destination(ABC):
     settings_model: ClassVar[type[BaseModel] | None] = None
     """The pydantic model of the destination's settings in a manifest, or None if it has no settings."""
 
+    table_settings_model: ClassVar[type[BaseModel] | None] = None
+    """The pydantic model of the settings of one table in its TableSync, or None if there are none.
+
+    A TableSync has them in ``spec.custom.options``, and each call in `TableTarget.settings`. A change reaches the next
+    call for the table. It copies nothing again, so the destination changes an existing table in place.
+    """
+
     @classmethod
     def from_settings(cls, settings: Any, context: DestinationContext) -> Self:
         """Create a destination. ``settings`` is an instance of `settings_model`, or None without one.

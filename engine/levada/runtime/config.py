@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel
+
 from levada.postgres.connection import PostgresConnection
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
@@ -62,7 +64,8 @@ class TableConfig:
 
     A change of ``excluded_columns``, ``mode`` or ``destination_table`` resyncs the table. An empty
     ``destination_table`` stands for the name at the source. A change of ``retry_nonce`` or ``resync_nonce`` requests
-    one retry or resync, and 0 requests none. With ``dedicated_copy``, another process copies the table.
+    one retry or resync, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings``
+    are those of the destination for the table, an instance of its `table_settings_model`.
     """
 
     suspended: bool = False
@@ -72,6 +75,7 @@ class TableConfig:
     retry_nonce: int = 0
     resync_nonce: int = 0
     dedicated_copy: bool = False
+    settings: BaseModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

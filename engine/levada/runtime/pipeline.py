@@ -53,7 +53,7 @@ from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
-from levada.runtime.tables.requests import table_target
+from levada.runtime.tables.requests import check_table_settings, table_target
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
@@ -96,6 +96,7 @@ class Pipeline:
         destination: Destination,
         spark: SparkSession | None = None,
     ) -> None:
+        check_table_settings(config, destination)
         self._config_ref = ConfigRef(config)
         self._store = store
         self._destination = destination
@@ -170,6 +171,7 @@ class Pipeline:
         such as the source, the staging area and the slot.
         """
         require_same(self._config_ref.current, config)
+        check_table_settings(config, self._destination)
         self._inbox.put(Reconfigured(config))
 
     def stop(self) -> None:

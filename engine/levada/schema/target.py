@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from pydantic import BaseModel
+
 from levada.schema.table import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId, TableMode
 
@@ -25,13 +27,23 @@ class TableTarget:
     They are those of the source table, unless the manifest sets ``destinationTable``. A table that is renamed at the
     source keeps them.
     """
+    settings: BaseModel | None = None
+    """The table's settings for the destination, or None if the manifest has none.
+
+    They are an instance of the destination's ``table_settings_model``. Unlike the other fields they are the current
+    ones, and not those of the last copy. A changed manifest changes them without a resync.
+    """
 
     @classmethod
     def of(
-        cls, schema: ReplicatedTableSchema, mode: TableMode = TableMode.UPSERT, name: QualifiedTable | None = None
+        cls,
+        schema: ReplicatedTableSchema,
+        mode: TableMode = TableMode.UPSERT,
+        name: QualifiedTable | None = None,
+        settings: BaseModel | None = None,
     ) -> Self:
         """Return the target of a table, which by default has the name of the source table."""
-        return cls(schema, mode, name or schema.name)
+        return cls(schema, mode, name or schema.name, settings)
 
     @property
     def id(self) -> TableId:

@@ -12,9 +12,10 @@ from yaml.constructor import ConstructorError
 
 from levada.spec.destination import CustomDestination
 from levada.spec.model import Model
-from levada.spec.pipeline import PipelineManifest, TableSyncManifest
-from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems
+from levada.spec.pipeline import PipelineManifest, TableSyncManifest, table_settings_problem
+from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems, plugin_table_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
+from levada.spec.section import PluginTableSettings
 from levada.spec.source import Tables, selects
 from levada.values import QualifiedTable
 
@@ -69,7 +70,7 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
     documents = _documents(text, source)
     problems: list[SpecProblem] = []
     pipelines: list[PipelineManifest] = []
-    table_syncs: list[TableSyncManifest] = []
+    table_syncs: list[tuple[TableSyncManifest, _Document]] = []
     for document in documents:
         problems += [p if p.line else document.placed(p) for p in document.problems]
         if (model := document.model()) is None:
@@ -85,14 +86,18 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
             if plugins:
                 problems += [document.placed(problem) for problem in _plugin_problems(read)]
         else:
-            table_syncs.append(read)
-            problems += [document.placed(problem) for problem in _check_references(read, documents, table_syncs[:-1])]
+            earlier = [t for t, _ in table_syncs]
+            problems += [document.placed(problem) for problem in _check_references(read, documents, earlier)]
+            table_syncs.append((read, document))
+    for pipeline in pipelines:
+        for table_sync, document in table_syncs:
+            problems += [document.placed(p) for p in _table_settings_problems(pipeline, table_sync, plugins=plugins)]
     count = sum(document.model() is PipelineManifest for document in documents)
     if count != 1:
         problems.append(SpecProblem((), f"needs exactly one Pipeline, has {count}"))
     if problems:
         raise invalid(problems, source)
-    return Manifests(pipelines[0], tuple(table_syncs))
+    return Manifests(pipelines[0], tuple(t for t, _ in table_syncs))
 
 
 def _plugin_problems(pipeline: PipelineManifest) -> list[SpecProblem]:
@@ -102,6 +107,18 @@ def _plugin_problems(pipeline: PipelineManifest) -> list[SpecProblem]:
     if store is not None:
         problems += plugin_problems(STORES, ("spec", "store", "custom"), store)
     return problems
+
+
+def _table_settings_problems(
+    pipeline: PipelineManifest, table_sync: TableSyncManifest, *, plugins: bool
+) -> list[SpecProblem]:
+    problem = table_settings_problem(pipeline.spec, table_sync.spec)
+    if problem is not None:
+        return [problem]
+    found = table_sync.spec.destination_section
+    if plugins and found is not None and isinstance(found[1], PluginTableSettings):
+        return plugin_table_problems(pipeline.spec.destination.type, ("spec", found[0]), found[1])
+    return []
 
 
 def parse_manifest(model: type[_M], content: object, source: str) -> _M:

@@ -94,6 +94,16 @@ def exactly_one(*fields: str, what: str) -> Rule:
     )
 
 
+def at_most_one(*fields: str, what: str) -> Rule:
+    """Return the rule that at most one of these optional objects is set. ``what`` names them in its message."""
+    given = ", ".join(f"has(self.{to_camel(f)})" for f in fields)
+    return Rule(
+        f"only one {what} may be set: one of {', '.join(map(to_camel, fields))}",
+        f"[{given}].filter(x, x).size() <= 1",
+        lambda model: sum(getattr(model, f) is not None for f in fields) <= 1,
+    )
+
+
 M = TypeVar("M", bound=Model)
 
 

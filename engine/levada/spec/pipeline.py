@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from inspect import getdoc
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 
 from levada.spec.destination import DestinationSpec
-from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
+from levada.spec.model import Change, Model, StrictBool, StrictInt, at_most_one, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
+from levada.spec.plugins import DESTINATIONS, own_table_sections
+from levada.spec.problems import SpecProblem
 from levada.spec.running import (
     Batch,
     Copy,
@@ -22,6 +25,7 @@ from levada.spec.running import (
     Staging,
     StoreSpec,
 )
+from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import Source, Tables
 from levada.values import OnSchemaChange, OnUnrepresentable, QualifiedTable, TableMode
 
@@ -189,7 +193,14 @@ class TableCopy(Model):
     """Shared: the pipeline's driver copies the table. Dedicated: a separate driver pod copies it."""
 
 
-class TableSyncSpec(Model):
+class CustomTableSettings(PluginTableSettings):
+    """Settings of the table for a destination from another Python package."""
+
+
+_TABLE_SECTIONS: Final = {**own_table_sections(DESTINATIONS), "custom": CustomTableSettings}
+
+
+class TableSyncFields(Model):
     """One table of a Pipeline, and the settings in which it differs from the Pipeline's."""
 
     pipeline_ref: PipelineRef = setting(Change.IMMUTABLE)
@@ -218,6 +229,37 @@ class TableSyncSpec(Model):
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
     """The initial copy of this table."""
+
+    @property
+    def destination_section(self) -> tuple[str, DestinationTableSettings] | None:
+        """The table's settings for the destination with the name of their section, or None if there are none."""
+        sections = ((name, getattr(self, name)) for name in _TABLE_SECTIONS)
+        return next(((name, section) for name, section in sections if section is not None), None)
+
+
+if TYPE_CHECKING:
+    TableSyncSpec = TableSyncFields
+else:
+
+    def _table_sync_spec() -> type[TableSyncFields]:
+        fields: dict[str, Any] = {
+            name: (section | None, setting(Change.HOT, None, description=getdoc(section)))
+            for name, section in _TABLE_SECTIONS.items()
+        }
+        made = create_model("TableSyncSpec", __base__=TableSyncFields, **fields)
+        made.__doc__ = TableSyncFields.__doc__
+        made.rules = (at_most_one(*_TABLE_SECTIONS, what="section of a destination"),)
+        return made
+
+    TableSyncSpec = _table_sync_spec()
+
+
+def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
+    """Return the problem of a TableSync with settings for another destination than its Pipeline's, or None."""
+    found = table.destination_section
+    if found is None or getattr(pipeline.destination, found[0]) is not None:
+        return None
+    return SpecProblem(("spec", found[0]), f"the Pipeline's destination is {pipeline.destination.type}")
 
 
 class TableSyncManifest(Model):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from levada.spec.model import Model
 from levada.spec.problems import Location, SpecProblem, explain
-from levada.spec.section import DestinationSettings, PluginSection
+from levada.spec.section import DestinationSettings, DestinationTableSettings, PluginSection, PluginTableSettings
 
 DESTINATIONS: Final = "levada.destinations"
 """The entry-point group of destinations. The name of an entry point is the destination's name in a manifest."""
@@ -35,6 +35,15 @@ def own_sections(group: str) -> dict[str, type[DestinationSettings]]:
     """
     own = distribution("levada").entry_points.select(group=group)
     return {e.name: import_module(f"{e.module}.settings").Settings for e in sorted(own, key=lambda e: e.name)}
+
+
+def own_table_sections(group: str) -> dict[str, type[DestinationTableSettings]]:
+    """Return the sections of a TableSync for the destinations of `own_sections` that have settings of tables, by name.
+
+    Each is the class ``TableSettings`` in the destination's module ``settings``.
+    """
+    found = {name: import_module(section.__module__) for name, section in own_sections(group).items()}
+    return {name: module.TableSettings for name, module in found.items() if hasattr(module, "TableSettings")}
 
 
 def plugin_problems(group: str, location: Location, section: PluginSection) -> list[SpecProblem]:
@@ -57,12 +66,43 @@ def plugin_problems(group: str, location: Location, section: PluginSection) -> l
     return []
 
 
+def plugin_table_problems(name: str, location: Location, section: PluginTableSettings) -> list[SpecProblem]:
+    """Return the problems of a table's settings for the destination ``name`` of another package.
+
+    There are none if the destination's class cannot be imported here. A start reports that.
+    """
+    found = next(iter(entry_points(group=DESTINATIONS, name=name)), None)
+    try:
+        model = None if found is None else table_settings_model(found.load())
+    except Exception:  # The package is not ours, and may raise any exception.
+        return []
+    if found is not None and model is None:
+        return [SpecProblem(location, f"the destination {name} has no settings of tables")]
+    try:
+        if model is not None:
+            validated_options(model, section.options)
+    except ValidationError as error:
+        return [SpecProblem((*location, "options", *p.location), p.text) for p in explain(error, model or _NoOptions)]
+    except Exception:  # As above: the model is not ours.
+        return []
+    return []
+
+
 def settings_model(plugin: object) -> type[BaseModel] | None:
     """Return the class's ``settings_model``, or None if it takes no options. Raise TypeError for any other value."""
-    model = getattr(plugin, "settings_model", None)
+    return _model(plugin, "settings_model")
+
+
+def table_settings_model(plugin: object) -> type[BaseModel] | None:
+    """Return the class's ``table_settings_model``, or None without one. Raise TypeError for any other value."""
+    return _model(plugin, "table_settings_model")
+
+
+def _model(plugin: object, name: str) -> type[BaseModel] | None:
+    model = getattr(plugin, name, None)
     if model is None or (isinstance(model, type) and issubclass(model, BaseModel)):
         return model
-    raise TypeError(f"settings_model must be a subclass of pydantic.BaseModel or None, not {model!r}")
+    raise TypeError(f"{name} must be a subclass of pydantic.BaseModel or None, not {model!r}")
 
 
 def validated_options(model: type[BaseModel] | None, options: Mapping[str, Any]) -> BaseModel | None:

@@ -21,6 +21,20 @@ class DestinationSettings(Section):
     """The settings of a destination. A destination with several modes adds the field ``mode``."""
 
 
+class DestinationTableSettings(Model):
+    """The settings of one table for a destination. Every field is Hot, because the destination changes the table."""
+
+
+class PluginTableSettings(DestinationTableSettings):
+    """The settings of one table for a destination from another Python package."""
+
+    options: dict[str, Any] = Field(
+        {},
+        json_schema_extra={CHANGE: Change.HOT.value, "x-kubernetes-preserve-unknown-fields": True},
+    )
+    """The destination's own settings of a table, described in its documentation."""
+
+
 class PluginSection(Section):
     """The settings of a destination or a store from another Python package."""
 

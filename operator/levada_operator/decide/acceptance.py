@@ -19,6 +19,8 @@ from levada.spec import (
     changed_fields,
     parse_manifest,
 )
+from levada.spec.pipeline import table_settings_problem
+from levada.spec.problems import invalid
 from levada.values import QualifiedTable
 from levada_operator.decide.conditions import Condition
 from levada_operator.desired.manifest import MAX_BYTES, manifest_text, read_manifest
@@ -58,7 +60,7 @@ def accept(observed: Observed) -> Acceptance:
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
-    tables, table_conditions = _table_syncs(observed, before)
+    tables, table_conditions = _table_syncs(observed, pipeline, before)
     manifests = Manifests(pipeline, tables)
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
@@ -135,14 +137,14 @@ def _kept_text(last: PipelineManifest | None) -> str:
 
 
 def _table_syncs(
-    observed: Observed, before: Manifests | None
+    observed: Observed, pipeline: PipelineManifest, before: Manifests | None
 ) -> tuple[tuple[TableSyncManifest, ...], dict[str, Condition]]:
     last = {t.metadata.name: t for t in before.table_syncs} if before else {}
     taken: dict[QualifiedTable, str] = {}
     accepted: list[TableSyncManifest] = []
     conditions: dict[str, Condition] = {}
     for written in sorted(observed.table_syncs, key=lambda t: (t.created, t.name)):
-        manifest, condition = _table_sync(written, last.get(written.name))
+        manifest, condition = _table_sync(written, pipeline, last.get(written.name))
         if manifest is not None and (other := taken.get(manifest.spec.table.qualified)):
             condition = Condition("Accepted", False, "Duplicate", f"TableSync {other} is for the same table, and older")
             manifest = None
@@ -153,11 +155,16 @@ def _table_syncs(
     return tuple(accepted), conditions
 
 
-def _table_sync(written: TableSyncObject, last: TableSyncManifest | None) -> tuple[TableSyncManifest | None, Condition]:
+def _table_sync(
+    written: TableSyncObject, pipeline: PipelineManifest, last: TableSyncManifest | None
+) -> tuple[TableSyncManifest | None, Condition]:
     try:
         manifest = parse_manifest(TableSyncManifest, written.manifest, written.name)
     except InvalidManifest as error:
         return last, Condition("Accepted", False, "InvalidSpec", error.message)
+    if (problem := table_settings_problem(pipeline.spec, manifest.spec)) is not None:
+        refused = invalid([problem], written.name)
+        return last, Condition("Accepted", False, "InvalidSpec", refused.message)
     if last is not None and (fixed := _immutable(changed_fields(last.spec, manifest.spec))):
         return last, Condition("Accepted", False, "ImmutableChange", f"{describe_changes(fixed)}: make a new TableSync")
     return manifest, _VALID

@@ -12,6 +12,7 @@ from typing import Final
 from levada.destinations.answers import perform, require_watermark
 from levada.destinations.interface import Destination
 from levada.errors import Transient
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import plan_to_text, read_answer
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
@@ -42,6 +43,7 @@ class OrderedCopy:
 class DedicatedCopy:
     """Orders copies and waits for them. An order without a heartbeat for ``silence_s`` seconds is withdrawn."""
 
+    config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
     epoch: int
@@ -106,7 +108,7 @@ class DedicatedCopy:
         schema = self.store.get_table_schema(table, COPY_VERSION)
         if schema is not None:
             # The process may have created the table, or under another name. This process has not seen that.
-            perform(destination.copied_elsewhere, plan.settings.target(schema))
+            perform(destination.copied_elsewhere, plan.settings.target(schema, self.config_ref.current))
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
             raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")

@@ -111,7 +111,7 @@ class TableCopy:
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(plan.settings.target(rows.schema), rows, mark), copy)
+            copied = require_flag(copy(self._target(plan.settings, rows.schema), rows, mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
@@ -126,9 +126,9 @@ class TableCopy:
         """
         former = self.store.get_table_schema(table, _NEWEST)
         if former is not None:
-            perform(self.destination.check_place, plan.settings.target(replace(former, name=name)))
+            perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
-                self._drop((plan.former or plan.settings).target(former))
+                self._drop(self._target(plan.former or plan.settings, former))
         self.require_order()
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
@@ -148,11 +148,11 @@ class TableCopy:
 
         Leftovers of earlier attempts are dropped before, also by a schema that was not stored, and in a new place.
         """
-        target = plan.settings.target(rows.schema)
+        target = self._target(plan.settings, rows.schema)
         if former is None:
             perform(self.destination.check_place, target)
         if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
-            self._drop(plan.former.target(former or rows.schema))
+            self._drop(self._target(plan.former, former or rows.schema))
         self.require_order()
         self.store.store_table_schema(rows.schema)
         if plan.former != plan.settings:
@@ -166,7 +166,7 @@ class TableCopy:
         copy, swap, target = (
             self.destination.copy_replacement,
             self.destination.swap_replacement,
-            plan.settings.target(rows.schema),
+            self._target(plan.settings, rows.schema),
         )
         self.require_order()
         try:
@@ -183,6 +183,9 @@ class TableCopy:
         raise Transient(
             "replacement_lost", f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile"
         )
+
+    def _target(self, settings: CopySettings, schema: ReplicatedTableSchema) -> TableTarget:
+        return settings.target(schema, self.config_ref.current)
 
     def _drop(self, target: TableTarget) -> None:
         # After a pause of this process the table may be a newer driver's or another process's copy, and the destination

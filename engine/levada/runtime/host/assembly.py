@@ -18,7 +18,13 @@ from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.host.plugins import custom_store, destination_class, destination_settings, object_store
+from levada.runtime.host.plugins import (
+    custom_store,
+    destination_class,
+    destination_settings,
+    object_store,
+    table_settings,
+)
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
@@ -176,7 +182,7 @@ def pipeline_config(
         staging=_staging(manifests, secrets, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
-        tables={t.spec.table.qualified: _table_config(t.spec, spec) for t in manifests.table_syncs},
+        tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
         default_table=TableConfig(mode=spec.destination.mode),
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
@@ -294,7 +300,8 @@ def default_work_dir(parent: Path, pipeline: str) -> Path:
     return parent / ".levada" / pipeline
 
 
-def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
+def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
+    pipeline = manifests.pipeline.spec
     # Without the operator no Job runs a dedicated copy, and a store in memory cannot be shared with one.
     can_dedicate = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
     return TableConfig(
@@ -305,6 +312,7 @@ def _table_config(spec: TableSyncSpec, pipeline: PipelineSpec) -> TableConfig:
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
+        settings=table_settings(manifests, spec),
     )
 
 

@@ -15,11 +15,19 @@ from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.destination_errors import describe_entry_point, destination_errors, plugin_errors
 from levada.runtime.tables.places import TargetNameOf
-from levada.spec import Manifests
+from levada.spec import Manifests, TableSyncSpec
 from levada.spec.destination import CustomDestination
-from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems, settings_model, validated_options
+from levada.spec.plugins import (
+    DESTINATIONS,
+    STORES,
+    plugin_problems,
+    plugin_table_problems,
+    settings_model,
+    table_settings_model,
+    validated_options,
+)
 from levada.spec.problems import invalid
-from levada.spec.section import PluginSection
+from levada.spec.section import PluginSection, PluginTableSettings
 from levada.stores.interface import PipelineStore, StoreContext
 
 _T = TypeVar("_T")
@@ -63,6 +71,7 @@ class _Kind(Generic[_T]):
             raise self._broken(f"{what} is not a subclass of {self.public}")
         try:
             settings_model(loaded)
+            table_settings_model(loaded)
         except TypeError as error:
             raise self._broken(f"{what}: {error}") from error
         return loaded
@@ -127,6 +136,28 @@ def destination_settings(manifests: Manifests) -> BaseModel | None:
     if not isinstance(section, CustomDestination):
         return section
     return _DESTINATION.settings(destination_class(manifests), section, manifests.pipeline.metadata.name)
+
+
+def table_settings(manifests: Manifests, table: TableSyncSpec) -> BaseModel | None:
+    """Return the destination's settings of one table, an instance of its class's ``table_settings_model``, or None.
+
+    Raise InvalidManifest with the paths of invalid fields.
+    """
+    found = table.destination_section
+    if found is None or not isinstance(found[1], PluginTableSettings):
+        return None if found is None else found[1]
+    kind, section = destination_class(manifests), found[1]
+    with destination_errors(kind, "table_settings_model"):
+        model = table_settings_model(kind)
+        try:
+            settings = None if model is None else validated_options(model, section.options)
+        except ValidationError:
+            settings = None
+    if settings is None:
+        name = manifests.pipeline.spec.destination.type
+        problems = plugin_table_problems(name, ("spec", found[0]), section)
+        raise invalid(problems, f"TableSync of {table.table.qualified}")
+    return settings
 
 
 def target_names(manifests: Manifests) -> TargetNameOf:

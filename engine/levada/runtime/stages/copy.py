@@ -57,7 +57,11 @@ class CopyStage(Stage):
         elsewhere = self._config_ref.current.table(name).dedicated_copy
         copier = (
             DedicatedCopy(
-                self._store, self._destination, self._copier.epoch, self._config_ref.current.progress_deadline_s
+                self._config_ref,
+                self._store,
+                self._destination,
+                self._copier.epoch,
+                self._config_ref.current.progress_deadline_s,
             )
             if elsewhere
             else self._copier

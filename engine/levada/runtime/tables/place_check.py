@@ -78,7 +78,7 @@ class PlaceCheck:
 
     def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Update the table's mode, with a note if a table without a key is kept as a changelog."""
-        mode = self._destination.effective_mode(self._handled.settings(record).target(schema))
+        mode = self._destination.effective_mode(self._handled.settings(record).target(schema, self._config_ref.current))
         record.place.mode = mode.value
         keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
         record.place.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from levada.destinations.interface import Destination
+from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.stores.interface import PipelineStore, TableControls
@@ -46,9 +48,14 @@ class CopySettings:
             place,
         )
 
-    def target(self, schema: ReplicatedTableSchema) -> TableTarget:
-        """Return the target of a table with this schema and these settings."""
-        return TableTarget(schema, self.mode, self.place)
+    def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
+        """Return the target of a table with this schema and these settings.
+
+        ``config`` has the destination's settings of the table. A table that was renamed since the copy keeps those of
+        its former name, unless the manifest names it by the new one.
+        """
+        named = config.tables.get(schema.name) or config.table(self.table)
+        return TableTarget(schema, self.mode, self.place, named.settings)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -112,7 +119,21 @@ def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
     return CopySettings.from_text(controls.made_as) if controls is not None and controls.made_as else None
 
 
+def check_table_settings(config: PipelineConfig, destination: Destination) -> None:
+    """Raise NeedsOperator ``table_settings_refused`` for settings of a table that the destination does not take."""
+    model = destination.table_settings_model
+    for table, its in config.tables.items():
+        if its.settings is None or (model is not None and isinstance(its.settings, model)):
+            continue
+        offered = "none" if model is None else f"a {model.__name__}"
+        raise NeedsOperator(
+            "table_settings_refused",
+            f"{table} has settings of type {type(its.settings).__name__}, but {destination.name} takes {offered}",
+            hint="set TableConfig.settings to an instance of the destination's table_settings_model, or to None",
+        )
+
+
 def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:
     """Return the target of a table under the settings of its last copy, or the configured ones before the first."""
     before = last_copy_settings(store.get_table_controls(schema.id))
-    return (before or CopySettings.of(config, schema.name)).target(schema)
+    return (before or CopySettings.of(config, schema.name)).target(schema, config)
