@@ -13,10 +13,13 @@ from levada.destinations.bigquery.names import check_columns, quoted
 from levada.destinations.bigquery.settings import JsonbType
 from levada.destinations.bigquery.types import bigquery_type, widens
 from levada.destinations.interface import OnSchemaChange
-from levada.errors import NeedsOperator
+from levada.destinations.schema_changes import (
+    check_policy,
+    computed_default,
+    unsupported,
+)
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
-from levada.values import resync_command
 
 CHANGELOG: Final[tuple[tuple[str, str, str], ...]] = (
     (OP, "STRING", "NULLABLE"),
@@ -113,13 +116,7 @@ def plan(
         names = {c.attnum: c.name for c in current.columns}
         target = Layout(tuple(replace(c, name=names[c.attnum]) for c in kept))
     steps = list(_steps(current, target, wanted, fixed, drops=policy is not OnSchemaChange.IGNORE))
-    if steps and policy is OnSchemaChange.FAIL:
-        raise NeedsOperator(
-            "schema_change_refused",
-            f"{wanted.name}: {', '.join(s.change for s in steps if s.change)},"
-            " but the pipeline's onSchemaChange is Fail",
-            hint=f"set onSchemaChange to Propagate or Ignore, or copy the table again: {resync_command(wanted.name)}",
-        )
+    check_policy(wanted, [s.change for s in steps if s.change], policy)
     return steps
 
 
@@ -171,7 +168,7 @@ def _renames(current: Layout, target: Layout, wanted: ReplicatedTableSchema, fix
 
 def _added(column: ServedColumn, source: Column, after: Layout, wanted: ReplicatedTableSchema) -> Step:
     if source.rewritten:
-        raise unsupported(wanted, f"PostgreSQL computed the values of the added column {column.name} for each row")
+        raise computed_default(wanted, source)
     filled = None if source.missing_value is None else column.attnum
     return Step(f"ADD COLUMN {quoted(column.name)} {column.type}", after, f"column {column.name} was added", filled)
 
@@ -179,12 +176,3 @@ def _added(column: ServedColumn, source: Column, after: Layout, wanted: Replicat
 def _check_free(column: ServedColumn, fixed: frozenset[str], wanted: ReplicatedTableSchema, what: str) -> None:
     if column.name.lower() in fixed:
         raise unsupported(wanted, f"column {column.name} was {what}, but it partitions or clusters the table")
-
-
-def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
-    """Return the error for a change that requires a resync."""
-    return NeedsOperator(
-        "schema_change_unsupported",
-        f"{schema.name}: {what}",
-        hint=f"copy the table again: {resync_command(schema.name)}",
-    )

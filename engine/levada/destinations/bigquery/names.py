@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations.bigquery.settings import Settings
+from levada.destinations.schema_changes import (
+    check_letter_case,
+)
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable
@@ -99,7 +102,6 @@ def check_columns(schema: ReplicatedTableSchema) -> None:
 
     The code is ``ambiguous_columns`` if two names differ only in case, which BigQuery ignores in columns.
     """
-    seen: set[str] = set()
     for column in schema.columns:
         if not _usable_column(column.name):
             raise NeedsOperator(
@@ -107,13 +109,7 @@ def check_columns(schema: ReplicatedTableSchema) -> None:
                 f"{schema.name}: BigQuery does not allow a column with the name {column.name}",
                 hint="rename the column, or exclude it with columns.exclude in the table's TableSync",
             )
-        if column.name.lower() in seen:
-            raise NeedsOperator(
-                "ambiguous_columns",
-                f"{schema.name}: the table would have two columns {column.name.lower()}, which differ only in case",
-                hint="exclude one of them with columns.exclude in the table's TableSync",
-            )
-        seen.add(column.name.lower())
+    check_letter_case(schema, (c.name for c in schema.columns), "BigQuery")
 
 
 def _usable_column(name: str) -> bool:

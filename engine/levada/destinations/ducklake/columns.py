@@ -16,11 +16,16 @@ from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, F
 from levada.destinations.ducklake.defaults import default_text
 from levada.destinations.ducklake.types import LIST, arrow_type, type_name, widened
 from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.destinations.schema_changes import (
+    check_letter_case,
+    check_policy,
+    computed_default,
+    unsupported,
+)
 from levada.errors import NeedsOperator
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, ColumnType, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
-from levada.values import resync_command
 
 _CHANGELOG: Final[Mapping[str, str]] = {
     OP: "varchar",
@@ -178,42 +183,20 @@ def reconcile(
         step.drop_missing()
     result = LakeColumns(tuple(step.columns.values()), step.attnums, current.extra, step.missing)
     check_names(wanted, [c.name for c in result.columns])
-    if step.changes and policy is OnSchemaChange.FAIL:
-        raise NeedsOperator(
-            "schema_change_refused",
-            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
-            hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
-        )
+    check_policy(wanted, step.changes, policy)
     return result, tuple(step.changes)
 
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
     """Raise NeedsOperator if two names differ only in case, which DuckDB ignores, or if a name is DuckLake's own."""
-    seen: set[str] = set()
+    check_letter_case(schema, names, "DuckLake")
     for name in names:
-        if name.lower() in seen:
-            raise NeedsOperator(
-                "ambiguous_columns",
-                f"{schema.name}: the DuckLake table would have two columns {name.lower()}, which differ only in case",
-                hint="exclude one of them with columns.exclude in the table's TableSync",
-            )
         if name.lower().startswith(_RESERVED):
             raise NeedsOperator(
                 "ambiguous_columns",
                 f"{schema.name}: DuckLake uses names like {name} for columns of its own",
                 hint="exclude the column with columns.exclude in the table's TableSync",
             )
-        seen.add(name.lower())
-
-
-def resync_hint(schema: ReplicatedTableSchema) -> str:
-    """Return the hint with the command that copies the table again."""
-    return f"copy the table again: {resync_command(schema.name)}"
-
-
-def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
-    """Return the error for a change that requires a resync."""
-    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
 
 
 @dataclass(slots=True)
@@ -254,11 +237,7 @@ class _Reconciliation:
         added = _column(self.ids, column.name, column.type)
         if self.mode is TableMode.UPSERT:
             if column.rewritten:
-                raise unsupported(
-                    self.wanted,
-                    f"column {column.name} was added with a default that PostgreSQL computed for each row, "
-                    "and it does not stream these values",
-                )
+                raise computed_default(self.wanted, column)
             if column.missing_value is not None:
                 default = default_text(column.type, column.missing_value)
                 if default is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -14,10 +12,8 @@ from psycopg import sql
 from levada.errors import AccessDenied, LevadaError, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_error
+from levada.postgres.idle_connections import IdleConnections
 from levada.postgres.silence import WatchedConnection
-
-_FRESH_S: Final = 20.0
-"""Seconds for which an idle connection is used again without a check."""
 
 _DENIED: Final = frozenset({"source_auth_failed", "source_access_denied", "insufficient_privilege", "row_security"})
 _HINTS: Final[Mapping[str, str]] = {
@@ -55,8 +51,7 @@ class CatalogDatabase:
     def __init__(self, server: PostgresConnection, schema: str) -> None:
         self._server = server
         self.schema = schema
-        self._lock = threading.Lock()
-        self._idle: list[tuple[float, WatchedConnection]] = []
+        self._idle = IdleConnections(server, "ducklake")
 
     @property
     def where(self) -> str:
@@ -72,7 +67,8 @@ class CatalogDatabase:
         """
         doing, complete = f"{doing} in the catalog at {self._server.where}", False
         with catalog_errors(doing):
-            connection = self._take()
+            with _connect_errors():
+                connection = self._idle.take()
             try:
                 with connection.transaction():
                     path = sql.Literal(sql.Identifier(self.schema).as_string(None))
@@ -87,40 +83,20 @@ class CatalogDatabase:
                         "destination_unavailable", f"{doing}: the commit was not confirmed: {_message(error)}"
                     ) from error
                 raise
-            with self._lock:
-                self._idle.append((time.monotonic(), connection))
+            self._idle.put_back(connection)
 
     def close(self) -> None:
         """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, connection in idle:
-            with suppress(psycopg.Error):
-                connection.close()
+        self._idle.close()
 
-    def _take(self) -> WatchedConnection:
-        while True:
-            with self._lock:
-                if not self._idle:
-                    break
-                since, connection = self._idle.pop()
-            if time.monotonic() - since < _FRESH_S and not connection.closed:
-                return connection
-            try:
-                connection.execute("SELECT")
-                return connection
-            except psycopg.Error:
-                with suppress(psycopg.Error):
-                    connection.close()
-        try:
-            connection = self._server.connect(application="ducklake")
-        except LevadaError as error:
-            raise _translated(error) from error
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        connection.read_only = False
-        # A pooler may give each transaction another session of the server.
-        connection.prepare_threshold = None
-        return connection
+
+@contextmanager
+def _connect_errors() -> Iterator[None]:
+    """Raise the errors of `PostgresConnection.connect`, which name the source, as errors of the destination."""
+    try:
+        yield
+    except LevadaError as error:
+        raise _translated(error) from error
 
 
 @contextmanager

@@ -17,10 +17,13 @@ from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, jav
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
 from levada.destinations.iceberg.ownership import Owner, table_id_of
-from levada.destinations.iceberg.schema import IcebergSchema, initial_layout, resync_hint
+from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
 from levada.destinations.interface import DestinationContext, TableMode
+from levada.destinations.schema_changes import (
+    resync_hint,
+)
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema, TableTarget

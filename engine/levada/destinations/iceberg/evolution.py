@@ -20,9 +20,10 @@ from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.data_files.storage import Storage, WrittenFile
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.scan import live_files
-from levada.destinations.iceberg.schema import IcebergSchema, reconcile, unsupported
+from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.destinations.schema_changes import unsupported
 from levada.pgoutput.text import parse_text
 from levada.schema import ReplicatedTableSchema
 

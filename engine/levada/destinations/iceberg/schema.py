@@ -16,10 +16,15 @@ import pyarrow as pa
 
 from levada.destinations.data_files.layout import FIELD_ID, FileLayout
 from levada.destinations.interface import OnSchemaChange, TableMode
+from levada.destinations.schema_changes import (
+    check_letter_case,
+    check_policy,
+    computed_default,
+    unsupported,
+)
 from levada.errors import NeedsOperator
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
-from levada.values import resync_command
 
 IcebergType = str | dict[str, Any]
 """A type in the JSON form of Iceberg's specification (appendix C)."""
@@ -183,12 +188,7 @@ def reconcile(
     if not keep_columns:
         step.drop_missing()
     step.check_names()
-    if step.changes and policy is OnSchemaChange.FAIL:
-        raise NeedsOperator(
-            "schema_change_refused",
-            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
-            hint="set onSchemaChange to Propagate or Ignore, or " + resync_hint(wanted),
-        )
+    check_policy(wanted, step.changes, policy)
     return Reconciled(IcebergSchema(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
 
 
@@ -220,25 +220,7 @@ def replacement_layout(
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
     """Raise NeedsOperator ``ambiguous_columns`` if two names differ only in case, because Spark ignores case."""
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            raise NeedsOperator(
-                "ambiguous_columns",
-                f"{schema.name}: the Iceberg table would have two columns {name.lower()}, which differ only in case",
-                hint="exclude one of them with columns.exclude in the table's TableSync",
-            )
-        seen.add(name.lower())
-
-
-def resync_hint(schema: ReplicatedTableSchema) -> str:
-    """Return the hint with the command that copies the table again."""
-    return f"copy the table again: {resync_command(schema.name)}"
-
-
-def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
-    """Return the error for a change that requires a resync."""
-    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
+    check_letter_case(schema, names, "Iceberg")
 
 
 @dataclass(slots=True)
@@ -279,11 +261,7 @@ class _Reconciliation:
 
     def add(self, column: Column) -> None:
         if column.rewritten and self.mode is TableMode.UPSERT:
-            raise unsupported(
-                self.wanted,
-                f"column {column.name} was added with a default that PostgreSQL computed for each row, "
-                "and it does not stream these values",
-            )
+            raise computed_default(self.wanted, column)
         added = NestedField(self.ids(), column.name, _iceberg_type(column.type, self.ids))
         self.fields[added.id] = added
         self.attnums[column.attnum] = added.id

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from levada.destinations.opensearch import json_text
+from levada.destinations import json_text
 from levada.destinations.opensearch.client import Client, refusal
 from levada.errors import LevadaError, NeedsOperator, Transient
 

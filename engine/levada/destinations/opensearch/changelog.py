@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.destinations.data_files.changelog import change_rows, truncate_rows
+from levada.destinations.json_text import joined
 from levada.destinations.opensearch.bulk import Bulk
 from levada.destinations.opensearch.client import Client
 from levada.destinations.opensearch.generations import Generation
-from levada.destinations.opensearch.json_text import joined
 from levada.destinations.opensearch.layout import one_array
 from levada.destinations.opensearch.naming import writer_alias
 from levada.destinations.opensearch.state import Progress

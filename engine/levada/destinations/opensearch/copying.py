@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.copy.rows import TableRows
+from levada.destinations.json_text import joined
 from levada.destinations.opensearch.bulk import Bulk
 from levada.destinations.opensearch.changelog import ONLY_VERSION
 from levada.destinations.opensearch.client import Address, Client
 from levada.destinations.opensearch.generations import Generation, Generations
 from levada.destinations.opensearch.ids import ids_of
-from levada.destinations.opensearch.json_text import joined
 from levada.destinations.opensearch.layout import COPY_PART, one_array
 from levada.destinations.opensearch.naming import writer_alias
 from levada.destinations.opensearch.versions import copy_version

@@ -20,11 +20,15 @@ from levada.destinations.opensearch.generations import Generation
 from levada.destinations.opensearch.layout import Field, Layout, check_fields
 from levada.destinations.opensearch.naming import field_name, writer_alias
 from levada.destinations.opensearch.types import json_values, shape_of
-from levada.errors import NeedsOperator, Transient
+from levada.destinations.schema_changes import (
+    check_policy,
+    computed_default,
+    unsupported,
+)
+from levada.errors import Transient
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, ReplicatedTableSchema
 from levada.segments.projection import widens
-from levada.values import resync_command
 
 _SCRIPT: Final = """
 Map found = new LinkedHashMap();
@@ -69,12 +73,7 @@ def evolve(current: Layout, wanted: ReplicatedTableSchema, policy: OnSchemaChang
     for column in () if keep else wanted.columns:
         if column.attnum not in known:
             step.add(column, constants)
-    if step.changes and policy is OnSchemaChange.FAIL:
-        raise NeedsOperator(
-            "schema_change_refused",
-            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
-            hint=f"set onSchemaChange to Propagate or Ignore, or copy the table again: {resync_command(wanted.name)}",
-        )
+    check_policy(wanted, step.changes, policy)
     layout = Layout(tuple(step.fields), current.mode)
     check_fields(wanted, layout)
     names = step.names | {name: name for name in layout.change_fields}
@@ -114,7 +113,7 @@ class _Step:
 
     def add(self, column: Column, constants: dict[str, Any]) -> None:
         if column.rewritten:
-            raise unsupported(self.wanted, f"column {column.name} was added with a default that PostgreSQL computed")
+            raise computed_default(self.wanted, column)
         added = Field.of(column)
         self.fields.append(added)
         self.changes.append(f"column {column.name} is added")
@@ -150,12 +149,6 @@ def rewrite(client: Client, old: Generation, new: Generation, evolution: Evoluti
     if "error" in answer or result.get("failures") or result.get("timed_out"):
         kind = answer.get("error", {}).get("type", "failures")
         raise Transient("destination_unavailable", f"{doing}: OpenSearch reports {kind}")
-
-
-def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
-    """Return the error for a change that requires a resync."""
-    hint = f"copy the table again: {resync_command(schema.name)}"
-    return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=hint)
 
 
 def _constant(column: Column, wanted: ReplicatedTableSchema) -> Any:

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.opensearch.json_text import joined
+from levada.destinations.json_text import joined
 from levada.destinations.opensearch.types import json_values, plain_text
 from levada.errors import NeedsOperator
 from levada.schema import Column, Kind, ReplicatedTableSchema

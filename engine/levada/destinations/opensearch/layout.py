@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations import json_text
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS
-from levada.destinations.opensearch import json_text
 from levada.destinations.opensearch.naming import field_name
 from levada.destinations.opensearch.types import json_values, mapping_of, shape_of
 from levada.errors import NeedsOperator

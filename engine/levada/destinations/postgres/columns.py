@@ -11,11 +11,14 @@ from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.types import column_type
-from levada.errors import NeedsOperator
+from levada.destinations.schema_changes import (
+    check_policy,
+    computed_default,
+    unsupported,
+)
 from levada.schema import Column, ColumnType, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 from levada.segments.projection import widens
-from levada.values import resync_command
 
 CHANGELOG_COLUMNS: Final = (
     (OP, "text"),
@@ -89,18 +92,8 @@ def reconcile(current: Layout, wanted: ReplicatedTableSchema, mode: TableMode, p
             step.retype(column)
         elif not keep_columns:
             step.add(column)
-    if step.changes and policy is OnSchemaChange.FAIL:
-        raise NeedsOperator(
-            "schema_change_refused",
-            f"{wanted.name}: {', '.join(step.changes)}, but the pipeline's onSchemaChange is Fail",
-            hint=f"set onSchemaChange to Propagate or Ignore, or {resync_hint(wanted)}",
-        )
+    check_policy(wanted, step.changes, policy)
     return Reconciled(Layout(tuple(step.columns.values())), tuple(step.changes), tuple(step.clauses))
-
-
-def resync_hint(schema: ReplicatedTableSchema) -> str:
-    """Return the hint with the command that copies the table again."""
-    return f"copy the table again: {resync_command(schema.name)}"
 
 
 def create_table(name: sql.Composable, layout: Layout, mode: TableMode) -> sql.Composed:
@@ -149,7 +142,9 @@ class _Step:
     def retype(self, column: Column) -> None:
         before, kind = self.columns[column.attnum], column_type(column)
         if not widens(before.shape, column.type):
-            raise self._unsupported(f"column {column.name} became {column.type_name}, and {before.type} holds its rows")
+            raise unsupported(
+                self.wanted, f"column {column.name} became {column.type_name}, and {before.type} holds its rows"
+            )
         if before.type != kind:
             self.changes.append(f"column {before.name} became {column.type_name}")
             # Without USING: an assignment refuses a text that is too long, which a cast would cut.
@@ -158,10 +153,7 @@ class _Step:
 
     def add(self, column: Column) -> None:
         if column.rewritten and self.mode is TableMode.UPSERT:
-            raise self._unsupported(
-                f"column {column.name} was added with a default that PostgreSQL computed for each row, "
-                "and it does not stream these values"
-            )
+            raise computed_default(self.wanted, column)
         name, kind = sql.Identifier(column.name), column_type(column)
         self.changes.append(f"column {column.name} was added")
         if column.missing_value is not None and self.mode is TableMode.UPSERT:
@@ -172,6 +164,3 @@ class _Step:
         else:
             self.clauses.append(sql.SQL("ADD COLUMN {} {}").format(name, sql_type(kind)))
         self.columns[column.attnum] = HeldColumn(column.attnum, column.name, kind, column.type)
-
-    def _unsupported(self, what: str) -> NeedsOperator:
-        return NeedsOperator("schema_change_unsupported", f"{self.wanted.name}: {what}", hint=resync_hint(self.wanted))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-import psycopg
-
 from levada.destinations.postgres.failures import connect_errors, destination_errors
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
-
-_FRESH_S: Final = 20.0
-"""Seconds for which an idle connection is used again without a check."""
 
 BEGIN: Final = """
 SELECT set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
@@ -41,12 +35,7 @@ session through the guard of a table, see `levada.destinations.postgres.state`.
 def open_connection(server: PostgresConnection, application: str) -> WatchedConnection:
     """Return a connection whose transactions are READ COMMITTED and READ WRITE, whatever the role's defaults are."""
     with connect_errors():
-        connection = server.connect(application=application)
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    connection.read_only = False
-    # A pooler may give each transaction another session of the server.
-    connection.prepare_threshold = None
-    return connection
+        return open_writer(server, application)
 
 
 class Connections:
@@ -54,8 +43,7 @@ class Connections:
 
     def __init__(self, server: PostgresConnection) -> None:
         self._server = server
-        self._lock = threading.Lock()
-        self._idle: list[tuple[float, WatchedConnection]] = []
+        self._idle = IdleConnections(server, "destination")
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[WatchedConnection]:
@@ -64,7 +52,8 @@ class Connections:
         Raise errors of the destination, in which ``doing`` describes the operation.
         """
         with destination_errors(f"{doing} at {self._server.where}"):
-            connection = self._take()
+            with connect_errors():
+                connection = self._idle.take()
             try:
                 with connection.transaction():
                     connection.execute(BEGIN)
@@ -73,29 +62,8 @@ class Connections:
                 with suppress(Exception):
                     connection.close()
                 raise
-            with self._lock:
-                self._idle.append((time.monotonic(), connection))
+            self._idle.put_back(connection)
 
     def close(self) -> None:
         """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, connection in idle:
-            with suppress(psycopg.Error):
-                connection.close()
-
-    def _take(self) -> WatchedConnection:
-        while True:
-            with self._lock:
-                if not self._idle:
-                    break
-                since, connection = self._idle.pop()
-            if time.monotonic() - since < _FRESH_S and not connection.closed:
-                return connection
-            try:
-                connection.execute("SELECT")
-                return connection
-            except psycopg.Error:
-                with suppress(psycopg.Error):
-                    connection.close()
-        return open_connection(self._server, "destination")
+        self._idle.close()

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.temporal_text import temporal_text
 from levada.pgoutput.temporal import date_text, timestamp_text
 
 SLICE_BYTES: Final = 4 << 20
@@ -24,11 +25,6 @@ LARGE_BYTES: Final = 1 << 28
 
 _ESCAPED: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 """The backslash is first, because the others are replaced by texts with a backslash."""
-
-_FIRST_DAY: Final = -719_162
-"""0001-01-01 in days since 1970-01-01. Arrow formats the days from here to 9999-12-31 as PostgreSQL does."""
-_LAST_DAY: Final = 2_932_896
-_DAY_US: Final = 86_400_000_000
 
 
 def copy_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[memoryview]:
@@ -79,27 +75,12 @@ def _bytes(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _days(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    days = values.view(pa.int32())
-    return _temporal(values, days, (_FIRST_DAY, _LAST_DAY), date_text, kind)
+    return temporal_text(values, date_text, kind=kind)
 
 
 def _stamps(values: pa.Array, kind: pa.DataType) -> pa.Array:
     # Without a zone: every session has the time zone UTC.
-    us = values.view(pa.int64())
-    bounds = (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
-    return _temporal(us.view(pa.timestamp("us")), us, bounds, lambda n: timestamp_text(n, zone=False), kind)
-
-
-def _temporal(
-    values: pa.Array, numbers: pa.Array, bounds: tuple[int, int], text: Callable[[int], str], kind: pa.DataType
-) -> pa.Array:
-    """Cast with Arrow, and format the values outside of ``bounds`` one by one, because they are rare."""
-    odd = pc.fill_null(pc.or_(pc.less(numbers, bounds[0]), pc.greater(numbers, bounds[1])), False)
-    if not pc.any(odd).as_py():
-        return pc.cast(values, kind)
-    plain = pc.if_else(odd, pa.scalar(None, values.type), values)
-    shown = pa.array([text(n) for n in numbers.filter(odd).to_pylist()], kind)
-    return pc.replace_with_mask(pc.cast(plain, kind), odd, shown)
+    return temporal_text(values, lambda n: timestamp_text(n, zone=False), kind=kind)
 
 
 def _lists(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -13,14 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.temporal_text import temporal_text
+
 _ESCAPES: Final = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 _ZERO: Final = b"\0"
 _YEAR: Final = re.compile(r"(-?)(\d+)(-.*)")
-# The years from 1 to 9999, which Arrow's text has in four digits.
-_FIRST_US: Final = -62_135_596_800_000_000
-_LAST_US: Final = 253_402_300_799_999_999
-_FIRST_DAY: Final = -719_162
-_LAST_DAY: Final = 2_932_896
 
 
 def joined(*parts: pa.Array | str, separator: str = "") -> pa.Array:
@@ -86,29 +83,18 @@ def floats(values: pa.Array) -> pa.Array:
 
 def dates(values: pa.Array) -> pa.Array:
     """Return the ISO 8601 text of dates. The year 1 BC is 0000. NULL stays NULL."""
-    return _iso(values, pa.int32(), "datetime64[D]", _FIRST_DAY, _LAST_DAY)
+    return temporal_text(values, lambda n: _iso(np.datetime64(n, "D")))
 
 
 def timestamps(values: pa.Array) -> pa.Array:
     """Return the ISO 8601 text of timestamps in microseconds, with ``Z`` if they have a time zone. NULL stays NULL."""
-    text = _iso(values, pa.int64(), "datetime64[us]", _FIRST_US, _LAST_US)
+    zone = "Z" if values.type.tz else ""
+    text = temporal_text(values, lambda n: _iso(np.datetime64(n, "us")) + zone, zone=zone)
     return pc.replace_substring(text, " ", "T", max_replacements=1)
 
 
-def _iso(values: pa.Array, number: pa.DataType, unit: str, first: int, last: int) -> pa.Array:
-    """Return Arrow's text for the years from 1 to 9999, and numpy's for others, because Arrow's overflows."""
-    numbers = values.view(number)
-    odd = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
-    if not pc.any(odd).as_py():
-        return pc.cast(values, pa.string())
-    text = pc.cast(pc.if_else(odd, pa.scalar(0, number), numbers).view(values.type), pa.string())
-    zone = "Z" if pa.types.is_timestamp(values.type) and values.type.tz else ""
-    exact = np.datetime_as_string(pc.filter(numbers, odd).to_numpy().astype(unit))
-    return pc.replace_with_mask(text, odd, pa.array([_padded(str(t)) + zone for t in exact], pa.string()))
-
-
-def _padded(text: str) -> str:
-    found = _YEAR.fullmatch(text)
+def _iso(moment: np.datetime64) -> str:
+    found = _YEAR.fullmatch(str(moment))
     assert found is not None
     return f"{found[1]}{found[2]:0>4}{found[3]}"
 

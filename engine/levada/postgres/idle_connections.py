@@ -1,0 +1,69 @@
+"""Connections that are kept open between the transactions of a process that writes to a database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.silence import WatchedConnection
+
+_FRESH_S: Final = 20.0
+"""Seconds for which an idle connection is used again without a check."""
+
+
+def open_writer(server: PostgresConnection, application: str) -> WatchedConnection:
+    """Return a connection whose transactions are READ COMMITTED and READ WRITE, whatever the role's defaults are."""
+    connection = server.connect(application=application)
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    connection.read_only = False
+    # A pooler may give each transaction another session of the server.
+    connection.prepare_threshold = None
+    return connection
+
+
+class IdleConnections:
+    """The open connections to one server that no call uses at the moment. Thread-safe."""
+
+    def __init__(self, server: PostgresConnection, application: str) -> None:
+        self._server = server
+        self._application = application
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, WatchedConnection]] = []
+
+    def take(self) -> WatchedConnection:
+        """Return a connection that works. Raise the errors of `PostgresConnection.connect` if none can be opened.
+
+        The caller returns it by `put_back` after a transaction, and closes it after an error.
+        """
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                since, connection = self._idle.pop()
+            if time.monotonic() - since < _FRESH_S and not connection.closed:
+                return connection
+            try:
+                connection.execute("SELECT")
+                return connection
+            except psycopg.Error:
+                with suppress(psycopg.Error):
+                    connection.close()
+        return open_writer(self._server, self._application)
+
+    def put_back(self, connection: WatchedConnection) -> None:
+        """Keep the connection for the next call."""
+        with self._lock:
+            self._idle.append((time.monotonic(), connection))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            with suppress(psycopg.Error):
+                connection.close()
