@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-index bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ format: setup ## Let ruff format and mend what it can
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
 
-bench-capture bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-freshness bench-transaction: bench-%: setup
+bench-capture bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -72,6 +72,7 @@ bench-operator: setup ## Measure the operator with 50 Pipelines and 2,000 TableS
 bench-startup: ## Measure the CPU until the first row at a destination without Spark
 bench-bigquery: ## Measure a copy and batches into BigQuery's emulator, side by side with its load job
 bench-ducklake: ## Measure a copy and batches into DuckLake, side by side with DuckDB's extension
+bench-postgres: ## Measure a copy and batches into PostgreSQL, side by side with COPY
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 bench-transaction: ## Measure what one transaction of five million rows costs in memory
 
