@@ -1,18 +1,131 @@
-"""The manifests of the examples that need servers which no test has."""
+"""The manifests of the examples under ``levada run``, with the addresses of this machine, read back by each client."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import pytest
+import yaml
+from tests.conftest import Database
+from tests.destinations.bigquery.conftest import server
+from tests.scenarios.conftest import engine
+from tests.scenarios.engine import Engine
+from tests.servers.bigquery import PROJECT, Emulator
+from tests.servers.ducklake import DuckLake
 
-from levada.spec.manifests import load_manifests
+from levada.destinations import DestinationContext
+
+__all__ = ["engine", "server"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+Row = tuple[int, int, str]
 
 
-@pytest.mark.parametrize("name", ["bigquery"])
-def test_a_manifest_is_valid(name: str) -> None:
-    """The manifest of a destination's example is valid, and names the destination."""
-    manifests = load_manifests((EXAMPLES / name / "pipeline.yaml").read_text(), name)
-    assert manifests.pipeline.spec.destination.type == name
+def prepare(engine: Engine, name: str, addresses: Mapping[str, Any]) -> None:
+    """Write the example's own manifest with other addresses, and the Secrets that it names.
+
+    A key of ``addresses`` is the path of a field below ``spec``.
+    """
+    manifest = yaml.safe_load((EXAMPLES / name / "pipeline.yaml").read_text())
+    source = {"source.host": "127.0.0.1", "source.port": engine.db.server.port, "source.database": engine.db.name}
+    for path, value in {**source, **addresses}.items():
+        *folders, last = path.split(".")
+        section = manifest["spec"]
+        for folder in folders:
+            section = section[folder]
+        section[last] = value
+    engine.manifest.write_text(yaml.safe_dump(manifest))
+    for secret in _secrets(manifest["spec"]):
+        engine.write_secret(secret, {"username": "postgres", "password": "unused"})
+
+
+def _secrets(section: Any) -> Iterator[str]:
+    if isinstance(section, dict):
+        for key, value in section.items():
+            yield from [value["name"]] if key == "credentialsSecretRef" else _secrets(value)
+
+
+def run(engine: Engine, read: Callable[[], list[Row]]) -> None:
+    """Check and run the manifest. Compare the rows after the copy, and after changes in another run."""
+    db = engine.db
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, item text, created_at timestamptz DEFAULT now())",
+        "INSERT INTO orders SELECT i, i % 7, 'item ' || i FROM generate_series(1, 100) i",
+    )
+    query = "SELECT id, customer_id, item FROM orders ORDER BY id"
+    engine.levada("check", *engine.options())
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+    assert read() == db.query(query)
+    db.execute(
+        "UPDATE orders SET item = 'changed' WHERE id < 10",
+        "DELETE FROM orders WHERE id = 10",
+        "UPDATE orders SET id = 1000 WHERE id = 11",
+    )
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+    assert read() == db.query(query)
+    engine.levada("cleanup", *engine.options(), "--yes")
+    assert db.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def test_postgresql(engine: Engine, db: Database) -> None:
+    """The example of PostgreSQL copies and follows a table into another database."""
+    name = f"{db.name}_replica"
+    db.execute(f"CREATE DATABASE {name}")
+    replica = Database(db.server, name)
+    try:
+        where = {"host": "127.0.0.1", "port": db.server.port, "database": name}
+        prepare(engine, "postgresql", {f"destination.postgres.{k}": v for k, v in where.items()})
+        run(engine, lambda: replica.query("SELECT id, customer_id, item FROM public.orders ORDER BY id"))
+    finally:
+        db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_ducklake(engine: Engine, db: Database, tmp_path: Path) -> None:
+    """The example of DuckLake is read by DuckDB's extension, with the name that the example has."""
+    name = f"{db.name}_lake"
+    db.execute(f"CREATE DATABASE {name}")
+    lake = DuckLake(Database(db.server, name), tmp_path / "lake", DestinationContext("shop", tmp_path / "unused"))
+    lake.options = {"METADATA_SCHEMA": "'ducklake'"}
+    try:
+        where = {"host": "127.0.0.1", "port": db.server.port, "database": name}
+        addresses: dict[str, Any] = {f"destination.ducklake.catalog.{k}": v for k, v in where.items()}
+        prepare(engine, "ducklake", {**addresses, "destination.ducklake.dataPath": str(lake.folder)})
+        query = "SELECT id, customer_id, item FROM lake.public.orders ORDER BY id"
+        run(engine, lambda: [(i, customer, item) for i, customer, item in lake.sql(query)])
+    finally:
+        db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_opensearch(engine: Engine, opensearch: str) -> None:
+    """The example of OpenSearch serves a table under its alias."""
+    from opensearchpy import OpenSearch
+
+    prepare(engine, "opensearch", {"destination.opensearch.urls": [opensearch]})
+    with OpenSearch([opensearch], timeout=60) as client:
+
+        def read() -> list[Row]:
+            client.indices.refresh(index="shop-public.orders")
+            found = client.search(index="shop-public.orders", body={"size": 1000, "sort": ["id"]})["hits"]["hits"]
+            return [(d["_source"]["id"], d["_source"]["customer_id"], d["_source"]["item"]) for d in found]
+
+        try:
+            run(engine, read)
+        finally:
+            client.indices.delete(index="shop-*")
+
+
+def test_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
+    """The example of BigQuery makes its tables with their layout, and without the cloud's own bucket and login."""
+    addresses = {
+        "destination.bigquery.project": PROJECT,
+        "destination.bigquery.endpoint": server.endpoint,
+        "source.tls": {"mode": "Disable"},
+        "staging.uri": f"file://{tmp_path / 'staging'}",
+    }
+    prepare(engine, "bigquery", addresses)
+    query = f"SELECT id, customer_id, item FROM `{PROJECT}`.`shop_public`.`orders` ORDER BY id"
+    run(engine, lambda: [(int(i), int(customer), item) for i, customer, item in server.sql(query)])
+    table = server.call("GET", "/datasets/shop_public/tables/orders")
+    assert table["clustering"]["fields"] == ["customer_id"]
+    assert table["timePartitioning"]["field"] == "created_at"
