@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
@@ -71,6 +71,19 @@ _PATIENCE_S: Final = 120.0
 
 _T = TypeVar("_T")
 _Data = dict[str, str]
+_Work = Callable[[_Data, bool], _T]
+
+
+class _Counted(Generic[_T]):
+    """A request that counts how often it ran."""
+
+    def __init__(self, request: Callable[[], _T]) -> None:
+        self._request = request
+        self.runs = 0
+
+    def __call__(self) -> _T:
+        self.runs += 1
+        return self._request()
 
 
 class ConfigMapStorage(Storage):
@@ -110,15 +123,17 @@ class ConfigMapStorage(Storage):
     def _read(self, name: str) -> Version:
         return self._ask(lambda: self._maps.read(name))
 
-    def _change(self, name: str, epoch: int | None, work: Callable[[_Data], _T], *, room: int = 0) -> _T:
+    def _change(self, name: str, epoch: int | None, work: _Work[_T], *, room: int = 0) -> _T:
         """Apply ``work`` to a ConfigMap's content and write the result, as one step.
 
         ``epoch`` None skips the check of the epoch. ``room`` is the number of bytes that must stay free. ``work`` may
-        run several times, and its last result counts.
+        run several times, and its last result counts. Its second argument is True if the result of an earlier run may
+        have been written, because a response was lost.
         """
         from levada.stores.config_map_client import Conflict
 
         sent: tuple[str, _T] | None = None
+        maybe_written = False
         for _ in range(_CONFLICTS):
             known = self._seen.pop(name, None)
             seen = known or self._read(name)
@@ -128,7 +143,7 @@ class ConfigMapStorage(Storage):
             if epoch is not None and current > epoch:
                 raise StaleEpoch(epoch, current)
             data = dict(seen.data)
-            answer = work(data)
+            answer = work(data, maybe_written)
             if data == seen.data:
                 if known is None:
                     return answer
@@ -136,12 +151,15 @@ class ConfigMapStorage(Storage):
             if epoch is not None:
                 data[_EPOCH] = str(epoch)
             data[_WRITE] = uuid.uuid4().hex
-            sent = data[_WRITE], answer
             self._refuse_overflow(name, seen.data, data, room)
+            request = _Counted(partial(self._send, name, seen, data))
             try:
-                self._seen[name] = self._ask(partial(self._send, name, seen, data))
+                self._seen[name] = self._ask(request)
                 return answer
             except Conflict:
+                if request.runs > 1:
+                    # The conflict may be with the first run of this request.
+                    sent, maybe_written = (data[_WRITE], answer), True
                 time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
         raise Transient(
             "store_contended",
@@ -170,14 +188,14 @@ class ConfigMapStorage(Storage):
     # Documents
 
     def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
-        def take(data: _Data) -> int:
+        def take(data: _Data, _: bool) -> int:
             check(self._document(data, key))
             data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
             return int(data[_EPOCH])
 
         epoch = self._change(self._head, None, take)
         for name in self._parts:
-            self._change(name, None, lambda data: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
+            self._change(name, None, lambda data, _: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
         return epoch
 
     def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
@@ -203,29 +221,42 @@ class ConfigMapStorage(Storage):
     def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
         done: dict[Key[Any], Versions] = {}
         if not keys:
-            self._change(self._head, epoch, lambda data: None)
+            self._change(self._head, epoch, lambda data, _: None)
         # The head comes first.
         for place, group in itertools.groupby(sorted(keys, key=self._place), self._place):
             here = list(group)
             room = 0 if all(key.kind.reserve for key in here) else ROOM_BYTES
-            self._change(place, epoch, partial(self._update, here, change, done), room=room)
+            done |= self._change(place, epoch, partial(self._update, here, change, {}), room=room)
         return done
 
-    def _update(self, keys: Collection[Key[Any]], change: Change, done: dict[Key[Any], Versions], data: _Data) -> None:
-        """Apply a change to the documents of a ConfigMap, and add them to ``done``."""
+    def _update(
+        self,
+        keys: Collection[Key[Any]],
+        change: Change,
+        done: dict[Key[Any], Versions],
+        data: _Data,
+        maybe_written: bool,
+    ) -> Mapping[Key[Any], Versions]:
+        """Apply a change to the documents of a ConfigMap, and return them. ``done`` has those of earlier runs."""
         texts = selected(keys, _entries(data))
         found = {key: parsed_document(text, self._where(key)) for key, text in texts.items()}
+        if not maybe_written:
+            done.clear()
+        elif found == {key: after for key, (_, after) in done.items() if after is not None}:
+            # Another writer may have changed other documents since.
+            return done
         new = changes(keys, found, change)
-        # An earlier attempt may have deleted documents that this one does not find any more.
+        # An earlier run may have deleted documents that this one does not find any more.
         done.update(new)
         for key, (before, after) in new.items():
             if after is None:
                 data.pop(_key_text(key), None)
             elif after != before:
                 data[_key_text(key)] = document_text(after)
+        return done
 
     def clear(self, epoch: int, kept: Key[Any]) -> None:
-        def delete(data: _Data) -> None:
+        def delete(data: _Data, _: bool) -> None:
             for text in data.keys() - {_EPOCH, _WRITE, _key_text(kept)}:
                 del data[text]
 

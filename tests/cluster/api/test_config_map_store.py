@@ -21,7 +21,7 @@ from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
 from levada.testing import StoreConformance
 from levada.testing.stores import ITEMS, ORDERS, fill, kept, loaded, schema
-from levada.values import Lsn, TableId
+from levada.values import Lsn, SnapshotId, TableId
 
 HEAD, *PARTS = state_names("shop")
 
@@ -88,6 +88,32 @@ def test_change_whose_answer_was_lost_is_done_once(store: PipelineStore, monkeyp
     assert store.rollback_table_replication_state(ORDERS) == DataSync()
     assert len(sent) == 1
     assert store.rollback_table_replication_state(ORDERS) == Init()
+
+
+def test_change_whose_answer_was_lost_before_another_writers(
+    store: PipelineStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollback that arrived steps back once, also if another process of the driver has written to the part since."""
+    other = open_store("shop")
+    other.join(1)
+    for phase in (Init(), DataSync(), Ready()):
+        store.update_table_replication_states({ORDERS: phase})
+    maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
+    patch, lost = maps.patch, []
+
+    def losing(name: str, seen: Version, data: dict[str, str]) -> Version:
+        answer: Version = patch(name, seen, data)
+        if not lost:
+            lost.append(name)
+            other.store_table_schema(schema(7, ORDERS))
+            raise Transient("store_unreachable", "the connection broke after the change")
+        return answer
+
+    monkeypatch.setattr(maps, "patch", losing)
+    assert store.rollback_table_replication_state(ORDERS) == DataSync()
+    assert lost
+    assert store.rollback_table_replication_state(ORDERS) == Init()
+    assert loaded(open_store("shop")).get_table_schema(ORDERS, SnapshotId(7)) == schema(7, ORDERS)
 
 
 def test_trouble_shows_until_an_attempt_succeeds(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
