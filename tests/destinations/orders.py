@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 
-from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg import IcebergDestination, retention
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
 from levada.values import Durability, QualifiedTable, TableMode
@@ -40,3 +41,9 @@ def apply(lake: Lake, destination: IcebergDestination, stream: Stream, *, epoch:
 def items(lake: Lake) -> dict[int, Any]:
     """Return the items that both readers see, by id."""
     return {r["id"]: r["item"] for r in lake.rows()}
+
+
+def keep_the_current_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let maintenance expire all snapshots that it may."""
+    monkeypatch.setattr(retention, "NEWEST", 1)
+    monkeypatch.setattr(retention, "firsts", lambda *_: set())

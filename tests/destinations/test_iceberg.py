@@ -13,13 +13,12 @@ import pytest
 from pydantic import ValidationError
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
 from levada.destinations import TableMode
-from levada.destinations.iceberg import maintenance
 from levada.destinations.iceberg.java import CommitUnknown
-from levada.destinations.iceberg.maintenance import MaintenanceSettings, Work, oldest_kept, work_due
-from levada.destinations.iceberg.metadata import Snapshot, TableFacts
+from levada.destinations.iceberg.maintenance import Work, work_due
+from levada.destinations.iceberg.metadata import TableFacts
 from levada.destinations.iceberg.settings import Settings
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import NeedsOperator
@@ -212,7 +211,7 @@ def test_a_rollback_is_noticed(lake: Lake) -> None:
 
 def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction has no stamp and expiry removes those before it: the table still tells its mark, the index follows."""
-    monkeypatch.setattr(maintenance, "MAX_SNAPSHOTS", 1)
+    keep_the_current_snapshot_only(monkeypatch)
     destination = lake.destination(maintenance=EVERY_LOOK)
     stream = copy(lake, destination, n=20)
     for i in range(1, 13):
@@ -262,22 +261,6 @@ def test_work_due() -> None:
     assert not work_due(TableFacts(40, 3, 1000, 10, 40 * 128 * mega)).rewrite_data
     assert work_due(TableFacts(4, 3, 1000, 300, 400 * mega)).rewrite_data
     assert work_due(TableFacts(4, 30, 1000, 10, 400 * mega)).rewrite_deletes
-
-
-def test_what_expires() -> None:
-    """The current state always stays, older ones by age and by number."""
-    history = [Snapshot(i, "append", i * 1000, None, TableFacts(0, 0, 0, 0, 0)) for i in range(2000, 0, -1)]
-    now = 2_000_000
-    assert oldest_kept(history[:5], MaintenanceSettings(600, 0), now) is None
-    kept = oldest_kept(history[:5], MaintenanceSettings(600, 2), now)
-    assert kept is not None
-    assert kept.id == 1998
-    kept = oldest_kept(history, MaintenanceSettings(600, 0), now)
-    assert kept is not None
-    assert kept.id == 2000 - maintenance.MAX_SNAPSHOTS + 1
-    kept = oldest_kept(history, MaintenanceSettings(600, 1), now + 10_000_000)
-    assert kept is not None
-    assert kept.id == 2000
 
 
 def _changelog(lake: Lake) -> list[tuple[Any, ...]]:

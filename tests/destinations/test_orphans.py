@@ -9,7 +9,7 @@ import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import look, two_batches
 from tests.destinations.memory import MemoryRows
-from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 from tests.destinations.test_replacement import SlowRows, begin, rows
 
 from levada.destinations.iceberg import IcebergDestination, maintenance
@@ -193,7 +193,7 @@ def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
 def test_a_crash_in_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Whichever step is the last one of a process, the next one has the watermark and the rows, and goes on."""
     settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
-    monkeypatch.setattr(maintenance, "MAX_SNAPSHOTS", 1)
+    keep_the_current_snapshot_only(monkeypatch)
     monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
     destination = hadoop.destination(maintenance=settings)
     stream = copy(hadoop, destination, n=20)

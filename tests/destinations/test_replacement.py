@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
 from levada.destinations import TableMode
-from levada.destinations.iceberg import IcebergDestination, index_sync, maintenance
+from levada.destinations.iceberg import IcebergDestination, index_sync
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, StaleEpoch
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
@@ -118,7 +118,7 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
 
 def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction and expiry, before and after, concern what the table has; a rollback is noticed as ever."""
-    monkeypatch.setattr(maintenance, "MAX_SNAPSHOTS", 1)
+    keep_the_current_snapshot_only(monkeypatch)
     destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
 
     def look() -> None:

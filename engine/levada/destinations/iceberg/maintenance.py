@@ -8,22 +8,20 @@ from __future__ import annotations
 import logging
 import posixpath
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations.data_files.data_writer import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import Jvm, each, java_errors
-from levada.destinations.iceberg.metadata import Snapshot, TableFacts
+from levada.destinations.iceberg.metadata import TableFacts
+from levada.destinations.iceberg.retention import retention
 from levada.destinations.iceberg.settings import Maintenance
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import DestinationChanged
+from levada.errors import DestinationChanged, NeedsOperator
 
 _log = logging.getLogger(__name__)
 
-MAX_SNAPSHOTS: Final = 500
-"""The most snapshots that are kept, regardless of their age. Each commit writes the complete list of them."""
 SMALL_FILES: Final = 10
 """The number of data files from which they are merged, if their average size is below half the target size."""
 DELETE_FILES: Final = 10
@@ -31,6 +29,9 @@ DELETED_SHARE: Final = 0.2
 """The share of deleted rows above which their data files are rewritten."""
 REWRITE_BYTES: Final = 1 << 30
 """The most bytes that one compaction rewrites, so that the table's changes do not wait long."""
+
+_NOW_REFERENCED: Final = "Still referenced by refs"
+"""Part of Iceberg's message if another writer has set a tag or branch since the metadata was read."""
 
 FILES_EVERY_S: Final = 24 * 3600
 """The interval, in seconds, of listing a table's folder to find missing files and orphan files."""
@@ -77,16 +78,6 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
     )
 
 
-def oldest_kept(history: Sequence[Snapshot], settings: MaintenanceSettings, now_ms: int) -> Snapshot | None:
-    """Return the oldest snapshot to keep, or None to keep all. ``history`` begins with the newest. Pure."""
-    keep = len(history)
-    if settings.expire_after_s:
-        limit = now_ms - int(settings.expire_after_s * 1000)
-        keep = max(1, sum(1 for s in history if s.timestamp_ms >= limit))
-    keep = min(keep, MAX_SNAPSHOTS)
-    return None if keep >= len(history) else history[keep - 1]
-
-
 def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) -> bool:
     """Merge small data files and delete files if it is due. Return True if files were rewritten."""
     work = work_due(table.metadata.facts, target_bytes=target_bytes)
@@ -115,14 +106,32 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
-    """Expire old snapshots, and remove the files to which only they refer."""
-    oldest = oldest_kept(table.metadata.history, settings, now_ms)
-    if oldest is None:
+    """Thin out old snapshots, and remove the files to which only they refer."""
+    due = retention(table.metadata, settings.expire_after_s, now_ms)
+    if not may_remove_files(table):
         return
-    with java_errors(f"expire snapshots of {table.name}"):
-        table.java.expireSnapshots().expireOlderThan(oldest.timestamp_ms).retainLast(1).commit()
+    if due.tagged or due.untagged:
+        table.set_tags(due.tagged, due.untagged)
+    if not due.expired:
+        return
+    try:
+        with java_errors(f"expire snapshots of {table.name}"):
+            # Snapshots expire by their IDs alone, not also by the table's properties.
+            update = table.java.expireSnapshots().expireOlderThan(0)
+            for snapshot in due.expired:
+                update = update.expireSnapshotId(snapshot)
+            update.commit()
+    except NeedsOperator as error:
+        if _NOW_REFERENCED not in error.message:
+            raise
+        _log.info("%s", error.message)
     table.refresh()
-    _log.info("%s: snapshots before %s expired", table.name, oldest.id)
+    _log.info("%s: %d snapshots expired", table.name, len(due.expired))
+
+
+def may_remove_files(table: IcebergTable) -> bool:
+    """Return False if the table has the property ``gc.enabled=false``: other tables may need its files."""
+    return table.metadata.properties.get("gc.enabled", "true").lower() != "false"
 
 
 def check_files(table: IcebergTable) -> None:
@@ -156,7 +165,7 @@ def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
     commit refers to the copy's files yet.
     """
     folder = table.own_folder
-    if folder is None or table.metadata.mark is None or CopyLease.of(table) is not None:
+    if folder is None or table.metadata.mark is None or CopyLease.of(table) is not None or not may_remove_files(table):
         return 0
     try:
         with java_errors(f"search for orphan files of {table.name}"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -73,6 +73,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A branch or tag: the ID of its snapshot."""
+
+    snapshot: int
+    branch: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LastCommit:
     """Levada's last commit to a table, as recorded in a table property.
 
@@ -104,7 +112,8 @@ class LastCommit:
 class TableMetadata:
     """One version of a table's metadata.
 
-    ``history`` has the current snapshot and its retained ancestors, newest first. ``schemas`` has the column names by
+    ``history`` has the current snapshot and its ancestors up to the first one that has expired, newest first.
+    ``snapshots`` has all retained snapshots by ID. ``schemas`` has the column names by
     field ID for each retained schema. ``log`` has the locations of the retained earlier versions, newest first.
     """
 
@@ -121,6 +130,8 @@ class TableMetadata:
     format_version: int
     partitioned: bool
     log: tuple[str, ...]
+    refs: Mapping[str, Reference] = field(default_factory=dict)
+    """The branches and tags by name, with the main branch."""
 
     @classmethod
     def parse(cls, text: str) -> TableMetadata:
@@ -144,6 +155,7 @@ class TableMetadata:
             data["format-version"],
             any(s["fields"] for s in data["partition-specs"] if s["spec-id"] == data["default-spec-id"]),
             tuple(entry["metadata-file"] for entry in reversed(data.get("metadata-log", ()))),
+            {n: Reference(r["snapshot-id"], r["type"] == "branch") for n, r in data.get("refs", {}).items()},
         )
 
     @property

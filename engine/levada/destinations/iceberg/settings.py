@@ -107,8 +107,10 @@ class Maintenance(Model):
     compact_every_seconds: StrictInt = setting(Change.RESTART, 600, ge=0, le=604800)
     """Seconds between two searches of a table for small files and deletes to compact. 0: no maintenance at all."""
     expire_snapshots_after_hours: StrictInt = setting(Change.RESTART, 120, ge=0, le=87600)
-    """Hours for which a table's snapshots are kept and can be read. Expired snapshots are removed with their files.
-    0: snapshots never expire.
+    """Hours for which a state of a table can be read after it was replaced. The newest 240 snapshots are all kept.
+    Of older ones, the first of every 10 minutes is kept up to an age of 12 hours, then the first of every hour up to 7
+    days, of every day up to 90 days, and of every 30 days. Each of them has a tag levada-<time>. All others are removed
+    with the files that only they need. 0: older snapshots are thinned out like this, without a limit.
     """
 
 

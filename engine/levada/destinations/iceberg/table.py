@@ -260,6 +260,17 @@ class IcebergTable:
             base = self._ops.current()
             self.commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
+    def set_tags(self, tagged: Mapping[str, int], untagged: Iterable[str]) -> None:
+        """Set tags with their snapshots, and remove others, in one commit."""
+        with java_errors(f"set tags of {self.name}"):
+            base = self._ops.current()
+            builder = self._builder(base)
+            for name in untagged:
+                builder = builder.removeRef(name)
+            for name, snapshot in tagged.items():
+                builder = builder.setRef(name, self._jvm.iceberg.SnapshotRef.tagBuilder(snapshot).build())
+            self.commit_metadata(base, builder.build())
+
     def remove_folder(self, folder: str) -> None:
         """Remove a folder below the table's data, with files that no snapshot refers to.
 
