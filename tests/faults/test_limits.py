@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -10,6 +12,10 @@ from psycopg import sql
 from tests.conftest import Database
 from tests.scenarios import shop
 from tests.scenarios.engine import Engine
+
+_READS_LARGE = (
+    "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%large%' AND pid <> pg_backend_pid()"
+)
 
 
 def test_three_hundred_tables(engine: Engine, db: Database) -> None:
@@ -52,7 +58,18 @@ def test_a_table_a_hundred_times_larger_than_the_others(engine: Engine, db: Data
         phases = {t["name"]: t["phase"] for t in progress["tables"]}
         return phases.get("large") == "DataSync" and all(phases.get(name) == "Ready" for name in small)
 
-    engine.wait_for(streams_meanwhile, 600)
+    readers: list[tuple[Any, ...]] = []
+
+    def reads_large(progress: dict[str, Any]) -> bool:
+        readers.extend(db.query(_READS_LARGE))
+        return bool(readers)
+
+    engine.wait_for(reads_large)
+    os.kill(readers[0][0], signal.SIGSTOP)  # a fast machine would copy the large table before the small ones
+    try:
+        engine.wait_for(streams_meanwhile, 600)
+    finally:
+        os.kill(readers[0][0], signal.SIGCONT)
     db.execute("UPDATE large SET v = 'changed' WHERE id % 1000 = 0", "UPDATE s1 SET v = 'changed' WHERE id % 10 = 0")
     engine.wait_caught_up(900)
     engine.assert_equal("large", *small)

@@ -23,7 +23,7 @@ from tests.operator.samples import (
     written,
 )
 
-from levada_operator.act.budget import BURST, WRITES_PER_S, WriteBudget
+from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
@@ -109,7 +109,7 @@ def test_budget_gives_a_burst_and_then_its_rate() -> None:
         await asyncio.sleep(0)
         assert not taken.done()
         assert not budget.take_spare()
-        clock.now += 1 / WRITES_PER_S
+        clock.now += 1 / SPARE_PER_S
         await taken
 
     asyncio.run(script())
@@ -126,12 +126,12 @@ def test_budget_lets_prompt_writes_pass_bulk_ones() -> None:
         prompt = asyncio.create_task(budget.take())
         await asyncio.sleep(0)
         assert not await budget.take_bulk(now() + 0.01)
-        clock.now += 1 / WRITES_PER_S
+        clock.now += 1 / SPARE_PER_S
         await prompt
         bulk = asyncio.create_task(budget.take_bulk(now() + 60))
         await asyncio.sleep(0)
         assert not bulk.done()
-        clock.now += 1 / WRITES_PER_S
+        clock.now += 1 / SPARE_PER_S
         assert await bulk
 
     asyncio.run(script())

@@ -1,7 +1,8 @@
 """The budget of writes to the API server: a rate limit with three priorities.
 
 Writes for a Pipeline itself are *prompt*. Writes for its tables come in thousands, so they are *bulk*: no Pipeline
-waits for the tables of another. Writes of counters are *spare*.
+waits for the tables of another. Both follow the rate that the API server takes well. Writes of counters are *spare*:
+they never add up to more than a low rate, which a cluster can take for ever.
 """
 
 from __future__ import annotations
@@ -10,30 +11,39 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-WRITES_PER_S: Final = 5.0
+from levada_operator.act.write_rate import WriteRate
+
+SPARE_PER_S: Final = 5.0
 BURST: Final = 20
 _RESERVED: Final = BURST / 2
 """Tokens that spare writes leave for the others."""
 
 
 class WriteBudget:
-    """A token bucket, for one event loop. ``clock`` is monotonic, in seconds."""
+    """Two token buckets, for one event loop. ``clock`` is monotonic, in seconds.
 
-    def __init__(self, clock: Callable[[], float], *, rate: float = WRITES_PER_S, burst: int = BURST) -> None:
+    Every write takes a token of both. A spare write needs tokens in both, so that the steady rate is the spare one.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, burst: int = BURST) -> None:
+        self.rate = WriteRate()
         self._clock = clock
-        self._rate = rate
         self._burst = float(burst)
-        self._tokens = float(burst)
+        self._tokens = self._spare = float(burst)
         self._at = clock()
         self._turn = asyncio.Lock()
         self._bulk_turn = asyncio.Lock()
+
+    def answered(self, seconds: float, status: int = 200, retry_after_s: float = 0.0) -> None:
+        """Record the API server's answer to a write, as `WriteRate.answered` has it."""
+        self.rate.answered(self._clock(), seconds, status, retry_after_s)
 
     async def take(self) -> None:
         """Wait for a token for a prompt write, in order of arrival."""
         async with self._turn:
             while (missing := 1 - self._refilled()) > 0:
-                await asyncio.sleep(missing / self._rate)
-            self._tokens -= 1
+                await asyncio.sleep(self._wait_s(missing))
+            self._spend()
 
     async def take_bulk(self, until: float) -> bool:
         """Wait for a token for a bulk write while no prompt write waits. Return False if there is none by ``until``.
@@ -43,21 +53,31 @@ class WriteBudget:
         try:
             async with asyncio.timeout_at(until), self._bulk_turn:
                 while self._turn.locked() or self._refilled() < 1:
-                    await asyncio.sleep(1 / self._rate)
-                self._tokens -= 1
+                    await asyncio.sleep(self._wait_s(1))
+                self._spend()
                 return True
         except TimeoutError:
             return False
 
     def take_spare(self) -> bool:
         """Take a token for a spare write. Return False if other writes wait or few tokens are left."""
-        if self._turn.locked() or self._bulk_turn.locked() or self._refilled() < _RESERVED:
+        if self._turn.locked() or self._bulk_turn.locked() or min(self._refilled(), self._spare) < _RESERVED:
             return False
-        self._tokens -= 1
+        self._spend()
         return True
+
+    def _spend(self) -> None:
+        self._tokens -= 1
+        self._spare = max(0.0, self._spare - 1)
+
+    def _wait_s(self, missing: float) -> float:
+        return max(missing / self.rate.per_s, self.rate.closed_until - self._clock())
 
     def _refilled(self) -> float:
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
-        self._at = now
+        passed, self._at = now - self._at, now
+        self._spare = min(self._burst, self._spare + passed * SPARE_PER_S)
+        if now < self.rate.closed_until:
+            return 0.0
+        self._tokens = min(self._burst, self._tokens + passed * self.rate.per_s)
         return self._tokens

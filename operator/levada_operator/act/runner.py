@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -219,11 +220,14 @@ class Runner:
             _log.warning("Event %s was not recorded: %s", about.draft.reason, error)
 
     async def _write(self, kind: str, request: Callable[..., _T], *arguments: Any) -> _T:
+        begun = time.monotonic()
         try:
             answer = await self._call(request, *arguments)
         except RequestFailed as error:
+            self._budget.answered(time.monotonic() - begun, error.status, error.retry_after_s)
             WRITES.labels(kind, str(error.status)).inc()
             raise
+        self._budget.answered(time.monotonic() - begun)
         WRITES.labels(kind, "ok").inc()
         return answer
 

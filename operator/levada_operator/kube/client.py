@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import urllib3
@@ -15,6 +16,7 @@ from levada_operator.observe.objects import Body
 
 _CONNECT_S: Final = 2
 _READ_S: Final = 30
+_LONGEST_WAIT_S: Final = 60.0
 _RETRIES: Final = 1
 """Retries of a connection. A write is thus sent within 4 s or never, and the leader's safety margin is 5 s."""
 
@@ -120,11 +122,12 @@ class ApiServer:
             response = self._api.call_api(*request, _request_timeout=self._timeout_s)
             data = response.read()  # type: ignore[no-untyped-call]  # as the client has it
         except ApiException as error:
-            raise _failure(int(error.status or 0), str(error.body or error.reason or "")) from None
+            text = str(error.body or error.reason or "")
+            raise _failure(int(error.status or 0), text, _retry_after_s(error.headers)) from None
         except urllib3.exceptions.HTTPError as error:
             raise RequestFailed(0, f"no answer from the API server: {type(error).__name__}") from None
         if not 200 <= response.status < 300:
-            raise _failure(response.status, data.decode(errors="replace"))
+            raise _failure(response.status, data.decode(errors="replace"), _retry_after_s(response.headers))
         answer: dict[str, Any] = json.loads(data)
         return answer
 
@@ -134,11 +137,17 @@ def _path(kind: str, namespace: str, name: str) -> str:
     return f"{resource.prefix}/namespaces/{namespace}/{resource.plural}/{name}"
 
 
-def _failure(status: int, text: str) -> RequestFailed:
+def _failure(status: int, text: str, retry_after_s: float) -> RequestFailed:
     try:
         answer = json.loads(text)
         details = answer.get("details") or {}
         causes = [str(c.get("reason", "")) for c in details.get("causes") or ()]
-        return RequestFailed(status, str(answer.get("message", text)), causes)
+        return RequestFailed(status, str(answer.get("message", text)), causes, retry_after_s)
     except (ValueError, AttributeError):
-        return RequestFailed(status, text[:200])
+        return RequestFailed(status, text[:200], retry_after_s=retry_after_s)
+
+
+def _retry_after_s(headers: Mapping[str, str] | None) -> float:
+    """Return the seconds of a header ``Retry-After``, 0 without one. The API server never sends a date there."""
+    value = (headers or {}).get("Retry-After", "")
+    return min(float(value), _LONGEST_WAIT_S) if value.isdecimal() else 0.0

@@ -36,12 +36,16 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 
 
 class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as all our errors do
-    """A request to the API server failed. ``status`` is the HTTP status, or 0 if there was no answer."""
+    """A request to the API server failed. ``status`` is the HTTP status, or 0 if there was no answer.
 
-    def __init__(self, status: int, message: str, causes: Sequence[str] = ()) -> None:
+    ``retry_after_s`` is for how many seconds the server asks not to be sent another request.
+    """
+
+    def __init__(self, status: int, message: str, causes: Sequence[str] = (), retry_after_s: float = 0.0) -> None:
         super().__init__(f"{message} ({status})" if status else message)
         self.status = status
         self.message = message
+        self.retry_after_s = retry_after_s
         self.namespace_terminating = "NamespaceTerminating" in causes
 
     @property
