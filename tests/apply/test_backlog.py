@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.segments.changes import NO_TRANSACTIONS
 
 from levada.apply.backlog import Backlog, Pending
 from levada.segments.manifest import Manifest, SegmentFile
@@ -19,7 +20,8 @@ def segment(start: int, end: int, tables: dict[int, int], newest: Mapping[TableI
         SegmentFile(f"{start}-{t}", TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1), ())
         for t, rows in tables.items()
     )
-    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, start, Witness(Lsn(end), 1, end), newest or {})
+    last = Witness(Lsn(end), 1, end)
+    return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, NO_TRANSACTIONS, start, last, newest or {})
 
 
 def test_table_without_staged_changes_is_as_far_as_staging() -> None:

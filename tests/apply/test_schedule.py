@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.segments.changes import NO_TRANSACTIONS
 
 from levada.apply.schedule import apply_due
 from levada.segments.manifest import Manifest
@@ -33,6 +34,8 @@ def test_a_full_batch_is_due_at_once(waited: float, last_apply: float) -> None:
 
 def test_time_in_an_open_segment_counts() -> None:
     """A change waits from its commit on, not from when its segment was staged; one without transactions has no age."""
-    segment = Manifest("p", 1, Lsn(1), Lsn(9), (), (), (), (), 2, 5_000_000, Witness(Lsn(8), 1, 5_750_000), {})
+    segment = Manifest(
+        "p", 1, Lsn(1), Lsn(9), (), (), (), (), 2, NO_TRANSACTIONS, 5_000_000, Witness(Lsn(8), 1, 5_750_000), {}
+    )
     assert segment.span_s == 0.75
-    assert Manifest("p", 1, Lsn(1), Lsn(9), (), (), (), (), 0, None, None, {}).span_s == 0.0
+    assert Manifest("p", 1, Lsn(1), Lsn(9), (), (), (), (), 0, NO_TRANSACTIONS, None, None, {}).span_s == 0.0

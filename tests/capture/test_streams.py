@@ -17,7 +17,7 @@ from tests.conftest import Database
 from levada.capture import Change, ChangeStream, Continuity, WalChangeCapture
 from levada.errors import NeedsOperator, Transient
 from levada.local.postgres import temporary_postgres
-from levada.pgoutput.events import Insert
+from levada.pgoutput.events import Begin, Commit, Insert
 from levada.postgres.connection import PostgresConnection
 from levada.values import Lsn, QualifiedTable
 
@@ -48,6 +48,16 @@ def inserted(stream: ChangeStream, count: int) -> list[Change]:
     """Read the next inserts, and nothing after them."""
     wanted: Iterator[Change] = (c for c in stream if isinstance(c.event, Insert))
     return list(islice(wanted, count))
+
+
+def until_committed(stream: ChangeStream) -> list[Change]:
+    """Read the rest of a transaction, with its Commit."""
+    read = []
+    for change in stream:
+        read.append(change)
+        if isinstance(change.event, Commit):
+            break
+    return read
 
 
 def id_of(change: Change) -> int:
@@ -124,7 +134,7 @@ def test_an_error_stays(db: Database, capture: WalChangeCapture) -> None:
     """A stream that failed raises its error again: it does not look like one that ended."""
     with capture.live() as stream:
         db.execute("INSERT INTO a VALUES (1)")
-        inserted(stream, 1)
+        until_committed(stream)
         db.query(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s AND active", db.name
         )
@@ -206,6 +216,36 @@ def test_the_last_change_of_a_large_transaction_says_so(
         got = inserted(stream, 21)
     last_of = {c.commit_lsn: c.ordinal for c in got}
     assert [c.end_of_transaction for c in got] == [c.ordinal == last_of[c.commit_lsn] for c in got]
+
+
+def test_a_large_transaction_begins_and_ends_once(
+    db: Database, capture: WalChangeCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction in many slices has one Begin and one Commit, also if its last slices have none of its changes."""
+    monkeypatch.setattr("levada.capture.wal.SLICE_MESSAGES", 3)
+    monkeypatch.setattr("levada.capture.message_buffer.SLICE_MESSAGES", 3)
+    with capture.live() as stream:
+        for size in range(1, 9):
+            insert_ids(db, 100 * size, 100 * size + size)
+        with db.connect() as connection:
+            connection.execute("BEGIN; INSERT INTO a VALUES (1)")
+            for _ in range(8):
+                connection.execute("SELECT pg_logical_emit_message(true, 'levada_test', 'text')")
+            connection.execute("COMMIT")
+        read = [until_committed(stream) for _ in range(9)]
+    for number, transaction in enumerate(read, 1):
+        first, *_, last = (c.event for c in transaction)
+        assert isinstance(first, Begin)
+        assert isinstance(last, Commit)
+        assert [sum(isinstance(c.event, k) for c in transaction) for k in (Begin, Commit)] == [1, 1]
+        assert {c.commit_lsn for c in transaction} == {first.commit_lsn}
+        assert (last.ordinal, len(inserts(transaction))) == ((number + 1,) * 2 if number < 9 else (1, 1))
+        assert first.start_lsn == last.start_lsn < first.commit_lsn < last.end_lsn
+
+
+def inserts(changes: list[Change]) -> list[Insert]:
+    """Return the inserts."""
+    return [c.event for c in changes if isinstance(c.event, Insert)]
 
 
 # ---- a stream that is dropped -----------------------------------------------------------------------------------

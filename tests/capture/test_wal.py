@@ -13,7 +13,7 @@ from tests.conftest import Database
 
 from levada.capture import Change, ChangeCapture, ChangeStream, EmptyStream, WalChangeCapture
 from levada.errors import NeedsOperator, Transient
-from levada.pgoutput.events import Delete, Insert, RelationEvent, TruncateEvent, Update
+from levada.pgoutput.events import Begin, Commit, Delete, Insert, RelationEvent, TruncateEvent, Update
 from levada.values import Lsn, QualifiedTable
 
 A, B = QualifiedTable("public", "a"), QualifiedTable("public", "b")
@@ -30,7 +30,7 @@ def capture(db: Database) -> WalChangeCapture:
 
 def rows(stream: ChangeStream, count: int) -> list[Change]:
     """The next changes that are of rows or truncates."""
-    wanted: Iterator[Change] = (c for c in stream if not isinstance(c.event, RelationEvent))
+    wanted: Iterator[Change] = (c for c in stream if not isinstance(c.event, Begin | Commit | RelationEvent))
     return list(islice(wanted, count))
 
 
@@ -58,6 +58,52 @@ def test_live_tells_every_change(db: Database, capture: WalChangeCapture) -> Non
     assert [c.commit_lsn for c in got] == sorted(c.commit_lsn for c in got)
 
 
+def test_live_has_the_bounds_of_each_transaction(db: Database, capture: WalChangeCapture) -> None:
+    """Each transaction is between one Begin and one Commit with its LSNs, xid and time. Empty ones are not shown."""
+    with capture.live() as stream, db.connect() as c:
+        c.execute("BEGIN")
+        [(before, xid, began_us)] = c.execute(
+            "SELECT pg_current_wal_insert_lsn()::text, pg_current_xact_id()::text::int8,"
+            " (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+        ).fetchall()
+        c.execute("SAVEPOINT s; INSERT INTO b VALUES (1); RELEASE s; INSERT INTO a VALUES (1)")
+        c.execute("SAVEPOINT s; INSERT INTO b VALUES (2); ROLLBACK TO s; COMMIT")
+        [(after, ended_us)] = c.execute(
+            "SELECT pg_current_wal_insert_lsn()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+        ).fetchall()
+        c.execute("BEGIN; INSERT INTO b VALUES (3); ROLLBACK")
+        c.execute("SELECT pg_logical_emit_message(true, 'levada_test', 'alone')")
+        c.execute("INSERT INTO b VALUES (4)")
+        got = list(islice(stream, 9))
+    events = [x.event for x in got]
+    kinds = [type(e) for e in events]
+    assert kinds == [Begin, RelationEvent, Insert, RelationEvent, Insert, Commit, Begin, Insert, Commit]
+    begin, commit = events[0], events[5]
+    assert isinstance(begin, Begin)
+    assert isinstance(commit, Commit)
+    assert (commit.commit_lsn, commit.start_lsn, commit.xid, commit.commit_ts_us) == (
+        begin.commit_lsn, begin.start_lsn, begin.xid, begin.commit_ts_us,
+    )  # fmt: skip
+    assert begin.xid == xid
+    assert began_us <= begin.commit_ts_us <= ended_us
+    assert Lsn.parse(before) <= begin.start_lsn < begin.commit_lsn < commit.end_lsn <= Lsn.parse(after)
+    assert (begin.ordinal, commit.ordinal) == (0, 2)
+    assert {e.commit_lsn for e in events[:6]} == {begin.commit_lsn}
+    assert [x.end_of_transaction for x in got] == [False] * 4 + [True] * 2 + [False, True, True]
+
+
+def test_begin_and_commit_need_no_confirmation(db: Database, capture: WalChangeCapture) -> None:
+    """The acks of its rows confirm a transaction."""
+    with capture.live() as stream:
+        db.execute("INSERT INTO b SELECT generate_series(1, 3)")
+        got = list(islice(stream, 6))
+        for change in got:
+            if isinstance(change.event, Insert):
+                change.ack.confirm()
+    assert isinstance(got[5].event, Commit)
+    assert got[5].commit_lsn < confirmed(db) <= got[5].event.end_lsn
+
+
 def test_what_is_not_confirmed_comes_again(db: Database, capture: WalChangeCapture) -> None:
     """Confirming part of a transaction releases nothing of it; confirming all of it releases it, in any order."""
     with capture.live() as stream:
@@ -66,9 +112,8 @@ def test_what_is_not_confirmed_comes_again(db: Database, capture: WalChangeCaptu
             "INSERT INTO b SELECT generate_series(2, 4)",
             "INSERT INTO b VALUES (5)",
         )
-        got = list(islice(stream, 6))
-        assert isinstance(got[0].event, RelationEvent)
-        for change in (got[1], got[4], got[2]):
+        got = rows(stream, 5)
+        for change in (got[0], got[3], got[1]):
             change.ack.confirm()
     with capture.live() as stream:
         again = rows(stream, 4)
@@ -114,11 +159,10 @@ def test_an_idle_stream_moves_its_slot(db: Database, capture: WalChangeCapture) 
         db.execute("CREATE TABLE other AS SELECT generate_series(1, 10000)", "INSERT INTO b VALUES (1)")
         for change in rows(stream, 1):
             change.ack.confirm()
-        iterator = iter(stream)
         db.execute("CREATE TABLE another AS SELECT generate_series(1, 10000)")
         [(head,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
         db.execute("INSERT INTO b VALUES (2)")
-        next(iterator)
+        rows(stream, 1)
     deadline = time.monotonic() + 30
     while confirmed(db) <= before and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -127,6 +127,8 @@ def show(found: Iterator[Event]) -> Iterator[str]:
         rest = f" of {len(event.tables)}" if isinstance(event, TruncateEvent) else ""
         rest += f" cascade={event.cascade} restart={event.restart_identity}" if rest else ""
         rest += f" {event.what}" if hasattr(event, "what") else ""
+        rest += f" from {event.start_lsn}" if hasattr(event, "start_lsn") else ""
+        rest += f" to {event.end_lsn}" if hasattr(event, "end_lsn") else ""
         yield place + table + columns + "".join(rows) + rest
 
 

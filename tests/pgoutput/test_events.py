@@ -17,7 +17,7 @@ def test_streams_of_several_tables_are_merged_into_one_order() -> None:
         [i for i in batch.items if isinstance(i, TableChanges | RelationChange) and i.schema.name.name == name]
         for name in ("other", "t")
     ]
-    assert list(iter_events(by_table)) == list(batch_events(batch))
+    assert list(iter_events(by_table, batch.committed.to_batches())) == list(batch_events(batch))
 
 
 def test_a_stream_is_read_as_the_walk_gets_to_it() -> None:
@@ -30,7 +30,7 @@ def test_a_stream_is_read_as_the_walk_gets_to_it() -> None:
             asked.append(item)
             yield item
 
-    walk = iter_events([items()])
+    walk = iter_events([items()], batch.committed.to_batches())
     assert isinstance(next(walk), Begin)
     assert len(asked) < len(batch.items)
 
@@ -40,7 +40,7 @@ def test_truncates_of_a_stream_of_their_own_stand_in_place() -> None:
     batch = Decoder(Versions()).decode(load("truncate"))
     truncates = [i for i in batch.items if isinstance(i, Truncate)]
     rows = [i for i in batch.items if isinstance(i, TableChanges) and i.schema.name.name == "p"]
-    kinds = [type(e) for e in iter_events([truncates, rows])]
+    kinds = [type(e) for e in iter_events([truncates, rows], batch.committed.to_batches())]
     assert kinds == [
         *(Begin, Insert, Insert, Commit),
         *(Begin, Insert, TruncateEvent, Insert, Commit),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
+from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.changes import (
     COMMIT_LSN,
@@ -21,9 +21,13 @@ from levada.schema.changes import (
     XID,
     change_schema,
 )
+from levada.segments.transactions import TransactionFile
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Witness
 
 Row = Mapping[str, Any]
+
+NO_TRANSACTIONS = TransactionFile(0, 0, b"", "", ())
+"""Those of a segment of which only the rest matters."""
 
 
 def column(attnum: int, name: str, kind: Kind = Kind.TEXT, **more: Any) -> Column:
@@ -76,4 +80,22 @@ def batch(
     """A slice of the stream; without ``end`` it ends inside of a transaction."""
     rows = sum(i.rows.num_rows for i in items if isinstance(i, TableChanges))
     last = None if end is None else Witness(Lsn(end), 1, end)
-    return ChangeBatch(items, rows, transactions, None if end is None else Lsn(end), end is None, last)
+    done = None if end is None else Lsn(end)
+    return ChangeBatch(items, rows, transactions, done, end is None, last, committed(items), None)
+
+
+def committed(items: Sequence[TableChanges | Truncate | RelationChange]) -> pa.Table:
+    """The transactions of these items. Each starts 5 bytes before its commit, whose record has 3 bytes."""
+    changes: dict[int, int] = {}
+    for item in items:
+        if isinstance(item, TableChanges):
+            for lsn, ordinal in zip(item.rows[COMMIT_LSN].to_pylist(), item.rows[ORDINAL].to_pylist(), strict=True):
+                changes[lsn] = max(changes.get(lsn, 0), ordinal + 1)
+        else:
+            counted = isinstance(item, Truncate)
+            changes[item.commit_lsn] = max(changes.get(item.commit_lsn, 0), item.ordinal + counted)
+    rows = [
+        dict(zip(TRANSACTIONS.names, (lsn, lsn - 5, lsn + 3, lsn, lsn, n), strict=True))
+        for lsn, n in sorted(changes.items())
+    ]
+    return pa.Table.from_pylist(rows, TRANSACTIONS)

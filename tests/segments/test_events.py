@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.segments.changes import batch, changes, column, insert, table
 
 from levada.apply.applier import Applier
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
-from levada.pgoutput.events import Event, Insert, RelationEvent
+from levada.pgoutput.events import Begin, Commit, Event, Insert, RelationEvent
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.segments import StagedBatch, Staging, TableStart
 from levada.segments.log import SegmentLog
@@ -142,10 +143,20 @@ TRANSACTIONS = st.lists(st.tuples(STEPS, st.booleans()), min_size=1, max_size=8)
 
 
 @settings(max_examples=40)
-@given(stream=TRANSACTIONS, segments=st.lists(st.integers(1, 3), max_size=4), starts=st.lists(st.integers(0, 9)))
-@example(stream=[([("row", 1)], False), ([("row", 1), ("add", 1), ("row", 1)], True)], segments=[1], starts=[0])
+@given(
+    stream=TRANSACTIONS,
+    segments=st.lists(st.integers(1, 3), max_size=4),
+    starts=st.lists(st.integers(0, 9)),
+    inline_bytes=st.sampled_from([0, 1450, 4096]),
+)
+@example(
+    stream=[([("row", 1)], False), ([("row", 1), ("add", 1), ("row", 1)], True)],
+    segments=[1],
+    starts=[0],
+    inline_bytes=0,
+)
 def test_any_cut_gives_the_same_events(
-    stream: list[tuple[list[tuple[str, int]], bool]], segments: list[int], starts: list[int]
+    stream: list[tuple[list[tuple[str, int]], bool]], segments: list[int], starts: list[int], inline_bytes: int
 ) -> None:
     """However a stream is cut into segments and batches, its events are the same, value for value."""
     source = Source()
@@ -153,9 +164,14 @@ def test_any_cut_gives_the_same_events(
         source.add(steps, adjacent=adjacent)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         whole = source.events(Path(one), [], [])
-        assert source.events(Path(other), segments, starts) == whole
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("levada.segments.transactions.MAX_INLINE_BYTES", inline_bytes)
+            assert source.events(Path(other), segments, starts) == whole
     shown = [(e.commit_lsn, e.ordinal) for e in whole]
     assert shown == sorted(shown)
+    for bound in (Begin, Commit):
+        assert [e.commit_lsn for e in whole if isinstance(e, bound)] == [lsn for lsn, _, _ in source.transactions]
+    assert [type(e) for e in whole[:: len(whole) - 1]] == [Begin, Commit]
 
 
 def test_a_version_that_begins_where_a_batch_begins_is_a_change_of_the_batch(tmp_path: Path) -> None:

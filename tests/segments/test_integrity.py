@@ -154,7 +154,7 @@ def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
 MISSING = object()
 WRONG = [
     ("pipeline", 5), ("epoch", "three"), ("end_lsn", "over there"), ("newest", MISSING), ("newest", {"1": 5}),
-    ("files", None), ("schemas", [5]), ("last", "over there"), ("truncates", MISSING),
+    ("committed", MISSING), ("files", None), ("schemas", [5]), ("last", "over there"), ("truncates", MISSING),
 ]  # fmt: skip
 
 

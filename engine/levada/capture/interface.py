@@ -30,8 +30,10 @@ class Continuity(StrEnum):
 class Change:
     """One change and the ack that confirms it.
 
-    ``(commit_lsn, ordinal)`` orders changes and is the same in a replay. ``event`` is an insert, update, delete,
-    truncate or relation of `levada.pgoutput.events`.
+    ``(commit_lsn, ordinal)`` orders changes and is the same in a replay. ``event`` is an event of
+    `levada.pgoutput.events`, without logical messages. Each transaction of a live stream begins with a `Begin` and ends
+    with a `Commit`. The rows of a snapshot have neither. ``end_of_transaction`` is True for the last change before the
+    `Commit`, and for the `Commit`. Only rows and truncates need to be confirmed.
     """
 
     event: Event

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.capture.requirements import table_not_published
 from levada.capture.streams import BatchSource
-from levada.pgoutput.changes import ChangeBatch, TableChanges
+from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, TableChanges
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema
 from levada.postgres.connection import PostgresConnection
@@ -20,6 +20,8 @@ from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE, change_schema
 from levada.values import Lsn, QualifiedTable
+
+_NONE_COMMITTED: Final = TRANSACTIONS.empty_table()
 
 _NOW: Final = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text,
@@ -72,7 +74,7 @@ class SnapshotSource(BatchSource):
                     rows = decoder.decode(data, sizes)
                     if rows.num_rows:
                         changes = TableChanges(schema, self._inserts(schema, rows))
-                        yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None)
+                        yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None, _NONE_COMMITTED, None)
 
     def _require(self, tables: Sequence[QualifiedTable]) -> list[PublishedTable]:
         published = {t.name: t for t in published_tables(self._connection, self._publication)}

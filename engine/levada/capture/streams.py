@@ -13,7 +13,7 @@ from levada.capture.acks import Ack
 from levada.capture.interface import Change, ChangeStream, Continuity
 from levada.errors import NeedsOperator
 from levada.pgoutput.changes import ChangeBatch, LogicalMessage
-from levada.pgoutput.events import Begin, Commit, Event, RelationEvent, batch_events
+from levada.pgoutput.events import Begin, Commit, Event, RelationEvent, TransactionBounds, batch_events
 from levada.values import Lsn
 
 MOVES_NOTHING: Final = Ack(lambda: None)
@@ -162,31 +162,33 @@ def _with_acks(source: BatchSource) -> Iterator[tuple[ChangeBatch, Ack]]:
 
 
 def _as_changes(source: BatchSource) -> Iterator[Change]:
-    """Yield the rows, truncates and relations of all batches.
+    """Yield the events of all batches.
 
-    Each event is held back until the next event or the end of the transaction arrives. Only then is it known whether it
-    is the last of its transaction.
+    Each event inside a transaction is held back until the next one arrives. Only then is it known whether it is the
+    last before the `Commit`.
     """
+    bounds = TransactionBounds()
     held: Event | None = None
     for batch in source.decoded():
-        for event in _events(batch):
+        for event in _events(batch, bounds):
             if held is not None:
-                yield _change(source, held, last=held.commit_lsn != event.commit_lsn)
+                yield _change(source, held, last=isinstance(event, Commit))
             held = event
-        if held is not None and batch.end_lsn is not None and held.commit_lsn < batch.end_lsn:
-            yield _change(source, held, last=True)
-            held = None
+            if isinstance(event, Commit):
+                yield _change(source, event, last=True)
+                held = None
         source.delivered(batch)
     if held is not None and source.finite:
         yield _change(source, held, last=False)
 
 
-def _events(batch: ChangeBatch) -> Iterator[Event]:
+def _events(batch: ChangeBatch, bounds: TransactionBounds) -> Iterator[Event]:
     items = tuple(i for i in batch.items if not isinstance(i, LogicalMessage))
-    return (e for e in batch_events(replace(batch, items=items)) if not isinstance(e, Begin | Commit))
+    return batch_events(replace(batch, items=items), bounds)
 
 
 def _change(source: BatchSource, event: Event, *, last: bool) -> Change:
-    # The server sends the relations again in every session, so they need no confirmation.
-    ack = MOVES_NOTHING if isinstance(event, RelationEvent) else source.ack(event.commit_lsn, last=last)
+    # The server sends the relations again in every session, and the acks of its rows confirm a transaction.
+    needs_none = isinstance(event, Begin | Commit | RelationEvent)
+    ack = MOVES_NOTHING if needs_none else source.ack(event.commit_lsn, last=last)
     return Change(event, event.commit_lsn, event.ordinal, last, ack)

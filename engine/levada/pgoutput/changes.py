@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
+from levada.pgoutput.transactions import OpenTransaction
 from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, QualifiedTable, TableId, Witness
+
+TRANSACTIONS: Final = pa.schema(
+    [
+        pa.field(name, pa.int64(), nullable=False)
+        for name in ("commit_lsn", "start_lsn", "end_lsn", "xid", "commit_ts_us", "changes")
+    ]
+)
+"""The layout of transactions, one row for each, in the order of their commits.
+
+The LSNs are those of `levada.pgoutput.events.Commit`. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
+``changes`` is the number of its row and truncate messages, those of tables that are not replicated included.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,10 @@ class ChangeBatch:
     ``items`` are in the order of each table's changes, and in the order of events that are not rows. Rows of different
     tables in a transaction are ordered by ``(commit LSN, ordinal)``. ``end_lsn`` is the end of the last COMMIT in the
     slice, or None. With ``in_transaction`` the slice ends inside a transaction, so a segment cannot end here. ``last``
-    is the last transaction whose COMMIT is in the slice.
+    is the last transaction whose COMMIT is in the slice. ``transactions`` is the number of COMMITs in the slice.
+    ``committed`` has, in the layout `TRANSACTIONS`, those of them with a row, a truncate or a relation in the items of
+    this or an earlier slice. ``open`` is the transaction without its COMMIT at the end of the slice. It is None for the
+    rows of a snapshot.
     """
 
     items: tuple[TableChanges | Truncate | RelationChange | LogicalMessage, ...]
@@ -76,3 +93,5 @@ class ChangeBatch:
     end_lsn: Lsn | None
     in_transaction: bool
     last: Witness | None
+    committed: pa.Table
+    open: OpenTransaction | None

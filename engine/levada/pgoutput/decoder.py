@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from levada.errors import DecodeError
-from levada.pgoutput.changes import ChangeBatch, LogicalMessage, RelationChange, TableChanges, Truncate
+from levada.pgoutput.changes import (
+    TRANSACTIONS,
+    ChangeBatch,
+    LogicalMessage,
+    RelationChange,
+    TableChanges,
+    Truncate,
+)
 from levada.pgoutput.messages import Relation, parse_message, parse_relation, parse_truncate
 from levada.pgoutput.rows import decode_rows
 from levada.pgoutput.slices import Slice
@@ -70,18 +78,21 @@ class Decoder:
         Raise DecodeError, which names an LSN.
         """
         items: list[Item] = []
+        committed: list[pa.RecordBatch] = []
         transactions = 0
         end_lsn: Lsn | None = None
         last: Witness | None = None
         for part, sizes in _parts(messages):
             of = Slice(part, sizes, self._open)
             items += self._items(of)
-            self._open = of.transactions.open
-            transactions += of.transactions.committed
+            self._open = of.still_open()
+            committed.append(of.committed())
+            transactions += len(of.transactions.committed)
             if of.transactions.end_lsn is not None:
                 end_lsn, last = of.transactions.end_lsn, of.transactions.last
         rows = sum(item.rows.num_rows for item in items if isinstance(item, TableChanges))
-        return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, last)
+        shown = pa.Table.from_batches(committed, TRANSACTIONS)
+        return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, last, shown, self._open)
 
     def _items(self, of: Slice) -> Iterator[Item]:
         for message in of.singles:
@@ -126,6 +137,7 @@ class Decoder:
         self._schemas[schema.id] = schema
         begins_here = schema.snapshot_id >= at if former is None else schema != former
         if begins_here:
+            of.show(np.array([message]))
             yield RelationChange(Lsn(at), of.transactions.next_ordinal(message), schema)
 
     def _truncate(self, of: Slice, message: int) -> Iterator[Item]:
@@ -165,7 +177,10 @@ class Decoder:
         yield from self._rows(of, schema.id, before=message)
         self._bindings.pop(schema.id, None)
         self._schemas[schema.id] = schema
-        ordinal = of.transactions.next_ordinal(message) if body.transactional else 0
+        ordinal = 0
+        if body.transactional:
+            ordinal = of.transactions.next_ordinal(message)
+            of.show(np.array([message]))
         yield RelationChange(Lsn(at), ordinal, schema)
 
 

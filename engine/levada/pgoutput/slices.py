@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from levada.errors import DecodeError
+from levada.pgoutput.changes import TRANSACTIONS
 from levada.pgoutput.messages import HEADER
 from levada.pgoutput.rows import TUPLE, RowMessages
 from levada.pgoutput.transactions import Messages, OpenTransaction, assign_transactions
@@ -47,6 +50,8 @@ class Slice:
         self.singles: list[int] = np.flatnonzero(classes & _SINGLE).tolist()
         """The messages that are decoded one by one: relations, truncates, logical messages."""
         self._rows = self._rows_by_relation(np.flatnonzero(is_row))
+        self._shown = np.zeros(len(self.transactions.xid), np.bool_)
+        self._shown[0] = before is not None and before.shown
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -72,6 +77,26 @@ class Slice:
         """Return the ID of the message's transaction."""
         return int(self.transactions.xid[self.transactions.of(np.array([message]))[0]])
 
+    def show(self, messages: Ints) -> None:
+        """Record that these messages are decoded to items, so that their transactions are in `committed`."""
+        self._shown[self.transactions.of(messages)] = True
+
+    def committed(self) -> pa.RecordBatch:
+        """Return the transactions that have an item and whose COMMIT is in the slice, in the layout `TRANSACTIONS`."""
+        t = self.transactions
+        shown = self._shown[t.committed]
+        which = t.committed[shown]
+        columns = (
+            t.commit_lsn[which], t.start_lsn[which], t.end_lsns[shown], t.xid[which], t.commit_ts_us[which],
+            t.changes[shown],
+        )  # fmt: skip
+        return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=TRANSACTIONS)
+
+    def still_open(self) -> OpenTransaction | None:
+        """Return the transaction that is open at the end of the slice, or None."""
+        found = self.transactions.open
+        return None if found is None else replace(found, shown=bool(self._shown[-1]))
+
     def relations(self) -> list[int]:
         """Return the relations that have row messages left."""
         return list(self._rows)
@@ -90,6 +115,7 @@ class Slice:
 
     def rows(self, picked: Ints) -> RowMessages:
         """Return row messages for `decode_rows`."""
+        self.show(picked)
         t = self.transactions
         of = t.of(picked)
         return RowMessages(

@@ -19,13 +19,16 @@ _IMPOSSIBLE_LSN: Final = DecodeError("malformed_message", "a BEGIN or COMMIT wit
 class OpenTransaction:
     """A transaction without its COMMIT so far. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC.
 
-    ``next_ordinal`` is the ordinal of its next row or truncate message.
+    ``start_lsn`` is the WAL start in the header of its BEGIN. ``next_ordinal`` is the ordinal of its next row or
+    truncate message. ``shown`` is True if a message of it was decoded to an item, so that its COMMIT is reported.
     """
 
     commit_lsn: int
+    start_lsn: int
     commit_ts_us: int
     xid: int
     next_ordinal: int
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +63,29 @@ class Messages:
 class Transactions:
     """The transactions of a slice. The first is the one that is open at its beginning, all zero if there is none.
 
-    ``committed`` counts the COMMITs. ``last`` is the last committed transaction, and ``end_lsn`` is its end. ``open``
-    is the transaction that is open at the end of the slice.
+    ``committed`` has the indexes of those whose COMMIT is in the slice. ``end_lsns`` has the end of each of these, and
+    ``changes`` the number of its counted messages. ``last`` is the last of them. ``open`` is the transaction that is
+    open at the end of the slice.
     """
 
     commit_lsn: Ints
+    start_lsn: Ints
     commit_ts_us: Ints
     xid: Ints
-    committed: int
-    end_lsn: Lsn | None
+    committed: Ints
+    end_lsns: Ints
+    changes: Ints
     last: Witness | None
     open: OpenTransaction | None
     _of: Ints
     _end: Ints
     _counted_through: Ints
     _first_ordinal: Ints
+
+    @property
+    def end_lsn(self) -> Lsn | None:
+        """The end of the last committed transaction, or None."""
+        return Lsn(self.end_lsns[-1]) if len(self.end_lsns) else None
 
     def begun_below(self, lsn: Lsn) -> Witness | None:
         """Return the last transaction that begins in the slice and commits below ``lsn``, or None.
@@ -115,26 +126,28 @@ def assign_transactions(messages: Messages, before: OpenTransaction | None) -> T
     of: Ints = np.cumsum(messages.begins, dtype=np.int64)
     through: Ints = np.cumsum(messages.counted, dtype=np.int64)
 
-    first = before or OpenTransaction(0, 0, 0, 0)
+    first = before or OpenTransaction(0, 0, 0, 0, 0)
     body = messages.start[begins] + HEADER
     commit_lsn = np.concatenate(([first.commit_lsn], buffer.int8(body + 1)))
+    start_lsn = np.concatenate(([first.start_lsn], buffer.int8(messages.start[begins] + 1)))
     commit_ts_us = np.concatenate(([first.commit_ts_us], buffer.int8(body + 9) + POSTGRES_EPOCH_US))
     xid = np.concatenate(([first.xid], buffer.uint4(body + 17)))
-    messages.require(commit_lsn[1:] >= 0, begins, _IMPOSSIBLE_LSN)
+    messages.require((commit_lsn[1:] >= 0) & (start_lsn[1:] >= 0), begins, _IMPOSSIBLE_LSN)
 
     body = messages.start[commits] + HEADER
-    end_lsn = buffer.int8(body + 10)
+    end_lsns = buffer.int8(body + 10)
+    committed: Ints = of[commits]
     messages.require(
-        buffer.int8(body + 2) == commit_lsn[of[commits]],
+        buffer.int8(body + 2) == commit_lsn[committed],
         commits,
         DecodeError("commit_lsn_mismatch", "a COMMIT whose LSN differs from the one in its BEGIN"),
     )
-    messages.require(end_lsn >= 0, commits, _IMPOSSIBLE_LSN)
+    messages.require(end_lsns >= 0, commits, _IMPOSSIBLE_LSN)
 
     end = np.full(len(begins) + 1, count)
     if before is None:
         end[0] = 0
-    end[of[commits]] = commits
+    end[committed] = commits
     _require_inside(messages, through, begins, end)
     first_ordinal: Ints = np.concatenate(([first.next_ordinal], -through[begins]))
     last = len(begins)
@@ -142,12 +155,16 @@ def assign_transactions(messages: Messages, before: OpenTransaction | None) -> T
     next_ordinal = int(through[-1] + first_ordinal[last])
     return Transactions(
         commit_lsn,
+        start_lsn,
         commit_ts_us,
         xid,
-        committed=len(commits),
-        end_lsn=Lsn(end_lsn[-1]) if len(commits) else None,
-        last=_witness(commit_lsn, commit_ts_us, xid, int(of[commits[-1]])) if len(commits) else None,
-        open=OpenTransaction(int(commit_lsn[last]), int(commit_ts_us[last]), int(xid[last]), next_ordinal)
+        committed=committed,
+        end_lsns=end_lsns,
+        changes=through[commits] + first_ordinal[committed],
+        last=_witness(commit_lsn, commit_ts_us, xid, int(committed[-1])) if len(commits) else None,
+        open=OpenTransaction(
+            int(commit_lsn[last]), int(start_lsn[last]), int(commit_ts_us[last]), int(xid[last]), next_ordinal
+        )
         if still_open
         else None,
         _of=of,

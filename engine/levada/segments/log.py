@@ -69,7 +69,7 @@ class SegmentLog:
         """
         listed = self.staging.list(self.pipeline)
         manifests = self.list()
-        named = {f.path for m in manifests for f in m.files} | {f"{self.pipeline}/{m.name}.json" for m in manifests}
+        named = {p for m in manifests for p in m.paths} | {f"{self.pipeline}/{m.name}.json" for m in manifests}
         named.add(owner_file(self.pipeline))
         garbage = [path for n in listed if (path := f"{self.pipeline}/{n}") not in named]
         check()
@@ -86,9 +86,8 @@ class SegmentLog:
         """
         if tables is None:
             self.staging.remove(f"{self.pipeline}/{manifest.name}.json")
-        for file in manifest.files:
-            if tables is None or file.table in tables:
-                self.staging.remove(file.path)
+        for path in manifest.paths if tables is None else [f.path for f in manifest.files if f.table in tables]:
+            self.staging.remove(path)
 
     def writer(self, epoch: int, start_lsn: Lsn) -> SegmentWriter:
         """Return a writer for a new segment that begins after ``start_lsn``."""
@@ -121,7 +120,7 @@ class SegmentLog:
                 f"staging: {path} is the manifest {manifest.name} of pipeline {manifest.pipeline}",
                 hint=f"remove {path} from {self.staging.uri}. It is a copy from another folder",
             )
-        if not all(lies_below(f"staging:///{f.path}", f"staging:///{self.pipeline}") for f in manifest.files):
+        if not all(lies_below(f"staging:///{path}", f"staging:///{self.pipeline}") for path in manifest.paths):
             raise NeedsOperator(
                 "manifest_unreadable", f"staging: {path} refers to a file outside of the pipeline's folder"
             )

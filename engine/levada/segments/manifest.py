@@ -17,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
+from levada.segments.transactions import TransactionFile
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 5
+MANIFEST_VERSION: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Manifest:
     """The content of the WAL range ``(start_lsn, end_lsn]``, whose ends are ends of transactions.
 
     ``schemas`` has every version to which a file refers. ``relations`` and ``truncates`` are the changes that are not
-    rows, ordered by ``(commit_lsn, ordinal)``. ``first_commit_ts_us`` is the commit time of the first transaction, in
+    rows, ordered by ``(commit_lsn, ordinal)``. ``transactions`` is the number of all transactions. ``committed`` has
+    those with changes in the segment. ``first_commit_ts_us`` is the commit time of the first transaction, in
     microseconds since 1970-01-01 UTC. ``last`` is the last transaction, which may have no change in the segment. Both
     are None if there is no transaction. ``newest`` maps each table to the end of its newest segment before this one.
     Tables without an earlier segment are absent.
@@ -60,6 +62,7 @@ class Manifest:
     relations: tuple[RelationChange, ...]
     truncates: tuple[Truncate, ...]
     transactions: int
+    committed: TransactionFile
     first_commit_ts_us: int | None
     last: Witness | None
     newest: Mapping[TableId, Lsn]
@@ -77,7 +80,13 @@ class Manifest:
     @property
     def total_bytes(self) -> int:
         """The size of the files in bytes."""
-        return sum(f.bytes for f in self.files)
+        return sum(f.bytes for f in self.files) + (self.committed.bytes if self.committed.path else 0)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the files to which the manifest refers."""
+        paths = tuple(f.path for f in self.files)
+        return (*paths, self.committed.path) if self.committed.path else paths
 
     @property
     def span_s(self) -> float:

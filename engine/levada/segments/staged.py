@@ -51,6 +51,8 @@ class StagedBatch(EventBatch):
         self.tables = tuple(s.target.id for s in starts)
         self.until = until
         self._changes = {s.target.id: _select(staging, manifests, s, until, policy) for s in starts}
+        self._staging = staging
+        self._manifests = tuple(manifests)
         self._relations = tuple(r for m in manifests for r in m.relations if self._in_batch(r))
         self._truncates = tuple(
             sorted({t for c in self._changes.values() for t in c.truncates}, key=lambda t: (t.commit_lsn, t.ordinal))
@@ -63,10 +65,18 @@ class StagedBatch(EventBatch):
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events of all tables in the order of (commit LSN, ordinal).
 
-        Each has its original version.
+        Each has its original version. Raise NeedsOperator ``segment_damaged`` or ``staging_file_missing``.
         """
         streams: list[Iterable[TableChanges | RelationChange | Truncate]] = [self._relations, self._truncates]
-        return iter_events([*streams, *(c.items() for c in self._changes.values())])
+        return iter_events([*streams, *(c.items() for c in self._changes.values())], self._committed())
+
+    def _committed(self) -> Iterator[pa.RecordBatch]:
+        names = [c.schema.name for c in self._changes.values()]
+        for manifest in self._manifests:
+            file = manifest.committed
+            what = f"{file.path or manifest.name} with {file.rows} transactions of {', '.join(map(str, names))}"
+            with _reading(file.path, what, resync_command(names[0])):
+                yield from file.read(self._staging)
 
     def _in_batch(self, relation: RelationChange) -> bool:
         mine = self._changes.get(relation.schema.id)
@@ -122,7 +132,11 @@ class StagedTable(TableEvents):
 
     def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         complete = self.after <= file.first_lsn and file.last_lsn < self.until
-        with self._reading(file), self.staging.input(file.path) as source:
+        what = f"{file.path} with {file.rows} changes of {self.schema.name}"
+        with (
+            _reading(file.path, what, resync_command(self.schema.name)),
+            self.staging.input(file.path) as source,
+        ):
             parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
             names = parquet.schema_arrow.names
             columns = projection.reads(names)
@@ -134,21 +148,6 @@ class StagedTable(TableEvents):
                     rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
                 yield from rows.combine_chunks().to_batches()
 
-    @contextmanager
-    def _reading(self, file: SegmentFile) -> Iterator[None]:
-        """Raise NeedsOperator with the resync command as its hint if the file is missing or damaged."""
-        changes = f"{file.path} with {file.rows} changes of {self.schema.name}"
-        hint = resync_command(self.schema.name)
-        try:
-            with failures(f"read {file.path}"):
-                yield
-        except DamageError as error:
-            raise NeedsOperator("segment_damaged", f"staging: {changes} is damaged: {error}", hint=hint) from error
-        except NeedsOperator as error:
-            if error.code != "staging_file_missing":
-                raise
-            raise NeedsOperator(error.code, f"staging: {changes} is missing", hint=hint) from error
-
     def _outside(self, group: pq.RowGroupMetaData) -> bool:
         for i in range(group.num_columns):
             column = group.column(i)
@@ -159,6 +158,20 @@ class StagedTable(TableEvents):
 
     def _inside(self, lsn: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.and_(pc.greater_equal(lsn, int(self.after)), pc.less(lsn, int(self.until)))
+
+
+@contextmanager
+def _reading(path: str, what: str, hint: str) -> Iterator[None]:
+    """Raise NeedsOperator with ``hint`` if the file, which ``what`` describes, is missing or damaged."""
+    try:
+        with failures(f"read {path}"):
+            yield
+    except DamageError as error:
+        raise NeedsOperator("segment_damaged", f"staging: {what} is damaged: {error}", hint=hint) from error
+    except NeedsOperator as error:
+        if error.code != "staging_file_missing":
+            raise
+        raise NeedsOperator(error.code, f"staging: {what} is missing", hint=hint) from error
 
 
 def _select(

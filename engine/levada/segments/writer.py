@@ -20,6 +20,7 @@ from levada.segments.checksums import ChecksumWriter
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest, SegmentFile
 from levada.segments.staging import Staging
+from levada.segments.transactions import TransactionFile
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
 ROW_GROUP_BYTES: Final = 8 << 20
@@ -61,6 +62,9 @@ class SegmentWriter:
         self._schemas: dict[tuple[TableId, SnapshotId], ReplicatedTableSchema] = {}
         self._relations: list[RelationChange] = []
         self._truncates: list[Truncate] = []
+        self._committed: list[pa.Table] = []
+        self._transactions_path = f"{pipeline}/{start_lsn.hex}-{epoch:08d}-transactions.parquet"
+        self._closed = False
         self._published = False
         self._first_commit_ts_us: int | None = None
         self._last: Witness | None = None
@@ -88,6 +92,9 @@ class SegmentWriter:
                     self._begin_at(item.commit_ts_us)
                     self._truncates.append(item)
         self.transactions += batch.transactions
+        if batch.committed.num_rows:
+            self._committed.append(batch.committed)
+            self.bytes += batch.committed.nbytes
         if batch.last is not None:
             self._begin_at(batch.last.commit_ts_us)
             self._last = batch.last
@@ -97,6 +104,8 @@ class SegmentWriter:
         """Make the segment ``(start_lsn, end_lsn]`` with all added changes durable and visible. Return its manifest."""
         for part in self._parts:
             part.close(self._staging)
+        self._closed = True
+        committed = TransactionFile.write(self._staging, self._transactions_path, self._committed)
         manifest = Manifest(
             pipeline=self._pipeline,
             epoch=self._epoch,
@@ -107,6 +116,7 @@ class SegmentWriter:
             relations=tuple(self._relations),
             truncates=tuple(self._truncates),
             transactions=self.transactions,
+            committed=committed,
             first_commit_ts_us=self._first_commit_ts_us,
             last=self._last,
             newest=self._ledger.ends,
@@ -114,7 +124,7 @@ class SegmentWriter:
         self._staging.publish(
             f"{self._pipeline}/{manifest.name}.json",
             manifest.dumps(),
-            naming=[f.path for f in manifest.files],
+            naming=manifest.paths,
             begun=self._may_be_visible,
         )
         self._ledger.add_segments([manifest])
@@ -130,6 +140,8 @@ class SegmentWriter:
             return
         for part in self._parts:
             part.discard(self._staging)
+        if self._closed:
+            self._staging.remove(self._transactions_path)
         self._open.clear()
         self._parts.clear()
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
+from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import (
     COMMIT_LSN,
@@ -105,10 +105,11 @@ class Source:
         finally:
             items, self._open = self._open, None
             rows = sum(i.rows.num_rows for i in items if isinstance(i, TableChanges))
-            end = Lsn(self.lsn + _STEP // 2)
-            self._pending.append(
-                ChangeBatch(tuple(items), rows, 1, end, False, Witness(end, self.lsn, int(NOW.timestamp() * 1e6)))
-            )
+            end, at = Lsn(self.lsn + _STEP // 2), int(NOW.timestamp() * 1e6)
+            values = (self.lsn, self.lsn - _STEP // 2, int(end), self.lsn, at, self._ordinal)
+            committed = pa.Table.from_pylist([dict(zip(TRANSACTIONS.names, values, strict=True))], TRANSACTIONS)
+            last = Witness(end, self.lsn, at)
+            self._pending.append(ChangeBatch(tuple(items), rows, 1, end, False, last, committed, None))
 
     def batch(
         self, *parts: SourceTable, since: int | None = None, policy: OnUnrepresentable = OnUnrepresentable.ERROR
