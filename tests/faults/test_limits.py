@@ -14,7 +14,7 @@ from tests.scenarios import shop
 from tests.scenarios.engine import Engine
 
 _READS_LARGE = (
-    "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%large%' AND pid <> pg_backend_pid()"
+    "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ '^COPY.*large' AND pid <> pg_backend_pid()"
 )
 
 
