@@ -329,7 +329,7 @@ def test_keys_of_odd_types(cluster: Cluster) -> None:
     arrays = column(2, "b", Kind.ARRAY, element=ColumnType(Kind.TEXT))
     columns = (column(1, "a", Kind.FLOAT8), arrays, column(3, "c", Kind.BYTEA), column(4, "d", Kind.TIME))
     schema = table(*columns, column(5, "n", Kind.INT4), key=(1, 2, 3, 4), name="public.odd")
-    keys = [
+    keys: list[dict[str, Any]] = [
         {"a": a, "b": b, "c": c, "d": time(1, 2, 3)}
         for a in (float("nan"), float("inf"), 0.0, 1.5)
         for b in ([], ["x,y"], ["x", "y"], [None, "~"])
@@ -361,6 +361,163 @@ def test_templates_and_pipelines_of_a_user_do_not_count(cluster: Cluster) -> Non
     finally:
         client.indices.delete_index_template(name=f"{cluster.prefix}template")
         client.ingest.delete_pipeline(id=f"{cluster.prefix}drop")
+
+
+def test_a_template_of_a_user_leaves_nothing_out(cluster: Cluster) -> None:
+    """A template that excludes fields from the documents, or asks for a routing, does not count."""
+    client, source = cluster.client(), Source()
+    mappings = {"_source": {"excludes": ["note", "lsn"]}, "_routing": {"required": True}}
+    body = {"index_patterns": [f"{cluster.prefix}*"], "template": {"mappings": mappings}, "priority": 501}
+    client.indices.put_index_template(name=f"{cluster.prefix}template", body=body)
+    try:
+        orders, destination = copied(cluster, source), cluster.started()
+        orders.insert(id=9, item="nine", note="kept")
+        apply(destination, source, orders)
+        orders.update(id=9, item="9", note=None, unchanged=[3])
+        apply(destination, source, orders)
+    finally:
+        client.indices.delete_index_template(name=f"{cluster.prefix}template")
+    assert cluster.documents(cluster.alias(orders.target))["9"] == {"id": 9, "item": "9", "note": "kept"}
+
+
+def test_a_closed_index(cluster: Cluster) -> None:
+    """The error says that the index is closed, and does not blame a row. An opened one is written."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    (index,) = client.indices.get_alias(name=cluster.alias(orders.target))
+    client.indices.close(index=index)
+    orders.insert(id=9, item="nine", note=None)
+    batch = orders.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, source.mark(int(batch.until)))
+    assert caught.value.code == "destination_rejected"
+    assert "_open" in caught.value.hint
+    client.indices.open(index=index)
+    destination.write_events(batch, source.mark(int(batch.until)))
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "3", "9"}
+
+
+@pytest.mark.parametrize("change", ["truncate", "rename"])
+def test_attempts_that_fail_leave_no_index(cluster: Cluster, change: str) -> None:
+    """However often a batch fails that needs a new index, there is one index after it succeeds."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    (index,) = client.indices.get_alias(name=cluster.alias(orders.target))
+    if change == "truncate":
+        orders.truncate()
+    else:
+        orders.alter(replace(ORDERS, columns=(replace(ORDERS.columns[0], name="number"), *ORDERS.columns[1:])))
+    key = "number" if change == "rename" else "id"
+    orders.insert(item="nine", note=None, **{key: 9})
+    batch = orders.batch()
+    client.indices.put_settings(index=index, body={"index.blocks.read_only": True})
+    for _ in range(3):
+        with pytest.raises(Transient):
+            destination.write_events(batch, source.mark(int(batch.until)))
+    assert len(client.indices.get(index=f"{cluster.prefix}*~~*")) <= 2
+    client.indices.put_settings(index=index, body={"index.blocks.read_only": None})
+    # The next driver removes what a killed one left.
+    cluster.started().write_events(batch, source.mark(int(batch.until), 2))
+    assert len(client.indices.get(index=f"{cluster.prefix}*~~*")) == 1
+    assert len(cluster.documents(cluster.alias(orders.target))) == (1 if change == "truncate" else 4)
+
+
+def test_an_answer_that_was_lost_when_the_alias_moved(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncate whose last request was carried out without an answer is neither undone nor leaves the former index."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    orders.truncate()
+    orders.insert(id=9, item="nine", note=None)
+    batch = orders.batch()
+    request = Client.request
+
+    def unanswered(self: Client, method: str, path: str, *arguments: Any, **more: Any) -> Any:
+        answer = request(self, method, path, *arguments, **more)
+        if path == "/_aliases" and more["doing"].startswith("moving"):
+            raise Transient("destination_unavailable", "no answer")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "request", unanswered)
+        with pytest.raises(Transient):
+            destination.write_events(batch, source.mark(int(batch.until)))
+    orders.insert(id=10, item="ten", note=None)
+    apply(destination, source, orders)
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"9", "10"}
+    assert len(client.indices.get(index=f"{cluster.prefix}*~~*")) == 1
+
+
+def test_a_shadow_copy_survives_a_truncate_of_the_table(cluster: Cluster) -> None:
+    """The index of a shadow copy is no leftover, also when the table's own index is read again after an error."""
+    source = Source()
+    orders, destination = copied(cluster, source), cluster.started()
+    mark = source.mark(1000)
+    assert destination.copy_replacement(orders.target, ArrowRows.of(ORDERS, ROWS[:2]), mark)
+    orders.insert(id=9, item="nine", note=None)
+    batch = orders.batch()
+    destination.write_events(batch, source.mark(int(batch.until)))
+    assert destination.write_replacement_events(batch, source.mark(int(batch.until)))
+    assert destination.swap_replacement(ORDERS.id, source.mark(int(batch.until)))
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "9"}
+
+
+def test_a_lost_watermark_parks_the_table(cluster: Cluster) -> None:
+    """A table whose watermark another client removed is not written further as if nothing were missing."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    orders.insert(id=9, item="nine", note=None)
+    apply(destination, source, orders)
+    client.indices.delete(index=f"{cluster.prefix}levada-state")
+    orders.insert(id=10, item="ten", note=None)
+    batch = orders.batch()
+    with pytest.raises(Transient):
+        destination.write_events(batch, source.mark(int(batch.until)))
+    with pytest.raises(DestinationChanged) as caught:
+        destination.write_events(batch, source.mark(int(batch.until)))
+    assert caught.value.code == "destination_table_missing"
+    assert "resync" in caught.value.hint
+    assert destination.applied(ORDERS.id) is None
+
+
+def test_a_lost_rewrite_begins_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that its node has lost, or that another client has cancelled, is run again, and every row is there."""
+    source = Source()
+    orders, destination = copied(cluster, source), cluster.started()
+    orders.alter(replace(ORDERS, columns=(ORDERS.columns[0], replace(ORDERS.columns[1], name="thing"))))
+    orders.update(id=1, thing="one")
+    batch = orders.batch()
+    request, lost = Client.request, [True]
+
+    def forgotten(self: Client, method: str, path: str, *arguments: Any, **more: Any) -> Any:
+        if path.startswith("/_tasks/") and lost:
+            lost.clear()
+            path = path.rpartition(":")[0] + ":999999999"
+        return request(self, method, path, *arguments, **more)
+
+    monkeypatch.setattr(Client, "request", forgotten)
+    destination.write_events(batch, source.mark(int(batch.until)))
+    found = cluster.documents(cluster.alias(orders.target))
+    assert found == {
+        "1": {"id": 1, "thing": "one"},
+        "2": {"id": 2, "thing": "item 2"},
+        "3": {"id": 3, "thing": "item 3"},
+    }
+
+
+def test_long_json_and_many_columns(cluster: Cluster) -> None:
+    """A json above Lucene's limit of a term is stored, and a narrow table may get as many columns as PostgreSQL has."""
+    source, destination = Source(), cluster.started()
+    schema = table(column(1, "id", Kind.INT8), replace(column(2, "doc", Kind.JSON), type_oid=114), name="public.wide")
+    wide = source.add(schema)
+    doc = '{"a": "' + "x" * 40_000 + '"}'
+    destination.write_table_rows(wide.target, ArrowRows.of(schema, [{"id": 1, "doc": doc}]), source.mark(1000))
+    texts = [column(i, f"c{i}", Kind.TEXT) for i in range(3, 1599)]
+    wide.alter(replace(schema, columns=(*schema.columns, *texts)))
+    wide.insert(id=2, doc=doc, **{c.name: "x" for c in texts})
+    apply(destination, source, wide)
+    found = cluster.documents(cluster.alias(wide.target))
+    assert found["1"]["doc"] == found["2"]["doc"] == doc
+    assert len(found["2"]) == 1598
 
 
 def test_no_answer_and_wrong_products(tmp_path: Path) -> None:

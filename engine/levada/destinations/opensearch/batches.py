@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.opensearch.changelog import append_changes
-from levada.destinations.opensearch.evolution import Evolution, check_rewrite, evolve, rewrite
+from levada.destinations.opensearch.evolution import Evolution, check_rewrite, evolve
 from levada.destinations.opensearch.generations import Generation, Generations
 from levada.destinations.opensearch.layout import Layout
+from levada.destinations.opensearch.rewriting import rewrite
 from levada.destinations.opensearch.state import Progress, State
 from levada.destinations.opensearch.upsert import Upsert
 from levada.errors import NeedsOperator
@@ -96,7 +97,7 @@ def _evolved(
     progress = state.claim(new, epoch)
     if truncated:
         return Applied(new, replace(progress, lsn=before.progress.lsn))
-    rewrite(generations.client, old, new, evolution, epoch)
+    rewrite(generations, old, new, evolution, epoch)
     progress = replace(progress, lsn=before.progress.lsn, version=before.progress.version)
     if before.progress.journal is not None:
         entries = state.read_journal(before.progress, old.alias)

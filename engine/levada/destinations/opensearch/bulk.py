@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from levada.destinations import json_text
-from levada.destinations.opensearch.client import Client, refusal
+from levada.destinations.opensearch.client import CLOSED, Client, refusal
 from levada.errors import LevadaError, NeedsOperator, Transient
 
 BODY_BYTES: Final = 5 << 20
@@ -95,7 +95,7 @@ class Bulk:
         kind = str(error.get("type"))
         if kind in _GONE:
             return WriterAliasGone("destination_table_missing", f"{self.table}: the index {self.alias} is missing")
-        if status != 400:
+        if status != 400 or kind == CLOSED:
             return refusal(status, kind, f"writing {self.table}: OpenSearch answers {status} {kind}")
         # The reason quotes values, but the names of fields in it are safe.
         field = _FIELD.search(str(error.get("reason", "")))
@@ -111,6 +111,8 @@ def unread(kind: object, doing: str) -> LevadaError:
     """Return the error for a document that could not be read, by OpenSearch's type of error."""
     if kind in _GONE:
         return WriterAliasGone("destination_table_missing", f"{doing}: the index is missing")
+    if kind == CLOSED:
+        return refusal(400, CLOSED, doing)
     return Transient("destination_unavailable", f"{doing}: OpenSearch answers {kind}")
 
 

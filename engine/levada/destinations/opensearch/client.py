@@ -28,6 +28,7 @@ for _name in ("opensearch", "opensearchpy.trace"):
 
 REQUEST_S: Final = 60
 """The time limit of a request, in seconds. It is far below `generations.KEPT_DELETES`."""
+CLOSED: Final = "index_closed_exception"
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _JSON: Final = {"content-type": "application/json"}
 _BULK: Final = {"content-type": "application/x-ndjson"}
@@ -156,6 +157,12 @@ def refusal(status: object, kind: str, what: str) -> LevadaError:
             "document_too_large",
             what,
             hint="raise http.max_content_length of the nodes, or exclude the column with columns.exclude",
+        )
+    if kind == CLOSED:
+        return NeedsOperator(
+            "destination_rejected",
+            f"{what}: the index is closed",
+            hint="open the index: POST /INDEX/_open, then: levada retry MANIFEST TABLE",
         )
     if status in _BUSY or kind == "cluster_block_exception":
         return Transient("destination_unavailable", what)

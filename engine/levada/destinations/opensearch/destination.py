@@ -129,8 +129,10 @@ class OpenSearchDestination(Destination):
             found = self._replaceable(target)
             former = next((g for g in found if g.serves), None)
             for generation in found:
-                if self._claim(generation, mark.epoch) is not None and not generation.serves:
-                    self._remove(generation)
+                if generation.serves:
+                    self._claim(generation, mark.epoch)
+                else:
+                    self._discard(generation, mark.epoch)
             state.forget()
             state.shadow = None
             with self._fenced(state, target.id, mark.epoch):
@@ -147,7 +149,9 @@ class OpenSearchDestination(Destination):
                 before = self._opened(state, table, mark.epoch)
                 if before is None:
                     raise missing(_alias(self, changes.target), changes.schema.name)
-                if before.progress.lsn is not None and mark.lsn < before.progress.lsn:
+                if before.progress.lsn is None:
+                    raise missing(before.generation.alias, changes.schema.name, "its watermark was removed")
+                if mark.lsn < before.progress.lsn:
                     continue
                 # After an error, read the stored progress again.
                 state.forget()
@@ -202,7 +206,7 @@ class OpenSearchDestination(Destination):
             if former is None or former.alias != _alias(self, target) or self._state.read(former) is None:
                 return False
             self._claim(former, mark.epoch)
-            self._drop_shadows(state, former)
+            self._drop_shadows(state, former, mark.epoch)
             made = state.shadow = self._create(target, mark.epoch)
         try:
             copy_rows(self._generations, made.generation, target.schema, rows, mark.epoch, mark.lsn)
@@ -287,10 +291,10 @@ class OpenSearchDestination(Destination):
 
     def _serving(self, table: TableId) -> Generation | None:
         """Return the index that the table's alias points to. Raise DestinationChanged if there are several."""
-        found = [g for g in self._generations.all() if g.serves and self._owner.owns(g.owner, table)]
-        if len(found) > 1:
-            raise changed(found[0].alias, "the alias points to several indices", found[0].owner.source_name)
-        return found[0] if found else None
+        return _only_serving(self._owned(table))
+
+    def _owned(self, table: TableId) -> list[Generation]:
+        return [g for g in self._generations.all() if self._owner.owns(g.owner, table)]
 
     def _claim(self, generation: Generation, epoch: int) -> Applied | None:
         """Make this driver the only writer. Return None if the index is gone."""
@@ -300,9 +304,22 @@ class OpenSearchDestination(Destination):
 
     def _opened(self, state: TableState, table: TableId, epoch: int) -> Applied | None:
         held = state.applied
-        if held is None or held.progress.epoch != epoch:
-            serving = self._serving(table)
-            held = state.applied = None if serving is None else self._claim(serving, epoch)
+        if held is not None and held.progress.epoch == epoch:
+            return held
+        owned = self._owned(table)
+        serving = _only_serving(owned)
+        held = state.applied = None if serving is None else self._claim(serving, epoch)
+        if held is None:
+            return None
+        if not held.generation.serves:
+            state.forget()
+            raise Transient("destination_busy", f"{held.generation.alias}: the alias moves at this moment")
+        shadow = None if state.shadow is None else state.shadow.generation.index
+        for generation in owned:
+            # An attempt that failed, or a driver that was killed, has left it.
+            if generation.alias == held.generation.alias and generation.index not in (held.generation.index, shadow):
+                with _logged(generation):
+                    self._discard(generation, epoch)
         return held
 
     def _create(self, target: TableTarget, epoch: int) -> Applied:
@@ -334,21 +351,27 @@ class OpenSearchDestination(Destination):
             self._remove_quietly(former)
         return Applied(generation, after.progress)
 
-    def _drop_shadows(self, state: TableState, serving: Generation) -> None:
+    def _drop_shadows(self, state: TableState, serving: Generation, epoch: int) -> None:
         for generation in self._generations.of_alias(serving.alias):
             if not generation.serves and self._owner.owns(generation.owner, serving.owner.table):
-                self._remove(generation)
+                self._discard(generation, epoch)
         state.shadow = None
+
+    def _discard(self, generation: Generation, epoch: int) -> None:
+        """Remove an index that no reader sees. A late request to move the alias to it fails, or keeps it."""
+        if self._generations.claim(generation, epoch) is None:
+            return
+        now = self._generations.withdraw(generation, epoch)
+        if now is not None and not now.serves:
+            self._remove(now)
 
     def _remove(self, generation: Generation) -> None:
         self._generations.drop(generation)
         self._state.forget(generation)
 
     def _remove_quietly(self, generation: Generation) -> None:
-        try:
+        with _logged(generation):
             self._remove(generation)
-        except LevadaError as error:
-            _log.warning("%s is not removed, the next copy removes it: %s", generation.index, error.message)
 
     @contextmanager
     def _fenced(self, state: TableState, table: TableId, epoch: int) -> Iterator[None]:
@@ -365,15 +388,34 @@ class OpenSearchDestination(Destination):
             raise Transient("destination_busy", f"{serving.alias}: the alias of the writer was removed") from None
 
 
+@contextmanager
+def _logged(generation: Generation) -> Iterator[None]:
+    try:
+        yield
+    except StaleEpoch:
+        raise
+    except LevadaError as error:
+        _log.warning("%s is not removed, a later batch or copy removes it: %s", generation.index, error.message)
+
+
+def _only_serving(owned: list[Generation]) -> Generation | None:
+    found = [g for g in owned if g.serves]
+    if len(found) > 1:
+        raise changed(found[0].alias, "the alias points to several indices", found[0].owner.source_name)
+    return found[0] if found else None
+
+
 def _alias(destination: OpenSearchDestination, target: TableTarget) -> str:
     return destination.target_name(target.schema.name, target.name).name
 
 
-def missing(alias: str, table: QualifiedTable) -> DestinationChanged:
+def missing(
+    alias: str, table: QualifiedTable, what: str = "no index of this table is behind the alias"
+) -> DestinationChanged:
     """Return the error for an index that is gone."""
     return DestinationChanged(
         "destination_table_missing",
-        f"{alias}: no index of this table is behind the alias",
+        f"{alias}: {what}",
         hint=f"copy the table again: {resync_command(table)}",
     )
 

@@ -7,39 +7,24 @@ constant of an added column. For these changes the cluster copies the documents 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from levada.destinations.interface import OnSchemaChange
-from levada.destinations.opensearch.client import Client
-from levada.destinations.opensearch.generations import Generation
 from levada.destinations.opensearch.layout import Field, Layout, check_fields
-from levada.destinations.opensearch.naming import field_name, writer_alias
+from levada.destinations.opensearch.naming import field_name
 from levada.destinations.opensearch.types import json_values, shape_of
 from levada.destinations.schema_changes import (
     check_policy,
     computed_default,
     unsupported,
 )
-from levada.errors import Transient
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, ReplicatedTableSchema
 from levada.segments.projection import widens
-
-_SCRIPT: Final = """
-Map found = new LinkedHashMap();
-for (Map.Entry e : ctx._source.entrySet()) {
-  if (params.names.containsKey(e.getKey())) { found.put(params.names.get(e.getKey()), e.getValue()); }
-}
-found.putAll(params.constants);
-ctx._source.clear();
-ctx._source.putAll(found);
-"""
-_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,28 +112,6 @@ class _Step:
             raise unsupported(self.wanted, f"the type of column {column.name} changed to {column.type_name}")
         self.changes.append(f"column {column.name} is widened to {column.type_name}")
         return replace(before, type=column.type)
-
-
-def rewrite(client: Client, old: Generation, new: Generation, evolution: Evolution, epoch: int) -> None:
-    """Copy all documents of ``old`` to ``new`` with the steps of ``evolution``. They keep their versions."""
-    client.request("POST", f"/{old.index}/_refresh", doing=f"refreshing {old.index}")
-    parameters = {"names": dict(evolution.names), "constants": dict(evolution.constants)}
-    body = {
-        "source": {"index": old.index},
-        "dest": {"index": writer_alias(new.index, epoch), "version_type": "external"},
-        "script": {"lang": "painless", "source": " ".join(_SCRIPT.split()), "params": parameters},
-    }
-    doing = f"rewriting the documents of {old.alias}"
-    task = client.request("POST", "/_reindex", body, doing=doing, wait_for_completion="false")["task"]
-    while True:
-        answer = client.request("GET", f"/_tasks/{task}", doing=doing)
-        if answer.get("completed"):
-            break
-        time.sleep(_POLL_S)
-    result = answer.get("response", {})
-    if "error" in answer or result.get("failures") or result.get("timed_out"):
-        kind = answer.get("error", {}).get("type", "failures")
-        raise Transient("destination_unavailable", f"{doing}: OpenSearch reports {kind}")
 
 
 def _constant(column: Column, wanted: ReplicatedTableSchema) -> Any:

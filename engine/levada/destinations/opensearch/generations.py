@@ -32,6 +32,13 @@ A replay does not depend on it, because the watermark advances with each piece o
 """
 _META: Final = "levada"
 _CLAIMS: Final = 5
+_FIELDS: Final = 5000
+"""OpenSearch's limit of fields, above the 1600 columns of PostgreSQL, each with a keyword, and those of a changelog."""
+COMPLETE: Final[Mapping[str, Any]] = {
+    "_source": {"enabled": True, "includes": [], "excludes": []},
+    "_routing": {"required": False},
+}
+"""The part of a mapping without which a template of the user's could leave out fields, or refuse documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +132,9 @@ class Generations:
             "translog.durability": "request",
             "default_pipeline": "_none",
             "final_pipeline": "_none",
-            "mapping.total_fields.limit": 1000 + 4 * len(layout.fields),
+            "mapping.total_fields.limit": _FIELDS,
         }
-        mappings = {"dynamic": "strict", "_meta": made.meta(), "properties": layout.properties}
+        mappings = {"dynamic": "strict", "_meta": made.meta(), "properties": layout.properties, **COMPLETE}
         body = {"settings": {"index": settings}, "mappings": mappings, "aliases": {a: {} for a in made.aliases}}
         doing = f"creating an index for {alias}"
         answer = self.client.request("PUT", f"/{index}", body, doing=doing, wait_for_active_shards=1)
@@ -210,12 +217,16 @@ class Generations:
         return now
 
     def refresh(self, generation: Generation) -> None:
-        """Let searches see all documents."""
-        self.client.request("POST", f"/{generation.index}/_refresh", doing=f"refreshing {generation.index}")
+        """Let searches see all documents. Raise Transient if a shard does not answer."""
+        doing = f"refreshing {generation.index}"
+        answer = self.client.request("POST", f"/{generation.index}/_refresh", doing=doing)
+        _check_shards(answer, doing)
 
     def count(self, generation: Generation) -> int:
         """Return the number of documents that searches see."""
-        answer = self.client.request("GET", f"/{generation.index}/_count", doing=f"counting {generation.index}")
+        doing = f"counting {generation.index}"
+        answer = self.client.request("GET", f"/{generation.index}/_count", doing=doing)
+        _check_shards(answer, doing)
         return int(answer["count"])
 
     def _change(self, actions: list[Mapping[str, Any]], doing: str) -> None:
@@ -236,6 +247,12 @@ class Generations:
             meta = entry.get("mappings", {}).get("_meta", {}).get(_META)
             if (made := _parsed(index, entry, meta)) is not None:
                 yield made
+
+
+def _check_shards(answer: Mapping[str, Any], doing: str) -> None:
+    """Raise Transient if a shard failed. OpenSearch answers 200 then, as if it were complete."""
+    if answer["_shards"]["failed"]:
+        raise Transient("destination_unavailable", f"{doing}: a shard does not answer")
 
 
 def _parsed(index: str, entry: Mapping[str, Any], meta: Any) -> Generation | None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from levada.destinations.opensearch.client import Client, Conflict, NotFound
 from levada.destinations.opensearch.exact_json import exact_dumps, exact_loads
-from levada.destinations.opensearch.generations import Generation
+from levada.destinations.opensearch.generations import COMPLETE, Generation
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.values import Lsn
 
@@ -103,7 +103,7 @@ class State:
         settings = {"number_of_shards": 1, "number_of_replicas": self.replicas, "translog.durability": "request"}
         settings |= {"default_pipeline": "_none", "final_pipeline": "_none"}
         # Its documents are read by id alone.
-        body = {"settings": {"index": settings}, "mappings": {"dynamic": False}}
+        body = {"settings": {"index": settings}, "mappings": {"dynamic": False, **COMPLETE}}
         # The client answers False instead of an error.
         if self.client.request("HEAD", f"/{self.index}", doing=doing):
             return
@@ -126,7 +126,11 @@ class State:
     def claim(self, generation: Generation, epoch: int) -> Progress:
         """Store the epoch of this driver in the progress, and return it. Raise StaleEpoch if it has a newer one."""
         for _ in range(_ATTEMPTS):
-            now = self.read(generation) or Progress(generation.index, generation.uuid, epoch)
+            now = self.read(generation)
+            if now is None:
+                # Another client may have removed the index. A write would create one without its settings.
+                self.create()
+                now = Progress(generation.index, generation.uuid, epoch)
             if now.epoch > epoch:
                 raise StaleEpoch(epoch, now.epoch)
             if now.epoch == epoch and now.sequence is not None:
@@ -146,7 +150,10 @@ class State:
             return self._write(progress, table)
         except Conflict:
             path = f"/{self.index}/_doc/{quote(progress.index, safe='')}"
-            found = self.client.request("GET", path, doing=f"reading the watermark of {table}")
+            try:
+                found = self.client.request("GET", path, doing=f"reading the watermark of {table}")
+            except NotFound:
+                raise Transient("destination_busy", f"the watermark of {table} was removed") from None
             now = Progress.from_json(found["_source"], (found["_seq_no"], found["_primary_term"]))
             if now.epoch > progress.epoch:
                 raise StaleEpoch(progress.epoch, now.epoch) from None

@@ -44,7 +44,9 @@ def mapping_of(column: Column) -> dict[str, Any]:
     if kind is Kind.BYTEA:
         return {"type": "binary"}
     if kind is Kind.JSON:
-        return {"type": "object", "enabled": False} if is_document(column) else {"type": "keyword", "index": False}
+        # Lucene's limit of 32766 bytes is also that of doc values.
+        text = {"type": "keyword", "index": False, "doc_values": False}
+        return {"type": "object", "enabled": False} if is_document(column) else text
     if kind is Kind.TEXT and column.type_oid in _FULL_TEXT:
         return {"type": "text", "fields": {"keyword": dict(_KEYWORD)}}
     return dict(_KEYWORD)
