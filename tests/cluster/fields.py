@@ -40,6 +40,7 @@ PATCHES: dict[str, Any] = {
     "destination.iceberg.namespace": "other",
     "destination.iceberg.mode": "Changelog",
     "destination.iceberg.credentialsSecretRef.name": "other-s3",
+    "destination.iceberg.tableProperties": {"write.parquet.compression-codec": "gzip"},
     "destination.iceberg.maintenance.compactEverySeconds": 1800,
     "destination.iceberg.maintenance.expireSnapshotsAfterHours": 48,
     "destination.bigquery.project": "other-project",

@@ -16,8 +16,6 @@ from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors
 from levada.schema import ReplicatedTableSchema
 
-TARGET_BYTES: Final = 128 << 20
-"""The size in bytes from which a data file is closed."""
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 << 20
 """A row group is written at this number of rows or Arrow bytes. Until then a writer holds it in memory."""
@@ -31,13 +29,10 @@ class DataWriter:
     It is a context manager. If the context ends with an error, the files are removed.
     """
 
-    def __init__(
-        self, storage: Storage, schema: pa.Schema, *, target_bytes: int = TARGET_BYTES, float_bounds: bool = True
-    ) -> None:
+    def __init__(self, storage: Storage, schema: pa.Schema, *, float_bounds: bool = True) -> None:
         self._storage = storage
         self._schema = schema
         self._statistics: bool | list[str] = True if float_bounds else _without_floats(schema)
-        self._target = target_bytes
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
@@ -93,7 +88,7 @@ class DataWriter:
             assert self._writer is not None
             self._writer.write_table(group, row_group_size=group.num_rows)
             self._written += group.num_rows
-            if self._sink.tell() >= self._target:
+            if self._sink.tell() >= self._storage.parquet.target_bytes:
                 self._close_file()
 
     def _open_file(self, dictionaries: list[str]) -> None:
@@ -102,7 +97,8 @@ class DataWriter:
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
-            compression="zstd",
+            compression=self._storage.parquet.compression,
+            compression_level=self._storage.parquet.level,
             use_dictionary=dictionaries,
             write_statistics=self._statistics,
             store_decimal_as_integer=True,

@@ -57,7 +57,8 @@ def write_position_deletes(
     path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
     try:
         with storage_errors(f"write {path}"), storage.create(path) as sink:
-            pq.write_table(rows, sink, compression="zstd", store_schema=False)
+            form = storage.parquet
+            pq.write_table(rows, sink, compression=form.compression, compression_level=form.level, store_schema=False)
             size = sink.tell()
     except BaseException:
         remove_files(storage, [WrittenFile(path, 0, 0)])

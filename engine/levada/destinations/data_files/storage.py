@@ -19,6 +19,19 @@ _log = logging.getLogger(__name__)
 _COPY_AGAIN: Final = "copy the table again: levada resync MANIFEST TABLE"
 
 
+TARGET_BYTES: Final = 128 << 20
+"""The size in bytes from which a data file is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSettings:
+    """The form of new Parquet files: the codec by Parquet's name, its level or None, and the size of a data file."""
+
+    compression: str = "zstd"
+    level: int | None = None
+    target_bytes: int = TARGET_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file that is not committed yet."""
@@ -37,6 +50,11 @@ class Storage(Protocol):
     @property
     def folder(self) -> str:
         """The folder of new files. It ends with a slash."""
+        ...
+
+    @property
+    def parquet(self) -> ParquetSettings:
+        """The form of new Parquet files."""
         ...
 
     def create(self, path: str) -> Any:
@@ -58,6 +76,7 @@ class FileSystemStorage:
 
     folder: str
     file_system: fs.FileSystem = field(repr=False)
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
 
     def create(self, path: str) -> pa.NativeFile:
         """Open a new file for writing. A local folder is created if it does not exist."""

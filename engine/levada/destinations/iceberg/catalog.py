@@ -18,8 +18,9 @@ from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
 from levada.destinations.iceberg.ownership import Owner, table_id_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
-from levada.destinations.iceberg.table import DEFAULTS, IcebergTable
+from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
+from levada.destinations.iceberg.table_properties import DEFAULTS, changes
 from levada.destinations.interface import DestinationContext, TableMode
 from levada.destinations.schema_changes import (
     resync_hint,
@@ -38,8 +39,15 @@ _log = logging.getLogger(__name__)
 class IcebergCatalog:
     """A catalog of Iceberg tables, opened on first use. It has a name in the Spark session."""
 
-    def __init__(self, spark: SparkSession, config: CatalogConfig, context: DestinationContext) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: CatalogConfig,
+        context: DestinationContext,
+        table_properties: Mapping[str, str] | None = None,
+    ) -> None:
         self._config = config
+        self._table_properties = table_properties or {}
         self.owner = Owner(context)
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
@@ -120,11 +128,20 @@ class IcebergCatalog:
             table.set_properties(renamed)
             _log.info("%s: changed the owner from a former one to this pipeline", table.name)
 
+    def put_table_properties(self, table: IcebergTable) -> None:
+        """Set the manifest's table properties, and remove those that it no longer has."""
+        if found := changes(self._table_properties, table.metadata.properties):
+            table.set_properties(found)
+            _log.info("%s: changed the table properties %s", table.name, ", ".join(sorted(found)))
+
     def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Create the table, and its namespace if it does not exist."""
         layout = initial_layout(schema, mode)
         properties = {
+            "format-version": "2",
             **DEFAULTS,
+            **self._table_properties,
+            **{name: text for name, text in changes(self._table_properties, {}).items() if text is not None},
             **self.owner.properties(name, schema),
             Property.MODE.value: mode.value,
             Property.KEY.value: key_property(schema),
@@ -216,7 +233,7 @@ class IcebergCatalog:
             self._drop_readable(name, table)
 
     def _drop_readable(self, name: TableName, table: IcebergTable) -> None:
-        own = table.own_folder
+        own = table.own_folder if table.metadata.may_remove_files else None
         try:
             with java_errors(f"drop {name}"):
                 self.open().dropTable(self._identifier(name), True)

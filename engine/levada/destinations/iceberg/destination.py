@@ -74,14 +74,18 @@ class IcebergDestination(Destination):
     settings_model = Settings
 
     def __init__(
-        self, catalog: CatalogConfig, context: DestinationContext, maintenance: MaintenanceSettings | None = None
+        self,
+        catalog: CatalogConfig,
+        context: DestinationContext,
+        maintenance: MaintenanceSettings | None = None,
+        table_properties: Mapping[str, str] | None = None,
     ) -> None:
         if context.spark is None:
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
         self._maintenance = maintenance or MaintenanceSettings()
-        self._tables = IcebergCatalog(context.spark, catalog, context)
+        self._tables = IcebergCatalog(context.spark, catalog, context, table_properties)
         self._lock = threading.Lock()
         self._states: dict[TableId, TableState] = {}
         self._searched = False
@@ -105,7 +109,7 @@ class IcebergDestination(Destination):
         The Secret's keys are catalog properties.
         """
         catalog = CatalogConfig.of(settings, context.pipeline, context.credentials)
-        return cls(catalog, context, MaintenanceSettings.of(settings.maintenance))
+        return cls(catalog, context, MaintenanceSettings.of(settings.maintenance), settings.table_properties)
 
     @classmethod
     def object_store(cls, settings: Settings, credentials: Path | None) -> Mapping[str, str]:
@@ -231,6 +235,7 @@ class IcebergDestination(Destination):
                 return None
             opened.check_intact()
             self._tables.put_own_name(opened)
+            self._tables.put_table_properties(opened)
             state.mark = opened.metadata.mark
             return state.mark
 

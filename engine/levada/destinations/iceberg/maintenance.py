@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from levada.destinations.data_files.data_writer import TARGET_BYTES
+from levada.destinations.data_files.storage import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import TableFacts
 from levada.destinations.iceberg.retention import retention
 from levada.destinations.iceberg.settings import Maintenance
+from levada.destinations.iceberg.storage import parquet_settings
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, NeedsOperator
 
@@ -78,8 +79,9 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
     )
 
 
-def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) -> bool:
+def compact(table: IcebergTable, jvm: Jvm) -> bool:
     """Merge small data files and delete files if it is due. Return True if files were rewritten."""
+    target_bytes = parquet_settings(table.metadata.properties).target_bytes
     work = work_due(table.metadata.facts, target_bytes=target_bytes)
     if not (work.rewrite_data or work.rewrite_deletes):
         return False
@@ -91,7 +93,7 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
             for key, value in {
                 "target-file-size-bytes": target_bytes,
                 "max-files-to-rewrite": work.max_files,
-                "max-file-group-size-bytes": REWRITE_BYTES // 4,
+                "max-file-group-size-bytes": max(REWRITE_BYTES // 4, target_bytes),
                 "delete-ratio-threshold": DELETED_SHARE,
                 "remove-dangling-deletes": "true",
             }.items():
@@ -107,9 +109,9 @@ def compact(table: IcebergTable, jvm: Jvm, *, target_bytes: int = TARGET_BYTES) 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:
     """Thin out old snapshots, and remove the files to which only they refer."""
-    due = retention(table.metadata, settings.expire_after_s, now_ms)
-    if not may_remove_files(table):
+    if not table.metadata.may_remove_files:
         return
+    due = retention(table.metadata, settings.expire_after_s, now_ms)
     if due.tagged or due.untagged:
         table.set_tags(due.tagged, due.untagged)
     if not due.expired:
@@ -127,11 +129,6 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
         _log.info("%s", error.message)
     table.refresh()
     _log.info("%s: %d snapshots expired", table.name, len(due.expired))
-
-
-def may_remove_files(table: IcebergTable) -> bool:
-    """Return False if the table has the property ``gc.enabled=false``: other tables may need its files."""
-    return table.metadata.properties.get("gc.enabled", "true").lower() != "false"
 
 
 def check_files(table: IcebergTable) -> None:
@@ -165,7 +162,9 @@ def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
     commit refers to the copy's files yet.
     """
     folder = table.own_folder
-    if folder is None or table.metadata.mark is None or CopyLease.of(table) is not None or not may_remove_files(table):
+    if folder is None or table.metadata.mark is None or CopyLease.of(table) is not None:
+        return 0
+    if not table.metadata.may_remove_files:
         return 0
     try:
         with java_errors(f"search for orphan files of {table.name}"):

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.table_properties import RECORD
 from levada.locations import lies_below
 from levada.values import Lsn, Watermark
 
@@ -45,6 +46,8 @@ class Property(StrEnum):
     """The attnums of added columns whose constant is not in the existing rows yet, in JSON."""
     COPY_LEASE = "levada.copy"
     """The copy lease, in JSON: the epoch of the copying driver, and the folder of its files."""
+    SET = RECORD
+    """The properties that the manifest has set, in JSON."""
     LAST_COMMIT = "levada.last-commit"
     """The watermark, snapshot and schema of Levada's last commit, in JSON. See `LastCommit`."""
 
@@ -178,6 +181,11 @@ class TableMetadata:
         folder = self.properties.get(DATA_PATH, "").rstrip("/")
         own = folder.endswith(f"/{self.uuid}") and lies_below(folder, self.location)
         return f"{folder}/" if own else None
+
+    @property
+    def may_remove_files(self) -> bool:
+        """False if the table has ``gc.enabled=false``, because other tables may need its files."""
+        return self.properties.get("gc.enabled", "true").lower() != "false"
 
     @property
     def mark(self) -> Watermark | None:

@@ -6,13 +6,16 @@ import re
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from levada.destinations.iceberg.table_properties import check_properties
 from levada.spec.model import Change, Model, Rule, StrictInt, setting
 from levada.spec.names import CatalogNamespace
 from levada.spec.section import DestinationSettings
 from levada.spec.source import SecretRef
 from levada.values import TableMode
+
+TableProperties = Annotated[dict[str, str], AfterValidator(check_properties)]
 
 
 class CatalogType(StrEnum):
@@ -126,6 +129,10 @@ class Settings(DestinationSettings):
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
     """A Secret whose keys are added to the properties of the catalog and its file system. A changed key needs no
     restart. Unset: the pod's own identity is used.
+    """
+    table_properties: TableProperties = setting(Change.RESTART, {}, max_length=64)
+    """Properties of all tables: those of Iceberg that the documentation lists, those that begin with read., and names
+    of your own. A property that is removed here is removed from the tables. Others are left alone.
     """
     maintenance: Maintenance = setting(Change.RESTART, {})
     """Maintenance of the tables. Once a day it also removes data files older than three days that no commit refers

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import FIELD_ID
+from levada.destinations.data_files.storage import TARGET_BYTES, ParquetSettings
+from levada.destinations.iceberg.table_properties import CODEC, DEFAULT_CODEC, LEVEL, MAX_LEVELS, TARGET_SIZE
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, InputStream, OutputStream
@@ -29,6 +31,7 @@ class IcebergStorage:
 
     folder: str
     properties: Mapping[str, str] = field(repr=False)
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
 
     def create(self, path: str) -> OutputStream:
         """Open a new file for writing."""
@@ -52,3 +55,23 @@ def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
     from pyiceberg.io import load_file_io
 
     return load_file_io(dict(properties), folder)
+
+
+def parquet_settings(properties: Mapping[str, str]) -> ParquetSettings:
+    """Return the form of new files by the table's properties.
+
+    Any writer can set a property. A text that Levada does not support counts as not set.
+    """
+    codec = properties.get(CODEC, DEFAULT_CODEC).lower()
+    codec = codec if codec in MAX_LEVELS else DEFAULT_CODEC
+    level = _number(properties.get(LEVEL))
+    target = _number(properties.get(TARGET_SIZE))
+    return ParquetSettings(
+        "none" if codec == "uncompressed" else codec,
+        level if level is not None and 1 <= level <= MAX_LEVELS[codec] else None,
+        target if target is not None and 1 << 20 <= target <= 1 << 30 else TARGET_BYTES,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -27,19 +27,12 @@ from levada.destinations.iceberg.java import (
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
 from levada.destinations.iceberg.schema import IcebergSchema
-from levada.destinations.iceberg.storage import IcebergStorage
+from levada.destinations.iceberg.storage import IcebergStorage, parquet_settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
-
-DEFAULTS: Final[Mapping[str, str]] = {
-    "format-version": "2",
-    # Otherwise each commit leaves a metadata file behind, up to one per second.
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-}
 
 _READERS: Final = 8
 """Threads that read file footers. A commit reads the footers of all its files, and a copy may have hundreds."""
@@ -174,7 +167,8 @@ class IcebergTable:
         """Return the folder for new files, and the properties to access it."""
         with java_errors(f"read {self.name}"):
             folder = self.java.locationProvider().newDataLocation("")
-            return IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()))
+            form = parquet_settings(self.metadata.properties)
+            return IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
 
     def write(
         self,
