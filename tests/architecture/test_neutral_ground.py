@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from levada.spec import load_manifests
+from levada.spec.plugins import own_sections
+
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(e.name for e in distribution("levada").entry_points.select(group="levada.destinations"))
 # A source and a store are PostgreSQL too, so the name says nothing about the destination.
@@ -63,6 +66,19 @@ def test_no_module_names_a_destination() -> None:
     naming = {str(p.relative_to(ROOT)) for p in modules() if any(pattern.search(w) for w in words(p))}
     assert naming <= ALLOWED
     assert naming == ALLOWED, "an exception that is not needed any more"
+
+
+def test_each_destination_has_an_example() -> None:
+    """The manifests of the examples are valid, and together they name each destination."""
+    texts = {path: path.read_text() for path in (ROOT / "examples").glob("*/pipeline.yaml")}
+    assert {load_manifests(t, str(p)).pipeline.spec.destination.type for p, t in texts.items()} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_say_whether_spark_is_used(name: str) -> None:
+    """What the operator goes by, which imports the settings alone, is the capability that the engine goes by."""
+    (point,) = distribution("levada").entry_points.select(group="levada.destinations", name=name)
+    assert own_sections("levada.destinations")[name].spark is point.load().capabilities.spark
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from levada_operator.names import table_sync_name
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "good"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 CASES: dict[str, Owner] = {
     "local": owner(),
@@ -37,6 +38,7 @@ CASES: dict[str, Owner] = {
         staging={"volumeClaim": {"size": "20Gi", "storageClassName": "fast"}},
         source={"tls": {"caSecretRef": {"name": "shop-ca", "key": "ca.crt"}}},
     ),
+    "without_spark": owner_of((EXAMPLES / "postgresql" / "pipeline.yaml").read_text()),
     "everything": owner_of((CORPUS / "everything.yaml").read_text()),
 }
 

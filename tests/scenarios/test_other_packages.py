@@ -74,3 +74,15 @@ def test_invalid_options_are_reported_by_their_path(theirs: Engine) -> None:
             in text
         )
         assert "spec.store.custom.options.folder: is required" in text
+
+
+def test_settings_of_spark_without_spark_are_reported(theirs: Engine) -> None:
+    """A setting that this class's pipeline would ignore, because it does not ask for Spark, is named by its path."""
+    theirs.spec |= {"driver": {"mode": "Cluster"}, "executor": {"instances": {"max": 2}}}
+    theirs.write_manifest()
+    for command in ("check", "run"):
+        done = theirs.levada(command, *theirs.options(), check=False)
+        assert done.returncode
+        text = " ".join(done.stderr.split())
+        assert "spec.driver.mode: has no effect: the destination lines does not use Spark" in text
+        assert "spec.executor: has no effect: the destination lines does not use Spark" in text

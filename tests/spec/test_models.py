@@ -73,8 +73,9 @@ def test_schema_is_structural(kind: type[Model]) -> None:
         if CHANGE in schema:
             assert "anyOf" in schema or isinstance(schema["type"], str)
         for validation in schema.get("x-kubernetes-validations", []):
-            field = validation.get("fieldPath", "").removeprefix(".")
-            assert not field or field in schema["properties"]
+            at = schema
+            for field in validation.get("fieldPath", "").split(".")[1:]:
+                at = at["properties"][field]
 
 
 def test_defaults_are_those_of_the_schema() -> None:
@@ -85,7 +86,7 @@ def test_defaults_are_those_of_the_schema() -> None:
     assert spec.batch.max_bytes == 64 * 2**20
     assert spec.store.postgres is not None
     assert (spec.store.postgres.schema_name, spec.store.memory, spec.store.config_map) == ("levada", None, None)
-    assert spec.driver.resources.limits == {"memory": "3Gi"}
+    assert (spec.driver.resources.requests, spec.driver.resources.limits, spec.executor) == ({}, {}, None)
 
 
 def test_names_are_derived_from_the_pipeline() -> None:

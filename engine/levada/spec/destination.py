@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import create_model
 
@@ -20,6 +20,9 @@ from levada.values import TableMode
 
 class CustomDestination(PluginSection, DestinationSettings):
     """A destination from another Python package."""
+
+    # Only the engine imports its class, which may ask for Spark or not.
+    spark: ClassVar[bool] = True
 
     type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
     """The destination's name in the entry-point group levada.destinations."""
@@ -41,6 +44,11 @@ class DestinationSection(Model):
         if isinstance(section := self.section, CustomDestination):
             return section.type
         return next(name for name in type(self).model_fields if getattr(self, name) is section)
+
+    @property
+    def spark(self) -> bool:
+        """True if the destination uses Spark, or may use it."""
+        return self.section.spark
 
     @property
     def mode(self) -> TableMode:
@@ -66,17 +74,20 @@ def _resync_values(settings: Model) -> Iterator[str]:
 
 if TYPE_CHECKING:
     DestinationSpec = DestinationSection
+    SPARK_SECTIONS: tuple[str, ...]
+    """The names of the sections of destinations that use Spark, or may use it."""
 else:
+    _SECTIONS = {**own_sections(DESTINATIONS), "custom": CustomDestination}
+    SPARK_SECTIONS = tuple(name for name, section in _SECTIONS.items() if section.spark)
 
     def _spec() -> type[DestinationSection]:
-        sections = {**own_sections(DESTINATIONS), "custom": CustomDestination}
         fields: dict[str, Any] = {
             name: (section | None, setting(Change.IMMUTABLE, None, description=getdoc(section)))
-            for name, section in sections.items()
+            for name, section in _SECTIONS.items()
         }
         made = create_model("DestinationSpec", __base__=DestinationSection, **fields)
         made.__doc__ = "The destination. Exactly one kind must be set."
-        made.rules = (exactly_one(*sections, what="destination"),)
+        made.rules = (exactly_one(*_SECTIONS, what="destination"),)
         return made
 
     DestinationSpec = _spec()

@@ -13,7 +13,7 @@ from yaml.constructor import ConstructorError
 from levada.spec.destination import CustomDestination
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncManifest, table_settings_problem
-from levada.spec.plugins import DESTINATIONS, STORES, plugin_problems, plugin_table_problems
+from levada.spec.plugins import DESTINATIONS, STORES, lacks_spark, plugin_problems, plugin_table_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.section import PluginTableSettings
 from levada.spec.source import Tables, selects
@@ -64,8 +64,8 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
     """Read one Pipeline and any number of its TableSyncs from YAML, one document each.
 
     ``source`` names the text in error messages. With ``plugins``, the options of another package's destination and
-    store are validated too, by their classes, which are imported. Raise InvalidManifest, which lists every problem
-    found.
+    store are validated too, by their classes, which are imported, and settings of Spark by the destination's class.
+    Raise InvalidManifest, which lists every problem found.
     """
     documents = _documents(text, source)
     problems: list[SpecProblem] = []
@@ -104,6 +104,9 @@ def _plugin_problems(pipeline: PipelineManifest) -> list[SpecProblem]:
     problems, destination, store = [], pipeline.spec.destination.section, pipeline.spec.store.custom
     if isinstance(destination, CustomDestination):
         problems += plugin_problems(DESTINATIONS, ("spec", "destination", "custom"), destination)
+        if (fields := pipeline.spec.spark_settings) and lacks_spark(destination):
+            text = f"has no effect: the destination {destination.type} does not use Spark"
+            problems += [SpecProblem(("spec", *field.split(".")), text) for field in fields]
     if store is not None:
         problems += plugin_problems(STORES, ("spec", "store", "custom"), store)
     return problems

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from inspect import getdoc
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
+from pydantic.alias_generators import to_camel
 
-from levada.spec.destination import DestinationSpec
-from levada.spec.model import Change, Model, StrictBool, StrictInt, at_most_one, setting
+from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
+from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
@@ -19,6 +21,7 @@ from levada.spec.running import (
     Copy,
     DeletionPolicy,
     Driver,
+    DriverMode,
     Executor,
     Health,
     Retries,
@@ -69,8 +72,36 @@ class PipelineMetadata(Metadata):
     """The Pipeline's name."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SparkSetting:
+    """A setting that has no effect without Spark. ``unset`` is a CEL expression, and ``is_set`` its negation."""
+
+    field: str
+    unset: str
+    is_set: Callable[[PipelineSpec], bool]
+
+    def rule(self) -> Rule:
+        """Return the rule that the setting has a destination that may use Spark."""
+        given = " || ".join(f"has(self.destination.{to_camel(name)})" for name in SPARK_SECTIONS)
+        return Rule(
+            f"needs a destination that uses Spark: {' or '.join(map(to_camel, SPARK_SECTIONS))}",
+            f"{self.unset} || {given}",
+            lambda spec: spec.destination.spark or not self.is_set(spec),
+            field=self.field,
+        )
+
+
+_SPARK_SETTINGS: Final = (
+    _SparkSetting("driver.mode", "self.driver.mode != 'Cluster'", lambda s: s.driver.mode is DriverMode.CLUSTER),
+    _SparkSetting("driver.sparkConf", "size(self.driver.sparkConf) == 0", lambda s: bool(s.driver.spark_conf)),
+    _SparkSetting("executor", "!has(self.executor)", lambda s: s.executor is not None),
+)
+
+
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
+
+    rules = tuple(one.rule() for one in _SPARK_SETTINGS)
 
     suspend: StrictBool = setting(Change.HOT, False)
     """true: the pipeline is suspended. The driver stops, and the slot stays and retains WAL. false: the pipeline
@@ -111,10 +142,15 @@ class PipelineSpec(Model):
     """The limits beyond which a pipeline counts as stuck."""
     driver: Driver = setting(Change.RESTART, {})
     """The driver: the pod that replicates."""
-    executor: Executor = setting(Change.RESTART, {})
-    """The executors of driver.mode Cluster."""
+    executor: Executor | None = setting(Change.RESTART, None)
+    """The executors of driver.mode Cluster. Unset: the defaults of its fields."""
     deletion_policy: DeletionPolicy = setting(Change.HOT, {})
     """Deletion of the slot, the state, the publication and the tables when the Pipeline is deleted."""
+
+    @property
+    def spark_settings(self) -> tuple[str, ...]:
+        """The paths of the settings that have no effect without Spark, below ``spec``."""
+        return tuple(one.field for one in _SPARK_SETTINGS if one.is_set(self))
 
 
 class PipelineManifest(Model):

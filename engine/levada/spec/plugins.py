@@ -88,6 +88,15 @@ def plugin_table_problems(name: str, location: Location, section: PluginTableSet
     return []
 
 
+def lacks_spark(section: PluginSection) -> bool:
+    """Return True if the class of a destination can be imported here and has not the capability ``spark``."""
+    found = next(iter(entry_points(group=DESTINATIONS, name=section.type)), None)
+    try:
+        return found is not None and found.load().capabilities.spark is False
+    except Exception:  # The package is not ours, and may raise any exception.
+        return False
+
+
 def settings_model(plugin: object) -> type[BaseModel] | None:
     """Return the class's ``settings_model``, or None if it takes no options. Raise TypeError for any other value."""
     return _model(plugin, "settings_model")

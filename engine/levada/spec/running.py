@@ -150,7 +150,7 @@ class Health(Model):
 
 
 class DriverMode(StrEnum):
-    """The place where Spark's tasks run."""
+    """The place where Spark's tasks run. Without Spark, tasks run in processes of the driver's pod."""
 
     LOCAL = "Local"
     CLUSTER = "Cluster"
@@ -228,15 +228,16 @@ class Driver(Model):
     )
 
     mode: DriverMode = setting(Change.RESTART, DriverMode.LOCAL)
-    """Local: Spark's tasks run in the driver's pod. Cluster: they run in executor pods."""
+    """Local: tasks run in the driver's pod. Cluster: Spark's tasks run in executor pods."""
     image: Annotated[str, Field(max_length=1024)] = setting(Change.RESTART, "")
     """The container image of the driver and its executors. Empty: the image of the operator's version."""
-    resources: Resources = setting(
-        Change.RESTART, {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
-    )
-    """The resources of the driver's container."""
+    resources: Resources = setting(Change.RESTART, {})
+    """The resources of the driver's container. An amount that is in neither requests nor limits has a default. It is 1
+    CPU and 3Gi of memory for a destination that uses Spark or is of another package, else 500m and 1Gi. That memory is
+    also the limit.
+    """
     spark_conf: Annotated[dict[str, str], Field(max_length=500)] = setting(Change.RESTART, {})
-    """Further Spark settings, by Spark's names. Values are strings."""
+    """Further Spark settings, by Spark's names. Values are strings. Only for a destination that uses Spark."""
     service_account: ServiceAccount = setting(Change.RESTART, {})
     """The service account of the pods."""
     token_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -18,7 +18,13 @@ class Section(Model):
 
 
 class DestinationSettings(Section):
-    """The settings of a destination. A destination with several modes adds the field ``mode``."""
+    """The settings of a destination. A destination with several modes adds the field ``mode``.
+
+    ``spark`` is that of the destination's capabilities. The operator reads it here, because it cannot import the class.
+    Without it, settings of Spark are refused, and the driver's pod is small.
+    """
+
+    spark: ClassVar[bool] = False
 
 
 class DestinationTableSettings(Model):

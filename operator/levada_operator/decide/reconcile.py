@@ -75,7 +75,7 @@ def _rehearsal(
     driver = [body for body in apply if body["kind"] == "StatefulSet"]
     owner = build_owner(observed, manifests)
     changed = any(body["kind"] == "ConfigMap" for body in apply)
-    executors = build_executor_rehearsal(owner) if changed and manifests.pipeline.spec.executor.pod_template else None
+    executors = build_executor_rehearsal(owner) if changed and owner.executor.pod_template else None
     return (*driver, *([] if executors is None else [executors]))
 
 

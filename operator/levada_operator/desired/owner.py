@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from levada.spec import Manifests, PipelineSpec
+from levada.spec.running import Executor
 from levada_operator.names import API_VERSION, driver_name, executor_name, labels
 from levada_operator.observe.objects import OperatorDefaults
 from levada_operator.observe.observed import Observed
@@ -31,6 +32,11 @@ class Owner:
     def spec(self) -> PipelineSpec:
         """The Pipeline's accepted spec."""
         return self.manifests.pipeline.spec
+
+    @property
+    def executor(self) -> Executor:
+        """The settings of the executors of driver.mode Cluster."""
+        return self.spec.executor or Executor()
 
     @property
     def image(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from levada.spec import DriverMode
 from levada_operator.desired.manifest import MANIFEST_FILE, SPARK_FILE, restart_digest
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.resources import driver_resources
 from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_names, secret_volumes
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
@@ -76,8 +77,9 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     environment = {
         "HOME": WORK_DIR,
         "LEVADA_LOG_FORMAT": "json" if name == DRIVER_CONTAINER else "text",
-        "SPARK_LOCAL_DIRS": f"{WORK_DIR}/spark",
     }
+    if owner.spec.destination.spark:
+        environment["SPARK_LOCAL_DIRS"] = f"{WORK_DIR}/spark"
     environment["LEVADA_PIPELINE_UID"] = owner.uid
     if owner.take_over_from and name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
         environment["LEVADA_TAKE_OVER_FROM"] = owner.take_over_from
@@ -91,10 +93,10 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     ours = {
         "name": name,
         "image": owner.image,
-        # args, not command: the image's entry point reaps the child processes of Spark's workers.
+        # args, not command: the image's entry point reaps child processes.
         "args": ["levada", *command],
         "env": [{"name": key, "value": value} for key, value in environment.items()],
-        "resources": owner.spec.driver.resources.model_dump(mode="json", by_alias=True),
+        "resources": driver_resources(owner),
         "securityContext": CONTAINER_SECURITY,
         # The end of a failed container's log is then in the pod's status, where the operator reads it.
         "terminationMessagePolicy": "FallbackToLogsOnError",

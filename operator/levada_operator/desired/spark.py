@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from levada.spec import DriverMode, parse_bytes
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.resources import executor_resources
 from levada_operator.desired.secrets import secret_mounts, secret_volumes, task_secret_names
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.templates import merged
@@ -22,8 +23,7 @@ _MAX_PREFIX: Final = 36
 
 def spark_properties(owner: Owner) -> str:
     """Return the properties that the operator sets, in the format of spark-defaults.conf."""
-    spec, resources = owner.spec, executor_resources(owner)
-    instances = spec.executor.instances
+    resources, instances = executor_resources(owner), owner.executor.instances
     memory = parse_bytes(resources.get("requests", {}).get("memory") or "2Gi")
     cpu = resources.get("requests", {}).get("cpu") or "1"
     cores = str(max(1, round(parse_cpu(cpu))))
@@ -90,14 +90,7 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
             "volumes": [{"name": "tmp", "emptyDir": {}}, *secret_volumes(task_secret_names(owner))],
         },
     }
-    return merged(owner.spec.executor.pod_template, template)
-
-
-def executor_resources(owner: Owner) -> dict[str, Any]:
-    """Return the resources of an executor: spec.executor.resources if set, else the driver's."""
-    own = owner.spec.executor.resources
-    chosen = own if own.requests or own.limits else owner.spec.driver.resources
-    return chosen.model_dump(mode="json", by_alias=True)
+    return merged(owner.executor.pod_template, template)
 
 
 def parse_cpu(text: str) -> float:

@@ -23,6 +23,7 @@ from levada.spec import PipelineManifest, TableSyncManifest, parse_manifest
 from levada_operator.decide.reconcile import reconcile
 
 CORPUS = Path(__file__).parents[2] / "spec" / "corpus"
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/pipeline.yaml"))
 GOLDEN = Path(__file__).parent / "golden"
 
 FILE_ONLY = {
@@ -53,6 +54,12 @@ def documents(folder: str) -> list[Any]:
 def placed(body: dict[str, Any], kubectl: Kubectl) -> dict[str, Any]:
     """Return the object in the test's namespace."""
     return {**body, "metadata": {**body.get("metadata", {}), "namespace": kubectl.namespace}}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_example_is_taken(kubectl: Kubectl, path: Path) -> None:
+    """`kubectl apply` of each example's manifest finds nothing to object to."""
+    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
 
 
 @pytest.mark.parametrize("body", documents("good"))
@@ -95,7 +102,7 @@ def test_bad_manifest_is_refused(kubectl: Kubectl, body: dict[str, Any]) -> None
         assert done.returncode, "taken by the API server, and refused by the models"
 
 
-@pytest.mark.parametrize("name", ["rules", "catalogs"])
+@pytest.mark.parametrize("name", ["rules", "catalogs", "spark"])
 def test_every_rule_says_what_the_models_say(kubectl: Kubectl, name: str) -> None:
     """Each rule over several fields is broken by the corpus, and told in the same words."""
     text = (CORPUS / "bad" / f"{name}.yaml").read_text()

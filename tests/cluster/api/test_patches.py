@@ -23,6 +23,7 @@ BASES: dict[str, dict[str, Any]] = {
         "destination": {"iceberg": {"catalog": {"warehouse": "s3://lake/wh"}}},
         "staging": {"uri": "s3://lake/staging"},
         "driver": {"tokenSecretRef": {"name": "driver-token", "key": "token"}},
+        "executor": {"instances": {"max": 4}},
     },
     "own": {
         "destination": {"iceberg": None, "custom": {"type": "http", "credentialsSecretRef": {"name": "http"}}},

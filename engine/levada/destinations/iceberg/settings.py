@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -119,6 +119,8 @@ class Maintenance(Model):
 
 class Settings(DestinationSettings):
     """Iceberg tables, written by Spark."""
+
+    spark: ClassVar[bool] = True
 
     catalog: Catalog = setting(Change.RESTART)
     """The catalog that the tables are in."""
