@@ -43,13 +43,16 @@ def test_no_server(warehouse: Warehouse) -> None:
         (503, "", "x", Transient, "destination_unavailable"),
         (401, "", "x", LoginFailed, "destination_login_failed"),
         (0, "invalidQuery", "Transaction is aborted due to concurrent update", Transient, "commit_conflict"),
+        (403, "quotaExceeded", "Too many partitions produced by query", NeedsOperator, "destination_error"),
+        (404, "notFound", "Not found: Dataset p:d", NeedsOperator, "destination_table_missing"),
         (400, "invalidQuery", "secret value", NeedsOperator, "destination_error"),
     ],
 )
 def test_errors(status: int, reason: str, message: str, kind: type[LevadaError], code: str) -> None:
     """BigQuery's reasons decide who resolves an error, and no value of a row is in the message."""
     error = failure("write t", status, reason, message, has_rows=True)
-    assert (type(error), getattr(error, "code", "")) == (kind, code)
+    assert isinstance(error, kind)
+    assert error.code == code
     assert "secret" not in str(error)
 
 

@@ -13,8 +13,9 @@ from tests.destinations.memory import MemoryRows
 from tests.servers.bigquery import PROJECT
 
 from levada.destinations.bigquery import BigQueryDestination
+from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.served_table import ServedTable
-from levada.errors import StaleEpoch, Transient
+from levada.errors import DestinationChanged, StaleEpoch, Transient
 from levada.schema import Kind, TableTarget
 from levada.testing import ArrowRows, column
 from levada.values import QualifiedTable, TableId, TableMode
@@ -73,6 +74,64 @@ def test_only_the_shadow_copy_of_this_process_is_swapped_in(
     with pytest.raises(Transient):
         one.swap_replacement(ORDERS.id, mark)
     assert len(warehouse.items()) == 3
+
+
+@pytest.mark.parametrize("paused", ["before the drop", "before the create"])
+@pytest.mark.parametrize("method", ["write_table_rows", "drop_table_for_copy"])
+def test_a_driver_that_is_paused_in_a_copy_drops_nothing(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, method: str, paused: str
+) -> None:
+    """An older driver that continues after a newer one has copied the table neither drops nor replaces it."""
+    older, newer = warehouse.destination(), warehouse.destination()
+    copy(warehouse, older)
+    wider = replace(ORDERS, columns=(*ORDERS.columns, column(4, "more", Kind.TEXT)))
+    target = TableTarget.of(wider, TableMode.UPSERT)
+    rows = [{"id": i, "item": "new", "note": None, "more": "m"} for i in range(1, 5)]
+    owner, name = (RestClient, "query") if paused == "before the drop" else (ServedTable, "create")
+    original = getattr(owner, name)
+
+    def resumed(self: Any, what: Any, *arguments: Any, **more: Any) -> Any:
+        if name == "create" or what.startswith("drop"):
+            monkeypatch.undo()
+            newer.write_table_rows(target, ArrowRows.of(wider, rows), warehouse.mark(2000, 2))
+        return original(self, what, *arguments, **more)
+
+    def copied() -> None:
+        if method == "drop_table_for_copy":
+            older.drop_table_for_copy(target, 1)
+        older.write_table_rows(target, ArrowRows.of(wider, rows[:1]), warehouse.mark(1000, 1))
+
+    monkeypatch.setattr(owner, name, resumed)
+    with pytest.raises((StaleEpoch, Transient)):
+        copied()
+    assert len(warehouse.items()) == 4
+    assert newer.applied(ORDERS.id) == warehouse.mark(2000, 2)
+
+
+def test_a_replaced_table_is_never_taken_for_the_copy(warehouse: Warehouse) -> None:
+    """A table that an older driver created in place of the copied one parks, and a new copy repairs it."""
+    destination = warehouse.destination()
+    stream = copy(warehouse, destination)
+    path = f"/datasets/{warehouse.dataset}/tables"
+    held = warehouse.server.call("GET", f"{path}/orders")
+    warehouse.server.call("DELETE", f"{path}/orders")
+    empty = {n: held[n] for n in ("tableReference", "schema", "clustering")}
+    labels = {**held["labels"], "levada_made": "another"}
+    warehouse.server.call("POST", path, {**empty, "labels": labels})
+    stream.insert(id=4, item="four", note=None)
+    batch = stream.batch()
+    errors = [error_of(lambda: destination.write_events(batch, warehouse.mark(batch.until)))]
+    errors.append(error_of(lambda: warehouse.destination().applied(ORDERS.id)))
+    with pytest.raises(DestinationChanged) as caught:
+        destination.maintain(ORDERS.id)
+    for error in (*errors, caught.value):
+        assert (error.code, "resync" in error.hint) == ("destination_table_missing", True)
+    copy(warehouse, destination)
+    assert len(warehouse.items()) == 3
+    destination.maintain(ORDERS.id)
+    assert destination.copy_replacement(TableTarget.of(ORDERS), ArrowRows.of(ORDERS, []), warehouse.mark(3000))
+    assert destination.swap_replacement(ORDERS.id, warehouse.mark(3000))
+    destination.maintain(ORDERS.id)
 
 
 def test_tables_of_others_are_left_alone(warehouse: Warehouse) -> None:
@@ -155,10 +214,12 @@ def test_a_kill_between_a_statement_and_its_state(warehouse: Warehouse, monkeypa
         batch = stream.batch()
         count = itertools.count()
 
-        def alter(self: ServedTable, change: str, count: Any = count, before: bool = before, at: int = at) -> None:
+        def alter(
+            self: ServedTable, state: Any, change: str, count: Any = count, before: bool = before, at: int = at
+        ) -> None:
             killed = next(count) == at
             if not (killed and before):
-                plain(self, change)
+                plain(self, state, change)
             if killed:
                 raise Killed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +17,7 @@ from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError, missing
 from levada.destinations.bigquery.layout import Layout
 from levada.destinations.bigquery.names import TableName, served_name
-from levada.destinations.bigquery.ownership import Owner
+from levada.destinations.bigquery.ownership import MADE, Owner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
@@ -24,7 +25,7 @@ from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
-from levada.errors import DestinationChanged, NeedsOperator
+from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
@@ -129,10 +130,13 @@ class BigQueryDestination(Destination):
                 check_epoch(state, epoch)
             self._drop_shadow(table, target.id, epoch)
             if served is not None and state is not None:
-                served.change(state, state.after(state.epoch if epoch is None else epoch, None, state.description), ())
+                cleared = state.after(state.epoch if epoch is None else epoch, None, state.description)
+                state = served.change(state, cleared, ())
                 if served.name != place:
-                    self._drop_former(served, target.id)
-            self._rest.drop_table(place)
+                    self._drop_former(served, state, target.id)
+                served.drop_served(state, place)
+            else:
+                self._rest.drop_table(place)
             if served is not None and epoch is None:
                 self._rest.drop_table(served.state_table)
             table.served, table.lsn = None, Lsn(0)
@@ -151,12 +155,15 @@ class BigQueryDestination(Destination):
             state = served.claim(described, mark.epoch)
             wanted = table_resource(self._settings, schema, described)
             if resource is None or not self._fits(served, state, described, resource, wanted):
+                described = replace(described, made=secrets.token_hex(8))
                 state = served.change(state, state.after(mark.epoch, None, described), ())
                 self._rest.ensure_dataset(place.dataset)
                 self._check_defaults(place.dataset, partitioned="timePartitioning" in wanted)
-                self._rest.drop_table(place)
+                served.drop_served(state, place)
                 served.name = place
-                self._create(served, wanted, schema)
+                self._create(served, wanted, schema, described.made)
+            else:
+                described = replace(described, made=state.description.made)
             state = served.copy(state, described, schema, rows, mark)
             table.served, table.lsn = served, mark.lsn
         return Durability.DURABLE
@@ -193,6 +200,7 @@ class BigQueryDestination(Destination):
             if resource is None:
                 return None
             self._owner.require(served.name, resource, table, self._described_in)
+            _check_made(served, state, resource)
             self._check_lsn(known, served, state)
             return state.mark(self._context.pipeline)
 
@@ -200,8 +208,9 @@ class BigQueryDestination(Destination):
         """Raise DestinationChanged if the table is missing, or belongs to another owner now."""
         known = self._table(table)
         with known.lock:
-            if known.served is not None:
-                self._resource(known.served, table)
+            state = None if known.served is None else known.served.read_state()
+            if known.served is not None and state is not None:
+                _check_made(known.served, state, self._resource(known.served, table))
 
     def _apply(self, table: _Table, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
@@ -214,6 +223,7 @@ class BigQueryDestination(Destination):
         if mark.lsn <= state.lsn:
             return
         resource = self._resource(served, schema.id)
+        _check_made(served, state, resource)
         _check_same(served, state, schema, mode)
         after = max(events.after, state.lsn)
         policy = self._context.on_schema_change
@@ -286,10 +296,11 @@ class BigQueryDestination(Destination):
                 return False
             check_epoch(state, mark.epoch)
             resource = self._rest.table(served.name)
-            made = copied.description
+            made = replace(copied.description, made=state.description.made)
             if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
                 return False
             self._owner.require(served.name, resource, table, self._described_in)
+            _check_made(served, state, resource)
             # A shadow copy of another process may have taken the place of this one, also after this comparison.
             now = read_state(self._rest, shadow.state_table)
             if now is None or now.version != copied.version:
@@ -415,8 +426,8 @@ class BigQueryDestination(Destination):
         wanted: Mapping[str, Any],
     ) -> bool:
         """Return True if the rows of a copy can take the place of the table's rows, without another change."""
-        held = replace(state.description, pipeline=described.pipeline, source=described.source)
-        ours = served.state_table.name == (resource.get("labels") or {}).get("levada_state")
+        held = replace(state.description, pipeline=described.pipeline, source=described.source, made=described.made)
+        ours = served.state_table.name == label(resource) and label(resource, MADE) == state.description.made
         return ours and held == described and same_place(resource, wanted, served.columns())
 
     def _check_lsn(self, table: _Table, served: ServedTable, state: StoredState) -> None:
@@ -433,14 +444,18 @@ class BigQueryDestination(Destination):
         if resource is not None:
             check_keeps_rows(dataset, resource, partitioned=partitioned)
 
-    def _create(self, served: ServedTable, resource: Mapping[str, Any], schema: ReplicatedTableSchema) -> None:
+    def _create(
+        self, served: ServedTable, resource: Mapping[str, Any], schema: ReplicatedTableSchema, made: str = ""
+    ) -> None:
         try:
-            served.create(resource)
+            served.create(resource, made)
         except AlreadyExistsError:
-            # Another process created it first.
-            self._check_free(served.name, schema)
+            # Another process created it first, or the answer to this one's request was lost.
+            found = self._check_free(served.name, schema)
+            if found is not None and label(found, MADE) != made:
+                raise Transient("commit_conflict", f"another process created {served.name}") from None
 
-    def _drop_former(self, served: ServedTable, table: TableId) -> None:
+    def _drop_former(self, served: ServedTable, state: StoredState, table: TableId) -> None:
         """Drop the table under its former name, unless it belongs to another owner now."""
         resource = self._rest.table(served.name)
         if resource is None:
@@ -452,7 +467,20 @@ class BigQueryDestination(Destination):
                 raise
             _log.warning("%s is not dropped: %s", served.name, error.message)
             return
-        self._rest.drop_table(served.name)
+        served.drop_served(state, served.name)
+
+
+def _check_made(served: ServedTable, state: StoredState, resource: Mapping[str, Any]) -> None:
+    """Raise DestinationChanged if the table is not the one that the last copy created.
+
+    A driver that was paused between a comparison and its DDL statement may have replaced it with an empty one.
+    """
+    if label(resource, MADE) != state.description.made:
+        raise DestinationChanged(
+            "destination_table_missing",
+            f"{served.name} was replaced by another process after its copy, and lacks rows",
+            hint=f"copy the table again: {resync_command(state.description.source)}",
+        )
 
 
 def _check_same(served: ServedTable, state: StoredState, schema: ReplicatedTableSchema, mode: TableMode) -> None:

@@ -50,7 +50,7 @@ def evolve(
             state.description, columns=columns, columns_after=step.after, filled=_kept(filled, step.after)
         )
         state = served.change(state, state.after(epoch, state.lsn, described), ())
-        served.alter(step.sql)
+        served.alter(state, step.sql)
         _log.info("%s: %s", served.name, step.change or step.sql)
         columns = step.after
     described = replace(state.description, columns=columns, columns_after=None, filled=_kept(filled, columns))

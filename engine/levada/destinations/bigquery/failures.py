@@ -30,25 +30,38 @@ _CONFLICT: Final = "aborted due to concurrent update"
 _LARGEST: Final = 300
 
 
-class NotFoundError(Exception):
-    """A dataset, table or job does not exist."""
+# The text of the limit of partitions that one job may change.
+_PARTITIONS: Final = "Too many partitions"
 
 
-class AlreadyExistsError(Exception):
+class NotFoundError(NeedsOperator):
+    """A dataset, table or job does not exist. The caller knows what is missing."""
+
+
+class AlreadyExistsError(NeedsOperator):
     """A dataset, table or job exists already."""
 
 
-def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool = False) -> Exception:
+def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool = False) -> LevadaError:
     """Return the exception for an answer of BigQuery.
 
     ``status`` is the HTTP status, or 0 for a job's error. ``has_rows`` is True if ``message`` may contain values.
     """
     if reason == "notFound" or status == 404:
-        return NotFoundError(f"{what}: {message}")
+        hint = "restore the dataset or the table, then: levada retry MANIFEST TABLE"
+        return NotFoundError("destination_table_missing", f"{what}: {message}", hint=hint)
     if reason == "duplicate" or status == 409:
-        return AlreadyExistsError(f"{what}: {message}")
+        hint = "look at the table in BigQuery, then: levada retry MANIFEST TABLE"
+        return AlreadyExistsError("destination_error", f"{what}: {message}", hint=hint)
     if _CONFLICT in message:
         return Transient("commit_conflict", f"{what}: another transaction changed the table")
+    if _PARTITIONS in message:
+        # The reason may be that of a quota, but another attempt has the same rows.
+        return NeedsOperator(
+            "destination_error",
+            f"{what}: the rows are in more partitions than BigQuery takes in one job",
+            hint="set a larger partitionUnit in spec.destination.bigquery.layouts, which copies the table again",
+        )
     said = "" if has_rows else f": {message[:_LARGEST]}"
     if status == 401:
         return LoginFailed(

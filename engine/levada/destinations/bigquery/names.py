@@ -31,6 +31,8 @@ _RESERVED_COLUMNS: Final = (
     "_CHANGE_SEQUENCE_NUMBER",
     "_CHANGE_TYPE",
     "_CHANGE_TIMESTAMP",
+    # Levada's own columns. The engine refuses this prefix in lower case alone.
+    "_LEVADA_",
 )
 _IN_TABLES: Final = ("L", "M", "N", "Pc", "Pd", "Zs")
 """Unicode categories of the characters of a table's name, by BigQuery's reference of tables."""

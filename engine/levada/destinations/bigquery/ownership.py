@@ -23,6 +23,8 @@ from levada.values import TableId
 _log = logging.getLogger(__name__)
 
 LABEL: Final = "levada_state"
+MADE: Final = "levada_made"
+"""The label with the mark of a table's creation, see `levada.destinations.bigquery.state.Description`."""
 _STATE: Final = re.compile(r"state_(\d+)_([0-9a-f]{16})")
 
 ReadDescription = Callable[[str], Description | None]
@@ -121,6 +123,6 @@ class Owner:
         return f"belongs to another Pipeline {found.pipeline} with another source database"
 
 
-def label(resource: Mapping[str, Any]) -> str:
-    """Return the label that names the state of a table, or an empty text."""
-    return str((resource.get("labels") or {}).get(LABEL, ""))
+def label(resource: Mapping[str, Any], name: str = LABEL) -> str:
+    """Return a label of a table, by default the one that names its state, or an empty text."""
+    return str((resource.get("labels") or {}).get(name, ""))

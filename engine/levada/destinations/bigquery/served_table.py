@@ -16,7 +16,7 @@ from levada.destinations.bigquery.changes import Piece, UpsertRows, changelog_ro
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import NotFoundError, missing
 from levada.destinations.bigquery.names import TableName
-from levada.destinations.bigquery.ownership import LABEL
+from levada.destinations.bigquery.ownership import LABEL, MADE
 from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.staging import PartitionWriter, StagedColumns, staging_table
 from levada.destinations.bigquery.state import (
@@ -26,6 +26,7 @@ from levada.destinations.bigquery.state import (
     StoredState,
     create_sql,
     fenced_script,
+    guarded_script,
     read_sql,
 )
 from levada.destinations.bigquery.types import constant
@@ -102,17 +103,40 @@ class ServedTable:
         if outcome == scripts.UNKNOWN_VALUE:
             raise _unknown_value(self.name, after)
         if outcome == FENCED:
-            now = self.read_state()
-            if now is not None:
-                check_epoch(now, after.epoch)
-            raise Transient("commit_conflict", f"another process wrote {self.name}")
+            raise self._fenced(after.epoch)
         raise Transient("destination_unavailable", f"write {self.name}: {outcome or 'no outcome'}")
+
+    def _fenced(self, epoch: int) -> Transient:
+        """Return the error for a state that another process has changed. Raise StaleEpoch if that is a newer driver."""
+        self.state = None
+        now = self.read_state()
+        if now is not None:
+            check_epoch(now, epoch)
+        return Transient("commit_conflict", f"another process wrote {self.name}")
+
+    def _guarded(self, what: str, state: StoredState, statement: str) -> None:
+        """Run a DDL statement if the state is still ``state``. Raise as `change` does if it is not."""
+        rows = self.rest.query(what, guarded_script(self.state_table, state, statement), has_rows=False)
+        if not rows or rows[0][0] != DONE:
+            raise self._fenced(state.epoch)
 
     # -- the table
 
-    def create(self, resource: Mapping[str, Any]) -> None:
-        """Create the table. ``resource`` has its columns, clusters and partitions."""
-        self.rest.create_table(self.name, {**resource, "labels": {LABEL: self.state_table.name}})
+    def create(self, resource: Mapping[str, Any], made: str = "") -> None:
+        """Create the table. ``resource`` has its columns, clusters and partitions. ``made`` marks its creation."""
+        labels = {LABEL: self.state_table.name, **({MADE: made} if made else {})}
+        self.rest.create_table(self.name, {**resource, "labels": labels})
+
+    def drop_served(self, state: StoredState, name: TableName) -> None:
+        """Drop the table ``name`` if the state is still ``state``. A missing one is no error.
+
+        Raise StaleEpoch if a newer driver has written the state, and Transient if another process has.
+        """
+        if self.rest.table(name) is not None:
+            try:
+                self._guarded(f"drop {name}", state, f"DROP TABLE IF EXISTS {name.sql}")
+            except NotFoundError as error:
+                raise Transient("destination_unavailable", f"drop {name}: {error}") from error
 
     def columns(self) -> dict[str, str]:
         """Return the types of the table's columns by name in lower case."""
@@ -121,10 +145,13 @@ class ServedTable:
         except NotFoundError:
             raise missing(self.name) from None
 
-    def alter(self, change: str) -> None:
-        """Run one ALTER TABLE. Raise NeedsOperator ``schema_change_unsupported`` if BigQuery refuses it."""
+    def alter(self, state: StoredState, change: str) -> None:
+        """Run one ALTER TABLE if the state is still ``state``.
+
+        Raise NeedsOperator ``schema_change_unsupported`` if BigQuery refuses it.
+        """
         try:
-            self.rest.query(f"alter {self.name}", f"ALTER TABLE {self.name.sql} {change}", has_rows=False)
+            self._guarded(f"alter {self.name}", state, f"ALTER TABLE {self.name.sql} {change}")
         except NotFoundError:
             raise missing(self.name) from None
         except NeedsOperator as error:

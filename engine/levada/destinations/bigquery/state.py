@@ -27,7 +27,8 @@ class Description:
     """The owner of a served table, and its columns.
 
     ``source_id`` identifies the source. ``columns_after`` are the columns after an ALTER TABLE that may have run or
-    not. ``filled`` has the attnums of added columns whose constant must be written to existing rows.
+    not. ``filled`` has the attnums of added columns whose constant must be written to existing rows. ``made`` is the
+    random mark of the table's creation, which the table has as a label.
     """
 
     pipeline: str
@@ -41,6 +42,7 @@ class Description:
     columns: Layout
     columns_after: Layout | None = None
     filled: tuple[int, ...] = ()
+    made: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,6 +62,7 @@ class Description:
                 columns=Layout.from_json(data["columns"]),
                 columns_after=None if after is None else Layout.from_json(after),
                 filled=tuple(data["filled"]),
+                made=data["made"],
             )
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
@@ -78,6 +81,7 @@ class Description:
             "columns": self.columns.to_json(),
             "columnsAfter": None if self.columns_after is None else self.columns_after.to_json(),
             "filled": list(self.filled),
+            "made": self.made,
         }
         return json.dumps(data)
 
@@ -146,6 +150,23 @@ def fenced_script(table: TableName, before: StoredState, after: StoredState, par
         "COMMIT TRANSACTION;",
         "ELSE",
         "ROLLBACK TRANSACTION;",
+        "END IF;",
+        "SELECT outcome;",
+    ]
+    return "\n".join(lines)
+
+
+def guarded_script(table: TableName, state: StoredState, statement: str) -> str:
+    """Return a script that runs one DDL statement if the state is still ``state``. It returns the outcome.
+
+    BigQuery allows no such statement in a transaction. So the comparison is made by the same job, just before it.
+    """
+    lines = [
+        f"DECLARE outcome STRING DEFAULT '{DONE}';",
+        f"IF EXISTS (SELECT 1 FROM {table.sql} WHERE version = {state.version}) THEN",
+        f"{statement};",
+        "ELSE",
+        f"SET outcome = '{FENCED}';",
         "END IF;",
         "SELECT outcome;",
     ]

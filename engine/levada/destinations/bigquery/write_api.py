@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from levada.destinations.bigquery.connection import Connection
-from levada.destinations.bigquery.failures import NotFoundError, failure
+from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure
 from levada.destinations.bigquery.names import TableName
 from levada.errors import LevadaError, NeedsOperator, Transient
 
@@ -95,11 +95,11 @@ _HTTP: Final = {
 }
 
 
-def _failure(what: str, status: str, may_be_missing: bool = False) -> Exception:
+def _failure(what: str, status: str, may_be_missing: bool = False) -> LevadaError:
     error = failure(what, _HTTP.get(status, 500), status, "", has_rows=True)
-    if isinstance(error, LevadaError) or (may_be_missing and isinstance(error, NotFoundError)):
-        return error
-    return Transient("destination_unavailable", f"{what}: {status}")
+    if isinstance(error, AlreadyExistsError) or (isinstance(error, NotFoundError) and not may_be_missing):
+        return Transient("destination_unavailable", f"{what}: {status}")
+    return error
 
 
 def _name(status: Any) -> str:
