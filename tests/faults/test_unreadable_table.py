@@ -1,6 +1,8 @@
-"""A lake table that cannot be read for a while. Iceberg tries for minutes before it gives up."""
+"""Lake tables that cannot be read for a while. Iceberg tries for more than a minute before it gives up."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from tests.conftest import Database
@@ -8,20 +10,30 @@ from tests.destinations.conftest import Lake, jdbc
 from tests.destinations.orders import ORDERS, copy
 
 from levada.errors import NeedsOperator
+from levada.values import QualifiedTable, TableId
 
 __all__ = ["jdbc"]
 
 
-def test_a_table_that_cannot_be_read_now_is_not_missing(jdbc: Lake, db: Database) -> None:
-    """The search for the pipeline's tables could not read one: that error, until it can be read again."""
-    copy(jdbc, jdbc.destination())
-    swap = "UPDATE iceberg_tables SET metadata_location = replace(metadata_location, %s, %s)"
+def test_tables_that_cannot_be_read_now_are_not_missing(
+    jdbc: Lake, db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A search that could not read some tables reads each once, and its error is that of all until it is repeated."""
+    tables = [replace(ORDERS, id=TableId(90 + n), name=QualifiedTable("public", f"t{n}")) for n in range(4)]
+    for table in tables:
+        copy(jdbc, jdbc.destination(), table)
+    swap = "UPDATE iceberg_tables SET metadata_location = replace(metadata_location, %s, %s) WHERE table_name <> 't3'"
     with db.connect() as connection:
         connection.execute(swap, ["file:", "nowhere:"])
     destination = jdbc.destination()
-    with pytest.raises(NeedsOperator) as caught:
-        destination.applied(ORDERS.id)
-    assert caught.value.code == "destination_rejected"
+    for table in tables[:3]:
+        with pytest.raises(NeedsOperator) as caught:
+            destination.applied(table.id)
+        assert caught.value.code == "destination_rejected"
+    assert destination.applied(tables[3].id) == jdbc.mark(1000)
+    assert sum("cannot be loaded" in message for message in caplog.messages) == 3
     with db.connect() as connection:
         connection.execute(swap, ["nowhere:", "file:"])
-    assert destination.applied(ORDERS.id) == jdbc.mark(1000)
+    monkeypatch.setattr("levada.destinations.iceberg.destination.READ_AGAIN_S", 0.0)
+    for table in tables:
+        assert destination.applied(table.id) == jdbc.mark(1000)

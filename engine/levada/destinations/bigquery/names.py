@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations.bigquery.settings import Settings
-from levada.destinations.schema_changes import (
-    check_letter_case,
-)
+from levada.destinations.schema_changes import check_letter_case
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable

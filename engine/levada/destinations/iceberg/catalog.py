@@ -6,9 +6,10 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
@@ -22,9 +23,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes
 from levada.destinations.interface import DestinationContext, TableMode
-from levada.destinations.schema_changes import (
-    resync_hint,
-)
+from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+_LOADERS: Final = 8
+"""The tables that a search loads at the same time."""
 
 
 class IcebergCatalog:
@@ -339,34 +341,53 @@ class IcebergCatalog:
         """Return that name in the form that other layers compare, see `CatalogConfig.target_name`."""
         return self._config.target_name(source, place)
 
-    def ours(self, unread: list[LevadaError]) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
-        """Yield this pipeline's tables in all namespaces that match the configured template.
+    def ours(
+        self, unread: dict[TableName, LevadaError], among: Iterable[TableName] | None = None
+    ) -> Iterator[tuple[TableId, TableName, IcebergTable | None]]:
+        """Yield this pipeline's tables in all namespaces that match the configured template, or those ``among`` names.
 
         The table itself is None if its newest metadata cannot be read. A table that another tool copied to another
         name, including its properties, is skipped. ``unread`` receives the errors of tables whose owner cannot be read.
         """
-        for namespace in self._namespaces():
-            with java_errors(f"list the tables of {'.'.join(namespace)}"):
-                found = list(self.open().listTables(self._namespace(namespace)))
-            for identifier in found:
-                name, table, metadata = TableName(namespace, identifier.name()), None, None
-                try:
-                    with java_errors(f"load {name}"):
-                        table = IcebergTable(self.jvm, name, self.open().loadTable(identifier))
-                        metadata = table.metadata
-                except (Missing, NeedsOperator) as error:
-                    _log.warning("%s cannot be loaded: %s", name, error.message)
-                    if error.code == "table_damaged":
-                        metadata = self._last_metadata(name)
-                    elif not isinstance(error, Missing):
-                        unread.append(error)
-                if metadata is None:
-                    continue
-                kept = metadata.properties
-                created_as = folded_name(kept.get(Property.NAME, ""))
-                source = table_id_of(kept)
-                if source is not None and self.owner.owns(kept) and created_as == folded_name(str(name)):
-                    yield source, name, table
+        names = list(among) if among is not None else [n for space in self._namespaces() for n in self._listed(space)]
+        for name, loaded in zip(names, self._load_each(names), strict=True):
+            table = loaded if isinstance(loaded, IcebergTable) else None
+            metadata = None if table is None else table.metadata
+            if isinstance(loaded, LevadaError):
+                _log.warning("%s cannot be loaded: %s", name, loaded.message)
+                if loaded.code == "table_damaged":
+                    metadata = self._last_metadata(name)
+                else:
+                    unread[name] = loaded
+            if metadata is None:
+                continue
+            kept = metadata.properties
+            created_as = folded_name(kept.get(Property.NAME, ""))
+            source = table_id_of(kept)
+            if source is not None and self.owner.owns(kept) and created_as == folded_name(str(name)):
+                yield source, name, table
+
+    def _load_each(self, names: Sequence[TableName]) -> Iterator[IcebergTable | LevadaError | None]:
+        """Load tables by several threads, because Iceberg reads metadata for more than a minute before it gives up."""
+
+        def load(name: TableName) -> IcebergTable | LevadaError | None:
+            try:
+                table = self._load_any(name)
+                if table is not None:
+                    _ = table.metadata
+                return table
+            except NeedsOperator as error:
+                return error
+
+        pool = ThreadPoolExecutor(_LOADERS, thread_name_prefix="levada-search")
+        try:
+            yield from pool.map(load, names)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _listed(self, namespace: tuple[str, ...]) -> list[TableName]:
+        with java_errors(f"list the tables of {'.'.join(namespace)}"):
+            return [TableName(namespace, found.name()) for found in self.open().listTables(self._namespace(namespace))]
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
         level: list[tuple[str, ...]] = [()]

@@ -55,6 +55,8 @@ _SPARK_CONF: Final = {
     "spark.python.daemon.module": "levada.destinations.iceberg.worker_daemon",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
+READ_AGAIN_S: Final = 30.0
+"""Seconds between two attempts to read tables that a search could not read. Each takes Iceberg more than a minute."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -88,8 +90,8 @@ class IcebergDestination(Destination):
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties)
         self._lock = threading.Lock()
         self._states: dict[TableId, TableState] = {}
-        self._searched = False
-        self._unread: list[LevadaError] = []
+        self._searched_at: float | None = None
+        self._unread: dict[TableName, LevadaError] = {}
         """Errors of the tables that the search could not read."""
 
     @classmethod
@@ -220,14 +222,11 @@ class IcebergDestination(Destination):
 
         Raise DestinationChanged if another writer changed the table.
         """
-        state = self._find(table)
-        if state is None and self._unread:
-            self._searched = False
-            state = self._find(table)
+        state = self._find(table, again=True)
         if state is None:
-            if self._unread:
+            for error in self._unread.values():
                 # One of the unreadable tables may be this one.
-                raise self._unread[0]
+                raise error
             return None
         with state.lock:
             opened = self._open(state)
@@ -360,17 +359,26 @@ class IcebergDestination(Destination):
         self._tables.check_free(state.name, schema)
         return self._tables.create(state.name, schema, mode)
 
-    def _find(self, table: TableId) -> TableState | None:
-        """Return the state of the table, or None. The catalog is searched once, as tables created later are known."""
+    def _find(self, table: TableId, *, again: bool = False) -> TableState | None:
+        """Return the state of the table, or None. The catalog is searched once, as tables created later are known.
+
+        ``again``: tables that the search could not read are read again, at most every `READ_AGAIN_S` seconds.
+        """
         with self._lock:
-            if table not in self._states and not self._searched:
-                self._unread = []
-                for found, name, opened in self._tables.ours(self._unread):
-                    state = self._states.setdefault(found, self._new_state(found, name))
-                    if state.table is None or (opened is not None and is_newer(opened, state.table)):
-                        state.name, state.table, state.loaded_at = name, opened, time.monotonic()
-                self._searched = True
+            if table not in self._states:
+                if self._searched_at is None:
+                    self._search(None)
+                elif again and self._unread and time.monotonic() - self._searched_at >= READ_AGAIN_S:
+                    self._search(tuple(self._unread))
             return self._states.get(table)
+
+    def _search(self, among: tuple[TableName, ...] | None) -> None:
+        unread: dict[TableName, LevadaError] = {}
+        for found, name, opened in self._tables.ours(unread, among):
+            state = self._states.setdefault(found, self._new_state(found, name))
+            if state.table is None or (opened is not None and is_newer(opened, state.table)):
+                state.name, state.table, state.loaded_at = name, opened, time.monotonic()
+        self._unread, self._searched_at = unread, time.monotonic()
 
     def _new_state(self, table: TableId, name: TableName) -> TableState:
         return TableState(table, name, TableIndex(self._context.work_dir / "iceberg-keys" / str(int(table))))

@@ -14,9 +14,7 @@ from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import TableRow
 from levada.destinations.postgres.upsert import apply_upserts
-from levada.destinations.schema_changes import (
-    resync_hint,
-)
+from levada.destinations.schema_changes import resync_hint
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema

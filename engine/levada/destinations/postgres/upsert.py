@@ -22,9 +22,7 @@ from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.shadow_copy import upsert_statement
-from levada.destinations.schema_changes import (
-    resync_hint,
-)
+from levada.destinations.schema_changes import resync_hint
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, ReplicatedTableSchema
