@@ -78,6 +78,13 @@ class Catalog(Model):
             lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
             field="warehouse",
         ),
+        # Iceberg's GlueTableOperations.persistGlueTable.
+        Rule(
+            "a catalog of type Glue must not have lock-impl: a commit would no longer compare the version in Glue",
+            "self.type != 'Glue' || !('lock-impl' in self.properties)",
+            lambda c: c.type is not CatalogType.GLUE or "lock-impl" not in c.properties,
+            field="properties",
+        ),
         Rule(
             "secrets must not be properties: put them into the Secret of credentialsSecretRef, under the same names",
             f"[{', '.join(map(repr, _SECRET_PROPERTIES))}].all(k, !(k in self.properties))",
