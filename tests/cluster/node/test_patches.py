@@ -59,6 +59,7 @@ def test_other_fields_replace_the_pod(place: Place, shop: Place) -> None:
     place.apply(
         source={"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}},
         destination={"iceberg": {"credentialsSecretRef": {"name": "lake"}}},
+        executor={"instances": {"max": 4}},
     )
     place.ready()
     for path in of_class(Change.RESTART) + of_class(Change.RESYNC):
