@@ -10,13 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.copy.test_tasks import alive, run
 
 from levada.copy.process_tasks import ProcessTasks
-from levada.errors import Transient
+from levada.copy.tasks import run_tasks
+from levada.errors import NeedsOperator, Transient
 
 
 @pytest.fixture
@@ -230,3 +232,56 @@ def test_nothing_is_left_open(own: ProcessTasks) -> None:
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
     while workers_of(server):
         time.sleep(0.05)
+
+
+def test_all_copies_together_have_a_limit(tmp_path: Path) -> None:
+    """Groups at the same time share the limit, each has one worker in any case, and every task runs once."""
+    runner, most, ended = ProcessTasks(limit=3), [0], threading.Event()
+
+    def count(name: str, number: int) -> tuple[str, int]:
+        mark = tmp_path / f"{name}-{number}"
+        mark.touch()
+        time.sleep(0.05)
+        mark.unlink()
+        return name, number
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            most[0] = max(most[0], len(list(tmp_path.iterdir())))
+
+    def copy(name: str, results: dict[str, list[tuple[str, int]]]) -> None:
+        tasks = [partial(count, name, i) for i in range(12)]
+        results[name] = run_tasks(runner, tasks, name, parallel=4, cancelled=threading.Event())
+
+    try:
+        for names in (["alone"], ["a", "b", "c", "d", "e"]):
+            results: dict[str, list[tuple[str, int]]] = {}
+            most[0] = 0
+            ended.clear()
+            threads = [threading.Thread(target=copy, args=(name, results)) for name in names]
+            watcher = threading.Thread(target=watch)
+            for thread in (watcher, *threads):
+                thread.start()
+            for thread in threads:
+                thread.join()
+            ended.set()
+            watcher.join()
+            assert results == {name: [(name, i) for i in range(12)] for name in names}
+            assert most[0] <= 3 + len(names) - 1
+    finally:
+        runner.close()
+
+
+def test_a_copy_that_waits_for_a_worker_is_cancelled() -> None:
+    """Threads that wait for their turn end with their group: an error of its first task is the group's error."""
+    runner = ProcessTasks(limit=1)
+
+    def fail() -> None:
+        time.sleep(0.3)
+        raise NeedsOperator("test", "as intended")
+
+    try:
+        with pytest.raises(NeedsOperator, match="as intended"):
+            run_tasks(runner, [fail, time.time, time.time], "t", parallel=3, cancelled=threading.Event())
+    finally:
+        runner.close()

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SERVER_MODULES: Final = ("levada.copy.snapshot",)
+_POLL_S: Final = 0.1
 _STATUS_S: Final = 5.0
 """Seconds to wait for the exit status of a worker that has closed its connection."""
 
@@ -35,14 +36,18 @@ _STATUS_S: Final = 5.0
 class ProcessTasks:
     """The `levada.copy.tasks.TaskRunner` of worker processes. They are forked from a process that starts when needed.
 
-    ``modules`` are the modules that tasks need. They are imported once, before workers are forked.
+    ``modules`` are the modules that tasks need. They are imported once, before workers are forked. ``limit`` is the
+    number of workers from which a group gets no more than one. None: there is no limit.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), limit: int | None = None) -> None:
         self._modules = (*_SERVER_MODULES, *modules)
         self._lock = threading.Lock()
         self._server: _ForkServer | None = None
         self._closed = False
+        self._limit = limit
+        self._places = threading.Condition()
+        self._taken = 0
 
     @property
     def spark(self) -> SparkSession | None:
@@ -62,6 +67,28 @@ class ProcessTasks:
             self._closed = True
             if self._server is not None:
                 self._server.end()
+
+    @contextmanager
+    def place(self, needed: Callable[[], bool], *, first: bool) -> Iterator[bool]:
+        """Yield True in the place of one worker, or False if it is not ``needed`` any more. ``first`` does not wait."""
+        if not self._take(needed, first=first):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with self._places:
+                self._taken -= 1
+                self._places.notify()
+
+    def _take(self, needed: Callable[[], bool], *, first: bool) -> bool:
+        with self._places:
+            while not first and self._limit is not None and self._taken >= self._limit:
+                if not needed():
+                    return False
+                self._places.wait(_POLL_S)
+            self._taken += 1
+            return True
 
     def fork(self) -> Worker:
         """Return a new worker. Raise OSError if there can be no more processes, and ConnectionError after `close`."""
@@ -163,11 +190,23 @@ class _WorkerGroup:
         self._runner = runner
         self._description = description
         self._workers: set[Worker] = set()
+        self._begun = False
         self._lock = threading.Lock()
 
     @contextmanager
-    def submitter(self) -> Iterator[Submit]:
+    def submitter(self, needed: Callable[[], bool]) -> Iterator[Submit | None]:
         """Yield a function that runs tasks in one worker process, and in a new one after that has ended."""
+        with self._lock:
+            first, self._begun = not self._begun, True
+        with self._runner.place(needed, first=first) as has_place:
+            if not has_place:
+                yield None
+                return
+            with self._worker() as submit:
+                yield submit
+
+    @contextmanager
+    def _worker(self) -> Iterator[Submit]:
         worker: Worker | None = None
 
         def submit(task: bytes) -> bytes:

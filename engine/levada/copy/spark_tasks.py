@@ -47,7 +47,8 @@ class _JobGroup:
     name: str
 
     @contextmanager
-    def submitter(self) -> Iterator[Submit]:
+    def submitter(self, needed: Callable[[], bool]) -> Iterator[Submit]:
+        """Yield the function. Spark itself limits the number of its tasks."""
         self.context.setJobGroup(self.name, self.description, interruptOnCancel=True)
         yield self._submit
 

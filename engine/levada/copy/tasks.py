@@ -10,7 +10,8 @@ import itertools
 import pickle
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
@@ -35,10 +36,11 @@ _POLL_S: Final = 0.1
 class TaskGroup(Protocol):
     """The tasks of one call of `run_tasks`. Its methods are called from several threads."""
 
-    def submitter(self) -> AbstractContextManager[Submit]:
+    def submitter(self, needed: Callable[[], bool]) -> AbstractContextManager[Submit | None]:
         """Yield a function for one thread that calls `attempt` in another process and returns what it returns.
 
-        The function raises Transient if that process ended before.
+        Wait until there may be another process, except for the group's first one. Yield None once it is not ``needed``
+        any more. The function raises Transient if its process ended before.
         """
 
     def cancel(self) -> None:
@@ -140,7 +142,7 @@ class _Run(Generic[T]):
 
     def run(self, tasks: Sequence[Callable[[], T]], parallel: int) -> list[T]:
         results: dict[int, T] = {}
-        queue = iter(list(enumerate(tasks)))
+        queue = deque(enumerate(tasks))
         threads = [
             threading.Thread(target=self._work, args=(queue, results), name="levada-task", daemon=True)
             for _ in range(min(parallel, len(tasks)))
@@ -171,14 +173,14 @@ class _Run(Generic[T]):
             self._group.cancel()
             raise
 
-    def _work(self, queue: Iterator[tuple[int, Callable[[], T]]], results: dict[int, T]) -> None:
+    def _work(self, queue: deque[tuple[int, Callable[[], T]]], results: dict[int, T]) -> None:
         try:
-            with self._group.submitter() as submit:
-                while not self._stop.is_set():
+            with self._group.submitter(lambda: bool(queue) and not self._stop.is_set()) as submit:
+                while submit is not None and not self._stop.is_set():
                     with self._lock:
-                        index, task = next(queue, (-1, None))
-                    if task is None:
-                        return
+                        if not queue:
+                            return
+                        index, task = queue.popleft()
                     results[index] = self._attempts(submit, _dumps(task))
                     self._done(index, results[index])
         except Exception as error:

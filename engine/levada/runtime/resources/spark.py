@@ -28,6 +28,7 @@ from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import Jar, ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
 from levada.private import private_file, process_folder
+from levada.runtime.resources.machine import available_cores
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -234,16 +235,6 @@ def _properties() -> dict[str, str]:
         return {}
     lines = (line.split(None, 1) for line in Path(named).read_text().splitlines() if not line.startswith("#"))
     return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use, by its CPU affinity and its cgroup's quota, rounded up."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
 def _log_lost_updates(context: SparkContext) -> None:

@@ -8,6 +8,7 @@ from levada.copy.process_tasks import ProcessTasks
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import TaskRunner
 from levada.destinations.interface import Destination
+from levada.runtime.resources.machine import available_cores, memory_limit, worker_limit
 from levada.runtime.resources.spark import check_jvm, spark_session
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def open_task_runner(destination: Destination, spark: SparkSession | None, name:
         return SparkTasks(session, check_jvm)
     # `__main__` cannot be imported there. Its functions and classes are pickled by value.
     modules = {kind.__module__ for kind in type(destination).__mro__ if issubclass(kind, Destination)}
-    return ProcessTasks(sorted(modules - {"__main__"}))
+    return ProcessTasks(sorted(modules - {"__main__"}), worker_limit(available_cores(), memory_limit()))

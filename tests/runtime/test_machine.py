@@ -1,0 +1,52 @@
+"""The limits that a container has, by which worker processes and Spark's slots are counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from levada.runtime.resources.machine import available_cores, memory_limit, worker_limit
+
+CORES = len(os.sched_getaffinity(0))
+GIB = 1 << 30
+V1 = {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({}, CORES, None),
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, CORES, None),
+        ({"cpu.max": "50000 100000\n", "memory.max": "1073741824\n"}, 1, GIB),
+        ({"cpu.max": "100100 100000\n"}, min(2, CORES), None),
+        ({"cpu.max": "99900000 100000\n"}, CORES, None),
+        (
+            {**V1, "memory/memory.limit_in_bytes": "1073741824\n"},
+            CORES,
+            GIB,
+        ),
+        (
+            {**V1, "cpu/cpu.cfs_quota_us": "10000\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            1,
+            None,
+        ),
+    ],
+    ids=["no cgroup", "no limit", "both", "above one core", "more than there is", "version 1", "version 1, no memory"],
+)
+def test_limits(tmp_path: Path, files: dict[str, str], cores: int, memory: int | None) -> None:
+    """Both versions of cgroups are read, and what is not limited or not there is no limit."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert (available_cores(tmp_path), memory_limit(tmp_path)) == (cores, memory)
+
+
+def test_workers_fit_in_the_memory() -> None:
+    """Two for each core, as far as the memory goes, and always one."""
+    assert worker_limit(2, None) == 4
+    assert worker_limit(2, GIB) == 4
+    assert worker_limit(64, GIB) == 6
+    assert worker_limit(64, GIB // 4) == 1
+    assert worker_limit(1, 64 * GIB) == 2
