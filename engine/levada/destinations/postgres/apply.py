@@ -10,7 +10,7 @@ from psycopg import sql
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.postgres.changelog import append_changes
 from levada.destinations.postgres.columns import Layout, reconcile
-from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import TableRow
 from levada.destinations.postgres.upsert import apply_upserts
@@ -29,11 +29,14 @@ def apply_table(
 ) -> TableRow:
     """Apply the changes that the table does not have yet. Return its state, without the new watermark."""
     check_same_table(row, events.schema, mode)
-    check_intact(connection, row)
+    storage = check_intact(connection, row)
     layout = evolve(connection, row, events.schema, policy)
     after = events.after if row.lsn is None else max(events.after, row.lsn)
     write_changes(connection, row.place, layout, events, after, mode)
-    return replace(row, layout=layout)
+    applied = replace(row, layout=layout, storage=storage)
+    # Both a change of columns and TRUNCATE give the table another storage.
+    changed = layout != row.layout or events.truncates
+    return replace(applied, storage=read_storage(connection, applied)) if changed else applied
 
 
 def write_changes(

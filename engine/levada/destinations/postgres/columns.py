@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -65,6 +65,28 @@ class Layout:
     def held(self, schema: ReplicatedTableSchema) -> list[tuple[HeldColumn, Column]]:
         """Return the columns that the source has too, each with the source's column."""
         return [(c, schema.by_attnum[c.attnum]) for c in self.columns if c.attnum in schema.by_attnum]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The evidence of a change of values by ALTER TABLE, for which PostgreSQL fires no trigger.
+
+    ``columns`` has the number and the version of the catalog's row for each column of Levada. A column that was dropped
+    and added again has another number. ALTER COLUMN … TYPE … USING changes both the version and ``file``. VACUUM FULL
+    changes only the file, and GRANT only the version.
+    """
+
+    file: int
+    columns: Mapping[str, tuple[int, str]]
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps([self.file, self.columns])
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Storage:
+        """Parse the result of `to_json`."""
+        return cls(data[0], {name: (number, version) for name, (number, version) in data[1].items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
 
-BEGIN: Final = """
+_BEGIN: Final = """
 SELECT set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
     set_config('intervalstyle', 'postgres', true), set_config('array_nulls', 'on', true),
@@ -30,6 +30,21 @@ The keepalives end the transaction of a machine that vanished after a minute, an
 Readers wait behind a session that waits for an exclusive lock, so that wait is short. ``levada.writer`` lets the
 session through the guard of a table, see `levada.destinations.postgres.state`.
 """
+
+
+DEFER: Final = "SET CONSTRAINTS ALL DEFERRED"
+"""Rows of one transaction may refer to each other, or exchange unique values, in any order."""
+
+_TRANSACTION_TIMEOUT: Final = 170_000
+"""The first server version that has the setting. Older ones reject it."""
+
+_BEGIN_LIMITED: Final = _BEGIN.replace("SELECT ", "SELECT set_config('transaction_timeout', '0', true), ", 1)
+"""The same for a server that has transaction_timeout, which must not end a long copy."""
+
+
+def begin_transaction(connection: WatchedConnection) -> None:
+    """Make the settings of a transaction, at its beginning."""
+    connection.execute(_BEGIN_LIMITED if connection.info.server_version >= _TRANSACTION_TIMEOUT else _BEGIN)
 
 
 def open_connection(server: PostgresConnection, application: str) -> WatchedConnection:
@@ -56,7 +71,7 @@ class Connections:
                 connection = self._idle.take()
             try:
                 with connection.transaction():
-                    connection.execute(BEGIN)
+                    begin_transaction(connection)
                     yield connection
             except BaseException:
                 with suppress(Exception):

@@ -21,7 +21,7 @@ from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
 from levada.destinations.postgres.claims import Claims
 from levada.destinations.postgres.columns import Layout
-from levada.destinations.postgres.connections import Connections
+from levada.destinations.postgres.connections import DEFER, Connections
 from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.settings import Settings, TableOrdering
@@ -63,6 +63,8 @@ class PostgresDestination(Destination):
         self._seen: dict[TableId, Lsn] = {}
         """The watermarks that this object has written or read last."""
         self._shadows: dict[TableId, ShadowCopy] = {}
+        self._fenced: dict[TableId, int] = {}
+        """The epochs in which this object has written the tables."""
         self._copy_epochs: dict[TableId, int] = {}
         """The epochs in which this object has begun a copy."""
 
@@ -120,7 +122,7 @@ class PostgresDestination(Destination):
         So its views and foreign keys stay too. If ``epoch`` is None, no copy follows, and the table is dropped.
         """
         place, schema = self._place(target), target.schema
-        with self._transaction(f"dropping {place}") as connection:
+        with self._transaction(f"dropping {place}", schema.id, epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.place != place:
                 self._claims.check(connection, schema, place)
@@ -139,7 +141,7 @@ class PostgresDestination(Destination):
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
         self._copy_epochs[schema.id] = mark.epoch
-        with self._transaction(f"beginning the copy of {place}") as connection:
+        with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._claims.take(connection, schema, place, mode, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
@@ -162,9 +164,10 @@ class PostgresDestination(Destination):
             return Durability.DURABLE
         written = []
         with self._transaction("applying changes") as connection:
-            connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            connection.execute(DEFER)
             # In one order, so that two transactions cannot wait for each other.
             for table in sorted(events.tables):
+                self._end_older_writer(connection, table, mark.epoch)
                 changes = events.changes(table)
                 row = self._locked(connection, changes.schema, mark)
                 self._check_not_rolled_back(row)
@@ -175,6 +178,7 @@ class PostgresDestination(Destination):
                 self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
                 written.append(table)
         self._seen.update(dict.fromkeys(written, mark.lsn))
+        self._fenced.update(dict.fromkeys(events.tables, mark.epoch))
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
@@ -203,7 +207,7 @@ class PostgresDestination(Destination):
         """Copy the rows to a shadow copy. Return False if there is no complete copy of ours."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
         self._copy_epochs[schema.id] = mark.epoch
-        with self._transaction(f"beginning the copy of {place}") as connection:
+        with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None or row.place != place:
                 return False
@@ -272,15 +276,27 @@ class PostgresDestination(Destination):
             self.drop_replacement(table)
 
     @contextmanager
-    def _transaction(self, doing: str) -> Iterator[WatchedConnection]:
-        """Run the block in a transaction, after the tables of the state exist."""
+    def _transaction(
+        self, doing: str, table: TableId | None = None, epoch: int | None = None
+    ) -> Iterator[WatchedConnection]:
+        """Run the block in a transaction, after the tables of the state exist.
+
+        With ``table`` and ``epoch``, the transaction of an older driver on the table is ended first.
+        """
         with self._lock:
             if not self._created and not self._context.only_checks:
                 with self._connections.transaction("creating the state of the destination") as connection:
                     self._state.create(connection)
                 self._created = True
         with self._connections.transaction(doing) as connection:
+            if table is not None and epoch is not None:
+                self._end_older_writer(connection, table, epoch)
             yield connection
+
+    def _end_older_writer(self, connection: WatchedConnection, table: TableId, epoch: int) -> None:
+        # Once is enough: afterwards the older driver sees the new epoch before it writes.
+        if self._fenced.get(table) != epoch:
+            self._state.end_older_writer(connection, table, epoch)
 
     def _locked(self, connection: WatchedConnection, schema: ReplicatedTableSchema, mark: Watermark) -> TableRow:
         """Lock and return the state of the table. Raise StaleEpoch if a newer driver has written the table."""

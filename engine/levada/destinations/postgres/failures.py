@@ -18,7 +18,10 @@ _CONNECT_HINT: Final = f"check host and port in {_SETTINGS}, and that the server
 
 _UNREACHABLE: Final = Failure("destination_unreachable", Transient, hint=_CONNECT_HINT)
 _BUSY: Final = Failure("destination_busy", Transient, hint="end the session that holds the lock, if this does not pass")
-_FULL: Final = Failure("destination_full", Transient, hint="free disk space or memory at the destination's server")
+_FULL: Final = Failure("destination_full", Transient, hint="free disk space at the destination's server")
+_TOO_LARGE: Final = Failure(
+    "row_too_large", NeedsOperator, hint="exclude the column with columns.exclude in the table's TableSync"
+)
 _CONSTRAINT: Final = Failure(
     "destination_constraint",
     NeedsOperator,
@@ -50,8 +53,26 @@ _BY_SQLSTATE: Final[Mapping[str, Failure]] = {
         "destination_constraint", NeedsOperator, hint="rename or drop the column that was added at the destination"
     ),
     "42P10": Failure("foreign_schema_change", NeedsOperator, hint=_RESYNC),
+    # PgBouncer's own errors, such as query_wait_timeout.
+    "08P01": _UNREACHABLE,
+    "53200": Failure(
+        "destination_out_of_memory",
+        Transient,
+        hint="if shared memory is full: ALTER SYSTEM SET max_locks_per_transaction = 256 at the destination, then"
+        " restart it. Otherwise give its server more memory",
+    ),
+    "53400": Failure("destination_full", Transient, hint="raise temp_file_limit at the destination's server"),
+    "54000": _TOO_LARGE,
+    "54011": _TOO_LARGE,
+    "55000": Failure(
+        "destination_constraint",
+        NeedsOperator,
+        hint="undo what was changed at the destination's table, for example its REPLICA IDENTITY, then retry:"
+        " levada retry MANIFEST TABLE",
+    ),
     "55006": _BUSY,
     "57014": _BUSY,
+    "57P04": Failure("destination_database_missing", NeedsOperator, hint=f"check database in {_SETTINGS}"),
     "25006": Failure(
         "destination_read_only", Transient, hint="set host to the primary server, or end its read-only mode"
     ),

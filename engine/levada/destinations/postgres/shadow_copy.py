@@ -22,12 +22,12 @@ from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, HeldColumn, Layout, create_table, reconcile
-from levada.destinations.postgres.connections import BEGIN, open_connection
+from levada.destinations.postgres.connections import DEFER, begin_transaction, open_connection
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.failures import destination_errors
-from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.state import COPIES, PARTS, State, TableRow
+from levada.destinations.postgres.state import COPIES, PARTS, State, TableRow, end_writers
 from levada.destinations.postgres.types import equal_is_identical
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
@@ -77,7 +77,7 @@ class PartitionWriter:
             connection = open_connection(self.server, "copy")
             try:
                 with connection.transaction():
-                    connection.execute(BEGIN)
+                    begin_transaction(connection)
                     statement = copy_statement(identifier(self.place), names)
                     with connection.cursor() as cursor, cursor.copy(statement) as copy:
                         for batch in rows:
@@ -134,6 +134,8 @@ def begin(
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [place.schema]).rowcount == 0:
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
     connection.execute(create_table(identifier(made.place), made.layout, mode))
+    # A publication FOR ALL TABLES at the destination refuses to delete from a table without a replica identity.
+    connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(identifier(made.place)))
     insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, true, %s)").format(state.table(COPIES))
     owner = row.owner
     connection.execute(
@@ -158,7 +160,8 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
         connection.execute(surplus.format(identifier(copy.place), sql.Literal(unknown)))
     if copy.mode is TableMode.UPSERT:
         key = sql.SQL(", ").join(sql.Identifier(c.name) for c in copy.schema.key_columns)
-        connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(identifier(copy.place), key))
+        add = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({}), REPLICA IDENTITY DEFAULT")
+        connection.execute(add.format(identifier(copy.place), key))
     connection.execute(sql.SQL("ANALYZE {}").format(identifier(copy.place)))
 
 
@@ -179,6 +182,7 @@ def serve(
     connection: WatchedConnection, state: State, row: TableRow, copy: ShadowCopy, place: QualifiedTable
 ) -> TableRow:
     """Make the copy's rows those of the table ``place``. Return the table's state, which the caller saves."""
+    connection.execute(DEFER)
     still = sql.SQL("DELETE FROM {} WHERE copy_id = %s AND NOT is_open").format(state.table(COPIES))
     if connection.execute(still, [copy.id]).rowcount != 1:
         raise superseded(copy.place)
@@ -194,15 +198,17 @@ def serve(
     if kept is not None:
         for clause in kept:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(place), clause))
+        # Before the rows, because deferred foreign keys of theirs keep the table from being altered.
+        state.guard(connection, place)
         _replace_rows(connection, copy, place)
         connection.execute(sql.SQL("DROP TABLE {}").format(identifier(copy.place)))
-        state.guard(connection, place)
-        return after
+        return replace(after, storage=read_storage(connection, after))
     if row.relation:
         drop_table(connection, row)
     relation = _move(connection, copy, place)
     state.guard(connection, place)
-    return replace(after, relation=relation)
+    after = replace(after, relation=relation)
+    return replace(after, storage=read_storage(connection, after))
 
 
 def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None:
@@ -216,7 +222,9 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None
     found = connection.execute(find.format(state.table(COPIES)), [owner.source_id, int(owner.table), names]).fetchall()
     for copy_id, schema, name in found:
         connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
+        copy = sql.Identifier(schema, name)
+        end_writers(connection, copy)
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy))
 
 
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:

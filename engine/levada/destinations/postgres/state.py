@@ -13,7 +13,7 @@ from psycopg import sql
 
 from levada.destinations.interface import TableMode
 from levada.destinations.ownership import Owner, TableOwner
-from levada.destinations.postgres.columns import Layout
+from levada.destinations.postgres.columns import Layout, Storage
 from levada.destinations.postgres.naming import identifier
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.postgres.silence import WatchedConnection
@@ -28,7 +28,7 @@ GUARD: Final = "levada_guard"
 
 _COLUMNS: Final = (
     "pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
-    " relation::bigint, mode, key_attnums, columns, epoch, lsn - '0/0'::pg_lsn"
+    " relation::bigint, mode, key_attnums, columns, epoch, lsn - '0/0'::pg_lsn, storage"
 )
 
 _CREATE: Final = """
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS {schema}.destination_tables (
     source_schema text NOT NULL, source_name text NOT NULL,
     schema_name text NOT NULL, table_name text NOT NULL, relation oid NOT NULL,
     mode text NOT NULL, key_attnums smallint[] NOT NULL, columns json NOT NULL,
-    epoch bigint NOT NULL, lsn pg_lsn, updated_at timestamptz NOT NULL DEFAULT now(),
+    epoch bigint NOT NULL, lsn pg_lsn, storage json, updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (pipeline, source_id, table_id), UNIQUE (schema_name, table_name));
 CREATE TABLE IF NOT EXISTS {schema}.destination_copies (
     copy_id uuid PRIMARY KEY, pipeline text NOT NULL, source_id text NOT NULL, table_id bigint NOT NULL,
@@ -55,6 +55,14 @@ END $guard$
 """
 
 
+_OLDEST: Final = 140_000
+
+_END: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_locks l
+JOIN pg_stat_activity a ON a.pid = l.pid AND a.pid <> pg_backend_pid() AND a.usename = current_user"""
+"""Ends sessions of Levada's role that hold locks, of which the caller adds the condition."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """The state of one table."""
@@ -69,6 +77,8 @@ class TableRow:
     epoch: int
     lsn: Lsn | None
     """The watermark, or None if there is no complete copy."""
+    storage: Storage | None = None
+    """The storage after Levada's last change of the table, or None before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class State:
 
     def create(self, connection: WatchedConnection) -> None:
         """Create the schema and its tables if they are missing. Raise NeedsOperator if the schema is another role's."""
+        _check_server(connection)
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [self.schema])
         if not self.exists(connection):
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
@@ -104,6 +115,18 @@ class State:
         ).fetchone()
         return None if found is None else _row(found)
 
+    def end_older_writer(self, connection: WatchedConnection, table: TableId, epoch: int) -> None:
+        """End the session of an older driver that has locked the table's state.
+
+        A process that is stopped keeps its transaction open, and its kernel keeps the connection alive. Who has locked
+        a row is its xmax.
+        """
+        end = sql.SQL(_END + " JOIN {} t ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax")
+        where = sql.SQL(" WHERE t.source_id = %s AND t.table_id = %s AND t.pipeline = ANY (%s) AND t.epoch < %s")
+        connection.execute(
+            end.format(self.table(TABLES)) + where, [self.owner.source_id, int(table), self.owner.names(), epoch]
+        )
+
     def at(self, connection: WatchedConnection, place: QualifiedTable) -> TableRow | None:
         """Lock and return the state of the table of this name, of whatever owner, or None."""
         query = "SELECT {} FROM {} WHERE schema_name = %s AND table_name = %s FOR UPDATE"
@@ -124,8 +147,8 @@ class State:
         row = TableRow(self.owner.of(schema), place, 0, mode, schema.key, Layout.of(schema), epoch, None)
         statement = sql.SQL(
             "INSERT INTO {} (pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
-            " relation, mode, key_attnums, columns, epoch, lsn)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            " relation, mode, key_attnums, columns, epoch, lsn, storage)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
         )
         done = connection.execute(statement.format(self.table(TABLES)), _values(row))
         return row if done.rowcount else None
@@ -135,7 +158,7 @@ class State:
         statement = sql.SQL(
             "UPDATE {} SET pipeline = %s, source_id = %s, table_id = %s, source_schema = %s, source_name = %s,"
             " schema_name = %s, table_name = %s, relation = %s, mode = %s, key_attnums = %s, columns = %s, epoch = %s,"
-            " lsn = %s, updated_at = now() WHERE pipeline = %s AND source_id = %s AND table_id = %s"
+            " lsn = %s, storage = %s, updated_at = now() WHERE pipeline = %s AND source_id = %s AND table_id = %s"
         )
         # A renamed pipeline's tables get its new name with their next change.
         owner = replace(after.owner, pipeline=self.owner.context.full_name)
@@ -172,6 +195,28 @@ class State:
         return self.table(name).as_string(None)
 
 
+def end_writers(connection: WatchedConnection, table: sql.Identifier) -> None:
+    """End the sessions that write a shadow copy, before it is dropped. A stopped process holds its lock."""
+    connection.execute(
+        f"{_END} WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = to_regclass(%s)"
+        " AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())",
+        [table.as_string(None)],
+    )
+
+
+def _check_server(connection: WatchedConnection) -> None:
+    found = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+    encoding = "" if found is None else found[0]
+    if connection.info.server_version < _OLDEST or encoding != "UTF8":
+        raise NeedsOperator(
+            "destination_unsupported",
+            f"the destination's database has the encoding {encoding} on PostgreSQL"
+            f" {connection.info.server_version // 10_000}, but Levada needs UTF8 and 14 or later",
+            hint="set database in the destination's settings to one of: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE"
+            " template0",
+        )
+
+
 def require_epoch(row: TableRow, epoch: int | None) -> None:
     """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
     if epoch is not None and row.epoch > epoch:
@@ -196,11 +241,13 @@ def _values(row: TableRow) -> list[Any]:
         row.layout.to_json(),
         row.epoch,
         None if row.lsn is None else str(row.lsn),
+        None if row.storage is None else row.storage.to_json(),
     ]
 
 
 def _row(found: tuple[Any, ...]) -> TableRow:
-    pipeline, source_id, table, schema, name, place_schema, place_name, relation, mode, key, columns, epoch, lsn = found
+    pipeline, source_id, table, schema, name, place_schema, place_name, relation, *rest = found
+    mode, key, columns, epoch, lsn, storage = rest
     return TableRow(
         TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)),
         QualifiedTable(place_schema, place_name),
@@ -210,4 +257,5 @@ def _row(found: tuple[Any, ...]) -> TableRow:
         Layout.from_json(columns),
         int(epoch),
         None if lsn is None else Lsn(int(lsn)),
+        None if storage is None else Storage.from_json(storage),
     )
