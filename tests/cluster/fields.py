@@ -39,6 +39,7 @@ PATCHES: dict[str, Any] = {
     "destination.iceberg.catalog.properties": {"s3.endpoint": "https://s3.data.svc"},
     "destination.iceberg.namespace": "other",
     "destination.iceberg.mode": "Changelog",
+    "destination.iceberg.formatVersion": 3,
     "destination.iceberg.credentialsSecretRef.name": "other-s3",
     "destination.iceberg.tableProperties": {"write.parquet.compression-codec": "gzip"},
     "destination.iceberg.maintenance.compactEverySeconds": 1800,

@@ -132,7 +132,14 @@ def object_lake(tmp_path: Path, spark: SparkSession, db: Database, s3: ObjectSto
     return jdbc_lake(tmp_path, spark, db, f"s3://{BUCKET}/{db.name}", s3)
 
 
-@pytest.fixture(params=["hadoop", "jdbc", "object_lake"])
+@pytest.fixture
+def newer_object_lake(object_lake: Lake) -> Lake:
+    """A JDBC catalog over an object store, with tables of format version 3."""
+    object_lake.manifest["formatVersion"] = 3
+    return object_lake
+
+
+@pytest.fixture(params=["hadoop", "jdbc", "object_lake", "newer_object_lake"])
 def lake(request: pytest.FixtureRequest) -> Lake:
     """Each catalog in turn."""
     found: Lake = request.getfixturevalue(request.param)

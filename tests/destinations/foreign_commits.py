@@ -79,7 +79,7 @@ PARKED = {
         "ALTER TABLE {t} RENAME COLUMN x TO item",
     ),
     "partitioned": ("foreign_table_change", "ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)"),
-    "format version 3": ("foreign_table_change", "ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')"),
+    "format version 3": ("format_version_lowered", "ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')"),
     "record removed": ("table_rolled_back", "ALTER TABLE {t} UNSET TBLPROPERTIES ('levada.last-commit')"),
     "dropped": ("destination_table_missing", "DROP TABLE {t} PURGE"),
     "made again": ("table_not_ours", "DROP TABLE {t} PURGE; CREATE TABLE {t} (id bigint) USING iceberg"),

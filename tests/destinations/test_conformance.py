@@ -39,9 +39,12 @@ class TestMemory(DestinationConformance):
 class TestIceberg(DestinationConformance):
     """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark."""
 
+    settings: ClassVar[dict[str, Any]] = {}
+
     @pytest.fixture
     def place(self, hadoop: Lake) -> DestinationPlace:
         """Return a lake in a folder."""
+        hadoop.manifest.update(self.settings)
 
         def read(target: TableTarget) -> Iterable[dict[str, Any]]:
             rows = hadoop.rows(target_name(target.name.name))
@@ -49,6 +52,12 @@ class TestIceberg(DestinationConformance):
 
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None))
         return DestinationPlace(open=hadoop.destination, read=read, shown=_times_are_text, in_child=in_child)
+
+
+class TestIcebergVersion3(TestIceberg):
+    """The same in format version 3, with deletion vectors."""
+
+    settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
 
 
 class TestDuckLake(DestinationConformance):

@@ -129,6 +129,9 @@ def table_file(path: str) -> Iterator[None]:
         try:
             yield
         except (FileNotFoundError, pa.ArrowInvalid) as error:
-            raise DestinationChanged(
-                "table_damaged", f"a file of the table is missing or damaged: {path}", hint=_COPY_AGAIN
-            ) from error
+            raise damaged(path) from error
+
+
+def damaged(path: str) -> DestinationChanged:
+    """Return the error for a file of the table that is missing or damaged."""
+    return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {path}", hint=_COPY_AGAIN)

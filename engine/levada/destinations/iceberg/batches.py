@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from levada.destinations.data_files.changelog import write_changelog
-from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
-from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.vectors import LiveVectors, finish, live_vectors, new_deletes
 from levada.destinations.key_index.index import index_errors
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -26,9 +25,10 @@ def upsert_batch(
     mark: Watermark,
     pipeline: str,
 ) -> None:
-    """Write the last state of each key, with position deletes for the rows before, from commit LSN ``after`` on."""
+    """Write the last state of each key, and delete the rows before, from commit LSN ``after`` on."""
     index = synced_index(state, table, events.schema, layout, pipeline)
-    deletes = PositionDeleteFiles(table.storage(), POSITION_DELETES)
+    live = live_vectors(state, table) if table.has_vectors else {}
+    deletes = new_deletes(table.storage(), vectors=table.has_vectors)
     batch = Upsert(table.storage(), layout.files, events.schema, index, deletes)
     with index_errors(state.index.folder):
         batch.run(events, after)
@@ -37,8 +37,15 @@ def upsert_batch(
         # The segments will be removed. Without the watermark, a restart would report them as missing.
         table.record_mark(mark)
         return
+    if batch.truncated:
+        live = {}
     try:
-        snapshot = table.write(batch.files, deletes.files, mark=mark, replacing=batch.truncated)
+        finished = finish(deletes, live)
+    except BaseException:
+        batch.discard()
+        raise
+    try:
+        snapshot = table.write(batch.files, finished, mark=mark, replacing=batch.truncated)
     except CommitConflict:
         batch.discard()
         raise
@@ -46,6 +53,9 @@ def upsert_batch(
         # The commit may have succeeded all the same, so keep the files.
         index.discard()
         raise
+    if table.has_vectors:
+        live.update({v.data_file: v for v in finished.vectors})
+        state.vectors = LiveVectors(snapshot, live)
     state.index.commit(snapshot)
 
 

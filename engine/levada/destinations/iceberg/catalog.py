@@ -47,9 +47,11 @@ class IcebergCatalog:
         config: CatalogConfig,
         context: DestinationContext,
         table_properties: Mapping[str, str] | None = None,
+        format_version: int = 2,
     ) -> None:
         self._config = config
         self._table_properties = table_properties or {}
+        self._format_version = format_version
         self.owner = Owner(context)
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
@@ -117,9 +119,12 @@ class IcebergCatalog:
         # A call of tableExists first would read the metadata twice.
         try:
             with java_errors(f"load {name}"):
-                return IcebergTable(self.jvm, name, self.open().loadTable(self._identifier(name)))
+                return self._table(name, self.open().loadTable(self._identifier(name)))
         except Missing:
             return None
+
+    def _table(self, name: TableName, java: JavaObject) -> IcebergTable:
+        return IcebergTable(self.jvm, name, java, self._format_version)
 
     def put_own_name(self, table: IcebergTable) -> None:
         """Write the pipeline's full name to an own table that still has a former owner's name.
@@ -140,7 +145,7 @@ class IcebergCatalog:
         """Create the table, and its namespace if it does not exist."""
         layout = initial_layout(schema, mode)
         properties = {
-            "format-version": "2",
+            "format-version": str(self._format_version),
             **DEFAULTS,
             **self._table_properties,
             **{name: text for name, text in changes(self._table_properties, {}).items() if text is not None},
@@ -154,7 +159,7 @@ class IcebergCatalog:
                 self._ensure_namespace(name.namespace)
             java_schema = self.jvm.iceberg.SchemaParser.fromJson(layout.to_json())
             builder = self.open().buildTable(self._identifier(name), java_schema)
-            table = IcebergTable(self.jvm, name, builder.withProperties(self.jvm.map(properties)).create())
+            table = self._table(name, builder.withProperties(self.jvm.map(properties)).create())
         actual = table.metadata.layout
         # The location may be that of a table which was renamed in the catalog and still has files there.
         found: dict[str, str | None] = {DATA_PATH: f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"}

@@ -65,10 +65,11 @@ A catalog may vend temporary credentials with a table.
 
 
 class IcebergDestination(Destination):
-    """Writes each source table to an Iceberg table of format version 2, with its watermark in every commit.
+    """Writes each source table to an Iceberg table, with its watermark in every commit.
 
-    Upsert tables get position deletes. The positions come from a key index in ``context.work_dir``, which can be
-    rebuilt if it is lost. A table without a usable key is a changelog (`effective_mode`).
+    Upsert tables get position deletes, or deletion vectors in format version 3. The positions come from a key index in
+    ``context.work_dir``, which can be rebuilt if it is lost. A table without a usable key is a changelog
+    (`effective_mode`).
     """
 
     name: ClassVar[str] = "iceberg"
@@ -81,13 +82,14 @@ class IcebergDestination(Destination):
         context: DestinationContext,
         maintenance: MaintenanceSettings | None = None,
         table_properties: Mapping[str, str] | None = None,
+        format_version: int = 2,
     ) -> None:
         if context.spark is None:
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
         self._maintenance = maintenance or MaintenanceSettings()
-        self._tables = IcebergCatalog(context.spark, catalog, context, table_properties)
+        self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
         self._lock = threading.Lock()
         self._states: dict[TableId, TableState] = {}
         self._searched_at: float | None = None
@@ -111,7 +113,8 @@ class IcebergDestination(Destination):
         The Secret's keys are catalog properties.
         """
         catalog = CatalogConfig.of(settings, context.pipeline, context.credentials)
-        return cls(catalog, context, MaintenanceSettings.of(settings.maintenance), settings.table_properties)
+        maintenance = MaintenanceSettings.of(settings.maintenance)
+        return cls(catalog, context, maintenance, settings.table_properties, settings.format_version)
 
     @classmethod
     def object_store(cls, settings: Settings, credentials: Path | None) -> Mapping[str, str]:
@@ -190,6 +193,7 @@ class IcebergDestination(Destination):
             table = state.table = self._open(state) or self._create(state, schema, mode)
             check_same_table(table, schema, mode)
             table.check_epoch(mark)
+            table.upgrade()
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark)
@@ -271,6 +275,7 @@ class IcebergDestination(Destination):
             if table is None or not self._serves(state, table, target):
                 return False
             table.check_epoch(mark)
+            table.upgrade()
             state.forget_replacement()
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
             made = Replacement.begin(table, schema, self.effective_mode(target), mark, folder)
@@ -445,6 +450,7 @@ class IcebergDestination(Destination):
         if held is not None and mark.lsn <= held.lsn:
             return
         after = events.after if held is None else max(events.after, held.lsn)
+        table.upgrade()
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         if mode is TableMode.UPSERT:
             if backfill(table, schema, layout, self._spark):

@@ -12,18 +12,29 @@ from levada.errors import DestinationChanged
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, resync_command
 
-FORMAT_VERSION: Final = 2
+LAST_FORMAT_VERSION: Final = 3
 _ANY_TABLE: Final = "levada resync MANIFEST TABLE"
 """The engine replaces TABLE by the name of the table that it parks."""
 
 
-def check_writable(name: TableName, metadata: TableMetadata) -> None:
-    """Raise DestinationChanged if the table can no longer contain the files that Levada writes."""
-    if metadata.format_version != FORMAT_VERSION:
+def check_writable(name: TableName, metadata: TableMetadata, format_version: int) -> None:
+    """Raise DestinationChanged if the table can no longer contain the files that Levada writes.
+
+    ``format_version`` is the configured one. A table of an older version is upgraded before the next write.
+    """
+    if metadata.format_version > LAST_FORMAT_VERSION:
         raise DestinationChanged(
             "foreign_table_change",
-            f"{name} was upgraded to format version {metadata.format_version}, but Levada writes {FORMAT_VERSION}",
+            f"{name} was upgraded to format version {metadata.format_version},"
+            f" but Levada writes at most {LAST_FORMAT_VERSION}",
             hint=_hint(metadata),
+        )
+    if metadata.format_version > format_version:
+        raise DestinationChanged(
+            "format_version_lowered",
+            f"{name} has format version {metadata.format_version}, which cannot become {format_version} again",
+            hint=f"set spec.destination.iceberg.formatVersion: {metadata.format_version},"
+            f" or copy the table again: {_hint(metadata)}",
         )
     if metadata.partitioned:
         # Readers that filter by partition would skip a file without partition values.

@@ -65,8 +65,11 @@ class Work:
     max_files: int = 0
 
 
-def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
-    """Return the compaction work that is due for a table. Pure."""
+def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors: bool = False) -> Work:
+    """Return the compaction work that is due for a table. Pure.
+
+    Deletion vectors are not merged, because a data file has one at most.
+    """
     if not facts.data_files:
         return Work()
     average = max(1, facts.bytes // facts.data_files)
@@ -74,7 +77,7 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
     riddled = facts.deleted_rows > facts.rows * DELETED_SHARE
     return Work(
         rewrite_data=small or riddled,
-        rewrite_deletes=facts.delete_files >= DELETE_FILES,
+        rewrite_deletes=facts.delete_files >= DELETE_FILES and not has_vectors,
         max_files=max(SMALL_FILES, REWRITE_BYTES // average),
     )
 
@@ -82,7 +85,7 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES) -> Work:
 def compact(table: IcebergTable, jvm: Jvm) -> bool:
     """Merge small data files and delete files if it is due. Return True if files were rewritten."""
     target_bytes = parquet_settings(table.metadata.properties).target_bytes
-    work = work_due(table.metadata.facts, target_bytes=target_bytes)
+    work = work_due(table.metadata.facts, target_bytes=target_bytes, has_vectors=table.has_vectors)
     if not (work.rewrite_data or work.rewrite_deletes):
         return False
     before, started = table.metadata.snapshot_id, time.monotonic()
@@ -118,7 +121,9 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
         return
     try:
         with java_errors(f"expire snapshots of {table.name}"):
-            # Snapshots expire by their IDs alone, not also by the table's properties.
+            # Snapshots expire by their IDs alone, not also by the table's properties. Then Iceberg only removes files
+            # to which no snapshot refers. Otherwise it would remove the file of each replaced deletion vector, although
+            # the file's other vectors may be in use.
             update = table.java.expireSnapshots().expireOlderThan(0)
             for snapshot in due.expired:
                 update = update.expireSnapshotId(snapshot)

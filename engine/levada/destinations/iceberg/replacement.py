@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
-from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
-from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.vectors import finish, new_deletes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
@@ -64,8 +65,14 @@ class Replacement:
     """The table's columns at the start of the copy."""
     layout: IcebergSchema
     index_folder: Path
+    format_version: int
+    """The table's format version at the start of the copy."""
+    has_vectors: bool
+    """True if rows are deleted by deletion vectors."""
     files: list[WrittenFile] = field(default_factory=list)
     deletes: list[WrittenFile] = field(default_factory=list)
+    vectors: dict[str, DeletionVector] = field(default_factory=dict)
+    """The deletion vectors of the files, by data file."""
     index: KeyIndex | None = None
     """The key index of the files, or None for a changelog."""
 
@@ -77,7 +84,8 @@ class Replacement:
         metadata = table.metadata
         layout = replacement_layout(metadata.layout, metadata.last_field_id, schema, mode)
         lease = CopyLease.take(table, mark)
-        return cls(lease, schema, mode, mark.lsn, metadata.layout, layout, index_folder)
+        version, has_vectors = metadata.format_version, table.has_vectors
+        return cls(lease, schema, mode, mark.lsn, metadata.layout, layout, index_folder, version, has_vectors)
 
     def copied(self, files: list[WrittenFile], storage: Storage) -> None:
         """Register the copied files, and index their rows."""
@@ -108,19 +116,24 @@ class Replacement:
         return True
 
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
-        deletes = PositionDeleteFiles(storage, POSITION_DELETES)
+        deletes = new_deletes(storage, vectors=self.has_vectors)
         batch = Upsert(storage, self.layout.files, events.schema, index, deletes)
         batch.run(events, after)
         try:
+            finished = finish(deletes, {} if batch.truncated else self.vectors)
             index.commit(_NO_SNAPSHOT)
         except BaseException:
             batch.discard()
             raise
+        before = files_of(self.vectors.values())
         if batch.truncated:
             remove_files(storage, [*self.files, *self.deletes])
-            self.files, self.deletes = [], []
+            self.files, self.deletes, self.vectors = [], [], {}
         self.files += batch.files
-        self.deletes += deletes.files
+        self.deletes += finished.files
+        self.vectors.update({v.data_file: v for v in finished.vectors})
+        used = {v.path for v in self.vectors.values()}
+        remove_files(storage, [f for f in before if f.path not in used])
 
     def commit(self, table: IcebergTable, mark: Watermark) -> int | None:
         """Replace all files of the table by those of the shadow copy in one commit. Return the snapshot's ID.
@@ -135,7 +148,7 @@ class Replacement:
             try:
                 return table.write(
                     self.files,
-                    self.deletes,
+                    NewDeletes(self.deletes, tuple(self.vectors.values())),
                     mark=mark,
                     replacing=True,
                     layout=self.layout,
@@ -157,7 +170,8 @@ class Replacement:
 
     def _fits(self, table: IcebergTable, mark: Watermark) -> bool:
         # The stream may have changed the table to the columns that the shadow copy already has.
-        return self.lease.holds(table, mark) and table.metadata.layout in (self.before, self.layout)
+        same_version = table.metadata.format_version == self.format_version
+        return self.lease.holds(table, mark) and same_version and table.metadata.layout in (self.before, self.layout)
 
     def remove_index(self) -> None:
         """Remove the index and its folder."""

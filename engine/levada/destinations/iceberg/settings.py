@@ -128,6 +128,15 @@ class Settings(DestinationSettings):
     """Iceberg tables, written by Spark."""
 
     spark: ClassVar[bool] = True
+    rules = (
+        Rule(
+            "cannot become lower: Iceberg tables cannot go back to an older format version",
+            "self.formatVersion >= oldSelf.formatVersion",
+            # The Python model has no former manifest. The engine parks tables of a higher version.
+            lambda _: True,
+            field="formatVersion",
+        ),
+    )
 
     catalog: Catalog = setting(Change.RESTART)
     """The catalog that the tables are in."""
@@ -135,6 +144,10 @@ class Settings(DestinationSettings):
     """The namespace of the tables. {schema} is replaced by the source table's schema."""
     mode: TableMode = setting(Change.RESYNC, TableMode.UPSERT)
     """Upsert: the tables hold the last state of each row. Changelog: they hold one row per change."""
+    format_version: StrictInt = setting(Change.RESTART, 2, ge=2, le=3)
+    """The format version of the tables. With 3, rows are deleted by deletion vectors, and readers must support format
+    version 3. Existing tables are upgraded in place when they are written next. A table cannot go back from 3 to 2.
+    """
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
     """A Secret whose keys are added to the properties of the catalog and its file system. A changed key needs no
     restart. Unset: the pod's own identity is used.

@@ -11,6 +11,7 @@ from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.vectors import LiveVectors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.schema import ReplicatedTableSchema
 from levada.values import TableId, Watermark
@@ -31,6 +32,8 @@ class TableState:
     """The version that was written last."""
     mark: Watermark | None = None
     """The table's watermark when it was read last."""
+    vectors: LiveVectors | None = None
+    """The deletion vectors of the snapshot that was written or read last."""
     replacement: Replacement | None = None
     """The shadow copy, if there is one."""
     maintained_at: float = 0.0
@@ -43,7 +46,7 @@ class TableState:
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.table = self.mark = None
+        self.table = self.mark = self.vectors = None
         self.index.forget()
         self.forget_replacement()
 

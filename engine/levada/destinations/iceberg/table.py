@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
+from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.delete_files import (
+    DeleteFiles,
+    NewDeletes,
+    PlannedDeletes,
+    describe_vectors,
+    read_vector,
+)
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
@@ -34,15 +43,23 @@ from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
 
+VECTORS_SINCE: Final = 3
+"""The format version from which rows are deleted by deletion vectors instead of position-delete files."""
+
+_NO_DELETES: Final = NewDeletes()
 _READERS: Final = 8
 """Threads that read file footers. A commit reads the footers of all its files, and a copy may have hundreds."""
 
 
 class IcebergTable:
-    """A table with the metadata that was read last. Not thread-safe."""
+    """A table with the metadata that was read last. Not thread-safe.
 
-    def __init__(self, jvm: Jvm, name: TableName, java: JavaObject) -> None:
+    ``format_version`` is the configured one, to which `upgrade` brings the table.
+    """
+
+    def __init__(self, jvm: Jvm, name: TableName, java: JavaObject, format_version: int) -> None:
         self.name = name
+        self._format_version = format_version
         self._jvm = jvm
         self.java = java
         with java_errors(f"read {name}"):
@@ -70,12 +87,29 @@ class IcebergTable:
         recorded = self.metadata.last_commit
         if recorded is None:
             return Lineage(Verdict.INTACT)
-        check_writable(self.name, self.metadata)
+        self._check_writable()
         check_columns(self.name, self.metadata)
         found = judge(recorded.snapshot_id, self.metadata.snapshot_id, self._versions())
         if found.verdict is not Verdict.INTACT:
             raise refusal(self.name, self.metadata, found)
         return found
+
+    def _check_writable(self) -> None:
+        check_writable(self.name, self.metadata, self._format_version)
+
+    def upgrade(self) -> None:
+        """Upgrade the table to the configured format version, if it has an older one. Its files stay valid."""
+        if self.metadata.format_version >= self._format_version:
+            return
+        with java_errors(f"upgrade {self.name}"):
+            base = self._ops.current()
+            self.commit_metadata(base, self._builder(base).upgradeFormatVersion(self._format_version).build())
+        _log.info("upgraded %s to format version %d", self.name, self._format_version)
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if rows are deleted by deletion vectors, and not by position-delete files."""
+        return self.metadata.format_version >= VECTORS_SINCE
 
     def _versions(self) -> Iterator[Mapping[int, Snapshot]]:
         """Yield the snapshots in each retained version of the metadata, newest first."""
@@ -125,7 +159,7 @@ class IcebergTable:
     def is_replaceable(self) -> bool:
         """Return True if one commit can replace all rows of the table."""
         try:
-            check_writable(self.name, self.metadata)
+            self._check_writable()
             with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
                 for _ in tasks:
                     pass
@@ -134,20 +168,34 @@ class IcebergTable:
             return False
         return True
 
-    def plan(self) -> Mapping[str, frozenset[str]] | None:
-        """Return the data files, each with the position-delete files that may apply to it.
+    def plan(self) -> Mapping[str, PlannedDeletes] | None:
+        """Return the data files, each with its deletion vector, or with the position-delete files that may apply to it.
 
         Return None if another writer added a file that is not Parquet or is partitioned, or an equality delete.
         """
-        planned: dict[str, frozenset[str]] = {}
+        planned: dict[str, PlannedDeletes] = {}
         with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            spec = self.java.spec()
             for task in tasks:
-                deletes = list(task.deletes())
-                by_position = all(str(d.content()) == "POSITION_DELETES" for d in deletes)
-                if not by_position or any(self._is_strange(f) for f in (task.file(), *deletes)):
+                file, deletes = task.file(), PlannedDeletes()
+                if self._is_strange(file):
                     return None
-                planned[task.file().location()] = frozenset(d.location() for d in deletes)
+                for delete in task.deletes():
+                    if str(delete.content()) != "POSITION_DELETES":
+                        return None
+                    if str(delete.format()) == "PUFFIN":
+                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, spec))
+                    elif self._is_strange(delete):
+                        return None
+                    else:
+                        deletes = replace(deletes, files=deletes.files | {delete.location()})
+                planned[file.location()] = deletes
         return planned
+
+    def delete_files(self) -> DeleteFiles:
+        """Return all delete files of the current snapshot, also those that apply to no data file."""
+        with java_errors(f"read the delete files of {self.name}"):
+            return DeleteFiles.read(self._jvm, self.java)
 
     def rewrite_all(self) -> None:
         """Let Spark rewrite all rows to Parquet files without deletes."""
@@ -173,7 +221,7 @@ class IcebergTable:
     def write(
         self,
         files: Iterable[WrittenFile],
-        deletes: Iterable[WrittenFile] = (),
+        deletes: NewDeletes = _NO_DELETES,
         *,
         mark: Watermark | None,
         replacing: bool = False,
@@ -182,22 +230,28 @@ class IcebergTable:
     ) -> int:
         """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
-        ``files`` are data files, and ``deletes`` are position-delete files. With ``replacing`` all existing rows are
-        removed. ``properties`` are set, or removed if the value is None. ``layout`` has the table's new columns, if
-        they change. Raise CommitConflict if the table changed since it was last read.
+        ``files`` are data files. With ``replacing`` all existing rows are removed. ``properties`` are set, or removed
+        if the value is None. ``layout`` has the table's new columns, if they change. Raise CommitConflict if the table
+        changed since it was last read.
         """
         if not replacing or mark is None:
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
-        check_writable(self.name, self.metadata)
+        self._check_writable()
         added, deleted = self._described(files, deletes)
         with java_errors(f"write to {self.name}"):
-            if deleted or replacing:
+            if deleted or deletes.vectors or replacing:
                 update = self.java.newRowDelta()
                 for file in added:
                     update.addRows(file)
-                for file in deleted:
+                for file in (*deleted, *describe_vectors(self._jvm, self.java.spec(), deletes.vectors)):
                     update.addDeletes(file)
+                for file in describe_vectors(self._jvm, self.java.spec(), deletes.replaced):
+                    update.removeDeletes(file)
+                if deletes.vectors and (current := self.metadata.snapshot_id) is not None:
+                    # Otherwise a vector of any earlier snapshot counts as a conflict. A replaced vector that is missing
+                    # is an error, as its data file may get a second one.
+                    update = update.validateFromSnapshot(current).validateDeletedFiles()
                 if replacing:
                     self._remove_everything(update)
             else:
@@ -206,12 +260,24 @@ class IcebergTable:
                     update.appendFile(file)
         return self._commit(update, mark, properties or {}, layout)
 
+    def replace_deletes(self, former: Iterable[JavaObject], vectors: Sequence[DeletionVector]) -> int:
+        """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID."""
+        self.check_intact()
+        with java_errors(f"write to {self.name}"):
+            update = self.java.newRewrite()
+            for file in former:
+                update.deleteFile(file)
+            for file in describe_vectors(self._jvm, self.java.spec(), vectors):
+                update.addFile(file)
+        return self._commit(update, None, {})
+
     def _described(
-        self, files: Iterable[WrittenFile], deletes: Iterable[WrittenFile]
+        self, files: Iterable[WrittenFile], deletes: NewDeletes
     ) -> tuple[list[JavaObject], list[JavaObject]]:
         try:
             with java_errors(f"write to {self.name}"), ThreadPoolExecutor(_READERS) as pool:
-                return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes))
+                list(pool.map(self._require, files_of(deletes.vectors)))
+                return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes.files))
         except DestinationChanged as error:
             # No commit refers to the files yet, so another tool may have removed them as orphans.
             raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
@@ -307,10 +373,11 @@ class IcebergTable:
         with java_errors(f"commit to {self.name}"):
             for key, value in stamp(mark).items() if mark is not None else ():
                 update.set(key, value)
-            # apply() writes the manifests for the newest metadata once. commit() would retry with newer metadata.
-            snapshot = update.apply()
+            snapshot = self._apply(update)
             base = self._ops.current()
-            if snapshot.parentId() != self.metadata.snapshot_id:
+            # The files may not be valid in another format version.
+            upgraded = int(base.formatVersion()) != self.metadata.format_version
+            if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
                 raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
             builder, schema_id = self._builder(base), self.metadata.schema_id
             if layout is not None and layout != self.metadata.layout:
@@ -328,6 +395,16 @@ class IcebergTable:
                 raise
             _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot_id)
         return snapshot_id
+
+    def _apply(self, update: JavaObject) -> JavaObject:
+        """Write the manifests for the newest metadata once. ``commit()`` would retry with newer metadata."""
+        try:
+            with java_errors(f"commit to {self.name}"):
+                return update.apply()
+        except NeedsOperator as error:
+            if self._ops.current().metadataFileLocation() == self._read_from:
+                raise
+            raise CommitConflict("commit_conflict", f"another writer changed {self.name}") from error
 
     def _under(
         self, layout: IcebergSchema, base: JavaObject, snapshot: JavaObject
@@ -360,6 +437,10 @@ class IcebergTable:
         self._ops.commit(base, changed)
         self.java.refresh()
         self._read()
+
+    def _require(self, written: WrittenFile) -> None:
+        """Raise DestinationChanged if the file is missing, as reading its footer would."""
+        self.java.io().newInputFile(written.path).getLength()
 
     def _data_file(self, written: WrittenFile) -> JavaObject:
         i = self._jvm.iceberg

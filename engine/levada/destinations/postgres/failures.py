@@ -38,8 +38,7 @@ _BY_SQLSTATE: Final[Mapping[str, Failure]] = {
     "23503": Failure(
         "destination_foreign_key",
         Transient,
-        hint="declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings. While one"
-        " of its tables is copied, drop the foreign key",
+        hint="declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings",
     ),
     "23502": _CONSTRAINT,
     "23505": _CONSTRAINT,
