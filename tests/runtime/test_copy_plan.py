@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,8 @@ from tests.runtime.recording import Recording
 
 from levada.destinations import Capabilities, Ordering
 from levada.errors import Transient
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import plan_to_text, read_plan
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, can_replace, plan_copy
@@ -115,7 +118,9 @@ def store() -> MemoryStore:
 
 def copier(store: MemoryStore, destination: Recording) -> TableCopy:
     """Return what carries a plan out, without a source."""
-    return TableCopy(cast(Any, None), store, destination, cast(Any, None), 1)
+    none = cast(Any, None)
+    config = PipelineConfig("shop", none, SlotConfig("s"), PublicationConfig("p"), StagingConfig("/s"), Path("/w"))
+    return TableCopy(ConfigRef(config), store, destination, none, 1)
 
 
 def test_a_table_is_dropped_before_the_store_forgets_it(store: MemoryStore) -> None:
