@@ -65,9 +65,10 @@ class TableEvents(ABC):
 class EventBatch(ABC):
     """The changes of complete transactions for ``tables`` up to ``until``.
 
-    Iterate over it for `Event` objects in WAL order. Events have each row in its original columns, with a
-    `RelationEvent` where the columns change. The Arrow data of `changes` has all rows in the newest version of the
-    batch. A batch without changes is a request to report whether the changes of earlier batches are durable.
+    Iterate over it for `Event` objects in WAL order. Each transaction with a change of ``tables`` is between its
+    `Begin` and its `Commit`. Events have each row in its original columns, with a `RelationEvent` where the columns
+    change. The Arrow data of `changes` has all rows in the newest version of the batch. A batch without changes is a
+    request to report whether the changes of earlier batches are durable.
     """
 
     tables: tuple[TableId, ...]
