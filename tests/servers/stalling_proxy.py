@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can stop forwarding without closing a connection, as a NAT or a hung pooler does."""
+"""A TCP proxy that can stop forwarding without closing a connection, as a NAT or a hung pooler does."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class _Link:
 class StallingProxy:
     """Forwards connections to a port of this machine. What was stalled goes on where it was after `resume`."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, address: str = "127.0.0.1") -> None:
         self._target = target
         self._links: list[_Link] = []
         self._stalled = False
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -90,9 +90,9 @@ class StallingProxy:
 
 
 @contextmanager
-def stalling_proxy(target: int) -> Iterator[StallingProxy]:
+def stalling_proxy(target: int, address: str = "127.0.0.1") -> Iterator[StallingProxy]:
     """A proxy to this port for as long as the block lasts."""
-    proxy = StallingProxy(target)
+    proxy = StallingProxy(target, address)
     try:
         yield proxy
     finally:

@@ -1,0 +1,106 @@
+"""Destinations with servers of their own, each reached by a driver's pod: DuckLake on a volume, and OpenSearch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import differences  # type: ignore[import-not-found]
+from tests.cluster.bringup.layout import HOST
+from tests.cluster.kubectl import eventually
+from tests.cluster.node.place import SHOP, TABLES, Place
+from tests.conftest import Database
+from tests.servers.ducklake import DuckLake
+from tests.servers.stalling_proxy import stalling_proxy
+from traffic import Traffic  # type: ignore[import-not-found]
+
+from levada.destinations import DestinationContext
+
+pytestmark = pytest.mark.long
+
+assert SHOP  # the example's folder is on the path by its import
+
+
+def replicate(place: Place, **destination: Any) -> None:
+    """Replicate the shop under writers, and delete the driver's pod meanwhile. Traffic has stopped afterwards."""
+    changes = {"destination": {"iceberg": None, **destination}, "staging": None, "driver": {"resources": None}}
+    place.apply(**changes)
+    place.ready()
+    traffic = Traffic(place.server.uri("shop")).start()
+    uid = place.driver_uid()
+    place.kubectl("delete", "pod", "shop-driver-0", "--force", "--grace-period=0")
+    eventually(lambda: place.driver_uid() not in ("", uid))
+    place.kubectl("wait", "--for=condition=Ready", "pod/shop-driver-0", "--timeout=300s")
+    traffic.stop()
+
+
+def delete(place: Place) -> None:
+    """Delete the Pipeline with its tables. The clean-up's pod reaches the destination too."""
+    place.patch(deletionPolicy={"destinationTables": "Delete"})
+    place.kubectl("delete", "pipeline", "shop", "--timeout=180s")
+    assert place.events("CleanupFinished")
+
+
+def test_ducklake(place: Place, tmp_path: Path) -> None:
+    """DuckDB reads the files on the volume and the catalog in PostgreSQL: every table is equal."""
+    place.execute("CREATE DATABASE lake")
+    (place.lake / "data").mkdir(mode=0o777)
+    (place.lake / "data").chmod(0o777)
+    catalog = {"host": "shop-db", "database": "lake", "schema": "ducklake", "tls": {"mode": "Disable"}}
+    section = {"catalog": catalog, "dataPath": "/var/lib/lake/data", "credentialsSecretRef": {"name": "shop-cdc"}}
+    replicate(place, ducklake=section)
+    lake = DuckLake(Database(place.server, "lake"), place.lake / "data", DestinationContext("shop", tmp_path))
+    lake.options = {
+        "METADATA_SCHEMA": "'ducklake'",
+        "DATA_PATH": f"'{place.lake / 'data'}/'",
+        "OVERRIDE_DATA_PATH": "true",
+    }
+
+    def different() -> list[str]:
+        with lake.duckdb() as duckdb, place.connect() as source:
+            return [
+                f"{table}: {d}"
+                for table in TABLES
+                for d in differences(source, table, duckdb.execute(f"FROM public.{table}").to_arrow_table())
+            ]
+
+    try:
+        eventually(lambda: not different(), 120)
+    except AssertionError:
+        place.print_state()
+        raise AssertionError(different()) from None
+    delete(place)
+    assert lake.sql("SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake'") == []
+
+
+def test_opensearch(place: Place, opensearch: str) -> None:
+    """Every row is a document of its index, with the values that PostgreSQL has."""
+    from opensearchpy import OpenSearch
+    from opensearchpy.helpers import scan
+
+    port = int(opensearch.rpartition(":")[2])
+    with stalling_proxy(port, HOST) as proxy, OpenSearch([opensearch], timeout=60) as client:
+        replicate(place, opensearch={"urls": [f"http://{HOST}:{proxy.port}"], "prefix": "shop-", "replicas": 0})
+        columns = {"customers": "id, email, name, country", "orders": "id, customer_id, status::text, note"}
+
+        def different() -> list[str]:
+            found = []
+            for table, listed in columns.items():
+                index = f"shop-public.{table}"
+                client.indices.refresh(index=index)
+                names = [c.removesuffix("::text") for c in listed.split(", ")]
+                documents = [d["_source"] for d in scan(client, index=index)]
+                with place.connect() as source:
+                    rows = source.execute(f"SELECT {listed} FROM {table} ORDER BY id".encode()).fetchall()
+                if sorted(tuple(d.get(n) for n in names) for d in documents) != rows:
+                    found.append(f"{table}: {len(documents)} documents, {len(rows)} rows")
+            return found
+
+        try:
+            eventually(lambda: not different(), 120)
+        except AssertionError:
+            place.print_state()
+            raise AssertionError(different()) from None
+        delete(place)
+        assert not client.indices.exists(index="shop-public.orders")
