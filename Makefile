@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ format: setup ## Let ruff format and mend what it can
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
 
-bench-capture bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction: bench-%: setup
+bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -62,6 +62,7 @@ bench-copy: setup ## Measure the initial copy, side by side with psql and Spark 
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-opensearch: ## Measure a copy and a batch into OpenSearch, side by side with its client
+bench-commits: ## Measure what a small commit costs with many Iceberg tables
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
 bench-index: setup ## Measure the key index, side by side with LMDB, SQLite and DuckDB
 	$(BIN)/python -m benchmarks.key_index

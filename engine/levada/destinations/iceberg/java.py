@@ -60,6 +60,21 @@ class Missing(Transient):
     """The table or namespace does not exist."""
 
 
+class JavaPackage:
+    """A package whose classes and packages are looked up once. py4j asks the JVM for each use of a name."""
+
+    def __init__(self, package: JavaObject) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> JavaObject:
+        from py4j.java_gateway import JavaPackage as Package
+
+        found = getattr(self._package, name)
+        known = JavaPackage(found) if isinstance(found, Package) else found
+        setattr(self, name, known)
+        return known
+
+
 class Jvm:
     """Access to the packages of the JVM, and conversions of values."""
 
@@ -67,11 +82,11 @@ class Jvm:
         self.session: JavaObject = spark._jsparkSession
         self._gateway: JavaObject = spark.sparkContext._gateway
         jvm: JavaObject = spark._jvm
-        self.iceberg: JavaObject = jvm.org.apache.iceberg
+        self.iceberg: JavaObject = JavaPackage(jvm.org.apache.iceberg)
         self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
         self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
         self._sessions: JavaObject = jvm.org.apache.spark.sql.classic.SparkSession
-        self._java: JavaObject = jvm.java
+        self._java: JavaObject = JavaPackage(jvm.java)
 
     def actions(self) -> JavaObject:
         """Return Iceberg's actions in Spark.
