@@ -170,6 +170,43 @@ def test_a_common_batch_has_no_gap(shares: list[dict[int, int]], positions: list
     assert not any(left.values())
 
 
+@given(
+    shares=st.lists(st.dictionaries(st.integers(1, 3), st.integers(1, 9), max_size=3), max_size=8),
+    positions=st.lists(st.integers(0, 80), min_size=3, max_size=3),
+    bound=st.integers(1, 20),
+)
+def test_a_common_batch_brings_tables_to_one_position(
+    shares: list[dict[int, int]], positions: list[int], bound: int
+) -> None:
+    """After each batch all tables have the changes up to one LSN, also if one was copied far ahead of the others."""
+    backlog, tables = Backlog(), [TableId(t) for t in (1, 2, 3)]
+    for table, position in zip(tables, positions, strict=True):
+        backlog.track(table, Lsn(position))
+    for i, share in enumerate(shares):
+        backlog.add_segment(segment(i * 10, i * 10 + 10, share))
+    changed = {t: {i * 10 + 10 for i, s in enumerate(shares) if int(t) in s} for t in tables}
+    floor = max(map(backlog.applied_lsn, tables))
+    while batch := backlog.next_common_batch(tables, bound, floor):
+        until = max(m.end_lsn for manifests in batch.values() for m in manifests)
+        for table in batch:
+            backlog.applied(table, until)
+        held = {t: {e for e in changed[t] if e <= backlog.applied_lsn(t)} for t in tables}
+        whole = max(until, floor)
+        assert all(held[t] == {e for e in changed[t] if e <= whole} for t in tables)
+
+
+def test_a_quiet_table_does_not_shorten_a_common_batch() -> None:
+    """A table whose changes are all in the batch leaves it to the others how far it goes."""
+    backlog, tables = Backlog(), [TableId(1), TableId(2)]
+    for table in tables:
+        backlog.track(table, Lsn(0))
+    for i in range(5):
+        backlog.add_segment(segment(i * 10, i * 10 + 10, {1: 1, 2: 1} if i == 0 else {2: 1}))
+    batch = backlog.next_common_batch(tables, 100)
+    assert [len(batch[t]) for t in tables] == [1, 5]
+    assert [len(found) for found in backlog.next_common_batch(tables, 3).values()] == [1, 3]
+
+
 class _Model:
     """What a backlog should answer, worked out anew from everything that happened."""
 

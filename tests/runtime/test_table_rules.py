@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from levada.apply.backlog import Pending
 from levada.errors import Transient
 from levada.postgres.membership import PublicationIdentity, PublicationState
 from levada.runtime.config import RetryLimits, TableConfig
@@ -16,6 +17,7 @@ from levada.runtime.tables.request_rules import RequestStep, request_step
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.rules import keeps_others
 from levada.runtime.tables.unverified_tables import Verdict, judge_position
 from levada.status import RetryPolicy
 from levada.stores.interface import TableControls
@@ -141,6 +143,22 @@ def test_the_last_commit_is_the_newest_of_copies_and_batches() -> None:
     assert table.last_commit_at == early
     table.apply.committed_at = late
     assert table.last_commit_at == late
+
+
+def test_the_tables_for_which_others_wait() -> None:
+    """The others wait for a job, for a copy that has just ended, and for changes that are retried automatically."""
+    some, none = Pending(1, 1, 1, 1), Pending(0, 0, 0, None)
+    retried, manual = (parked("code", p) for p in (RetryPolicy.TIMED_RETRY, RetryPolicy.MANUAL_RETRY))
+    assert keeps_others(record(job=Job.COPY), none)
+    assert keeps_others(record(FinishedCopy(LSN)), none)
+    assert keeps_others(record(retried), some)
+    assert not keeps_others(record(retried), none), "its copy failed, or it has no part in what is staged"
+    assert not keeps_others(record(manual), some)
+    assert not keeps_others(record(Init()), none)
+    assert not keeps_others(record(), some)
+    suspended = record(retried)
+    suspended.suspended = True
+    assert not keeps_others(suspended, some)
 
 
 def test_a_job_has_a_table_until_it_ends() -> None:

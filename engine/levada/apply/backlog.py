@@ -99,16 +99,25 @@ class Backlog:
         """
         return self._of(shadow)[table].next_batch(max_rows)
 
-    def next_common_batch(self, tables: Iterable[TableId], max_rows: int) -> dict[TableId, tuple[Manifest, ...]]:
+    def next_common_batch(
+        self, tables: Iterable[TableId], max_rows: int, floor: Lsn | None = None
+    ) -> dict[TableId, tuple[Manifest, ...]]:
         """Return the oldest pending segments of several tables, all of which end at or below one LSN.
 
-        The batch has every pending change of every table up to the end of its last segment. So it ends where the first
-        table's `next_batch` ends, and tables whose first segment ends later are not in the result.
+        The batch has every pending change of every table up to that LSN. It is the lowest end of a `next_batch` that
+        leaves segments of its table, but not below ``floor``, the highest position of the tables. So the tables are at
+        one LSN after the batch, also if one of them was copied later than the others. Then the batch of the others may
+        have more than ``max_rows`` rows.
         """
-        batches = {t: batch for t in tables if (batch := self.next_batch(t, max_rows))}
-        until = min((batch[-1].end_lsn for batch in batches.values()), default=Lsn(0))
-        within = {t: tuple(m for m in batch if m.end_lsn <= until) for t, batch in batches.items()}
-        return {t: batch for t, batch in within.items() if batch}
+        pending = {t: [s.manifest for s in found] for t in tables if (found := self._tables[t])}
+        chosen = {t: self.next_batch(t, max_rows) for t in pending}
+        ends = [batch[-1].end_lsn for t, batch in chosen.items() if len(batch) < len(pending[t])]
+        if ends and floor is not None and min(ends) < floor:
+            ends = [m.end_lsn for found in pending.values() for m in found if m.end_lsn >= floor]
+        if ends:
+            until = min(ends)
+            pending = {t: [m for m in found if m.end_lsn <= until] for t, found in pending.items()}
+        return {t: tuple(found) for t, found in pending.items() if found}
 
     def applied(self, table: TableId, position: Lsn, *, shadow: bool = False) -> None:
         """Move the table's position forward. Do nothing for a table that is not tracked any more."""

@@ -38,7 +38,8 @@ _BY_SQLSTATE: Final[Mapping[str, Failure]] = {
     "23503": Failure(
         "destination_foreign_key",
         Transient,
-        hint="declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings",
+        hint="declare the foreign key DEFERRABLE, and set ordering: Pipeline in the destination's settings. While one"
+        " of its tables is copied, drop the foreign key",
     ),
     "23502": _CONSTRAINT,
     "23505": _CONSTRAINT,

@@ -15,8 +15,9 @@ from levada.errors import DestinationChanged, Permanent
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import ApplyEnded, JobStarted, MaintainEnded, WatermarkRead
 from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import apply_is_due, maintenance_is_due, needs_resync, wants_apply
+from levada.runtime.tables.rules import apply_is_due, keeps_others, maintenance_is_due, needs_resync, wants_apply
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
@@ -74,19 +75,27 @@ class ApplyStage(Stage):
         """
         tables, backlog = self._registry.tables.values(), self._registry.backlog
         waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
-        if self._together and any(r.busy for r in tables):
+        if self._together and any(keeps_others(r, backlog.pending(r.id)) for r in tables):
             return
         ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), self._config_ref.current, now)]
         if self._together:
-            if ready:
-                self._submit(waiting)
+            floor = self._highest_position()
+            # A copy may be ahead of the staged changes. Without those up to it, the tables would not be at one LSN.
+            if ready and self._registry.staged_lsn >= floor:
+                self._submit(waiting, floor)
             return
         for record in sorted(ready, key=lambda r: r.apply.pending_since or now):
             self._submit([record])
 
-    def _submit(self, records: list[TableRecord]) -> None:
+    def _highest_position(self) -> Lsn:
+        """Return the highest LSN below which a table that gets changes has all of them."""
+        tables = self._registry.tables.values()
+        streaming = (r.id for r in tables if r.phase.name in STREAMING and not r.suspended)
+        return max(map(self._registry.backlog.applied_lsn, streaming), default=Lsn(0))
+
+    def _submit(self, records: list[TableRecord], floor: Lsn | None = None) -> None:
         backlog, rows = self._registry.backlog, self._config_ref.current.batch_rows
-        batches = backlog.next_common_batch((r.id for r in records), rows)
+        batches = backlog.next_common_batch((r.id for r in records), rows, floor)
         manifests = tuple(
             sorted({m.name: m for batch in batches.values() for m in batch}.values(), key=lambda m: m.end_lsn)
         )

@@ -79,6 +79,20 @@ def wants_apply(record: TableRecord, pending: Pending) -> bool:
     return not isinstance(record.phase, FinishedCopy) and pending.segments > 0
 
 
+def keeps_others(record: TableRecord, pending: Pending) -> bool:
+    """Return True if the other tables wait for this one, for a destination that writes all tables in one call.
+
+    They wait while a job has it, and while its staged changes are retried automatically. Otherwise a reader would see
+    transactions without their part in it. They do not wait for the retry of a copy, nor for a table that needs a
+    person.
+    """
+    if record.busy or record.suspended:
+        return record.busy is not None
+    phase = record.phase
+    retried = isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.TIMED_RETRY
+    return (retried and pending.segments > 0) or isinstance(phase, FinishedCopy)
+
+
 def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, now: float) -> bool:
     """Return True if the table's next batch is due. Before Ready it always is, to catch up as fast as possible.
 

@@ -1,0 +1,199 @@
+"""PostgreSQL as a destination with ``ordering: Pipeline``: a reader never sees a part of a transaction."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import psycopg
+import pytest
+from tests.conftest import Database
+from tests.faults.test_postgres_destination import server, target, write_manifest
+from tests.scenarios.engine import Engine
+
+__all__ = ["server", "target"]
+
+TOTAL = 100_000
+ACCOUNTS = 100
+
+
+class Transfers:
+    """Moves money between accounts of two tables, and enters each transfer with its parent into two more."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.count = 0
+
+    def __enter__(self) -> Transfers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        rng = random.Random(1)
+        with self._db.connect() as c:
+            while not self._stop.is_set():
+                self.count += 1
+                amount, one, two = rng.randint(-50, 50), rng.randint(1, ACCOUNTS), rng.randint(1, ACCOUNTS)
+                with c.transaction():
+                    c.execute("INSERT INTO orders VALUES (%s)", [self.count])
+                    c.execute("UPDATE checking SET balance = balance - %s WHERE id = %s", [amount, one])
+                    c.execute("UPDATE savings SET balance = balance + %s WHERE id = %s", [amount, two])
+                    c.execute("INSERT INTO items VALUES (%s, %s)", [self.count, self.count])
+                    if self.count % 7 == 0:
+                        c.execute("DELETE FROM items WHERE id = %s", [self.count - 3])
+                        c.execute("DELETE FROM orders WHERE id = %s", [self.count - 3])
+                self._stop.wait(0.002)
+
+
+class Reader:
+    """Reads the invariants at the destination in a loop, from when it is told to."""
+
+    QUERY = (
+        "SELECT (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM savings),"
+        " (SELECT count(*) FROM items FULL JOIN orders ON items.id = orders.id WHERE items.id IS NULL"
+        " OR orders.id IS NULL), (SELECT max(id) FROM orders)"
+    )
+
+    def __init__(self, target: Database, engine: Engine) -> None:
+        self._target = target
+        self._engine = engine
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.broken: list[tuple[float, Any]] = []
+        self.reads = 0
+        self.orders: set[int] = set()
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._target.connect() as c:
+                    while not self._stop.is_set():
+                        [(total, strays, newest)] = c.execute(self.QUERY).fetchall()
+                        self.reads += 1
+                        self.orders.add(newest)
+                        if (total, strays) != (TOTAL, 0):
+                            self.broken.append((time.time(), (total, strays, newest)))
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until this many further states were read."""
+        seen, deadline = len(self.orders), time.monotonic() + 120
+        while len(self.orders) < seen + count:
+            assert time.monotonic() < deadline, f"{self._engine.progress()}\n{self._engine.log[-4000:]}"
+            assert self._thread.is_alive()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def replicated(engine: Engine, db: Database, target: Database) -> Engine:
+    """An engine that replicates the four tables, which are Ready, and that has no traffic yet."""
+    db.execute(
+        "CREATE TABLE checking (id int PRIMARY KEY, balance int NOT NULL)",
+        "CREATE TABLE savings (id int PRIMARY KEY, balance int NOT NULL)",
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE items (id int PRIMARY KEY, order_id int NOT NULL REFERENCES orders)",
+        "INSERT INTO checking SELECT i, 500 FROM generate_series(1, 100) i",
+        "INSERT INTO savings SELECT i, 500 FROM generate_series(1, 100) i",
+    )
+    engine.spec["freshnessSeconds"] = 1
+    write_manifest(engine, target, ordering="Pipeline")
+    engine.start()
+    engine.wait_caught_up()
+    target.execute(
+        "SET levada.writer = 'test'",
+        "ALTER TABLE items ADD FOREIGN KEY (order_id) REFERENCES orders DEFERRABLE",
+    )
+    return engine
+
+
+def test_kills_show_no_part_of_a_transaction(replicated: Engine, db: Database, target: Database) -> None:
+    """A reader in a loop sees only states that the source had, whenever the engine is killed."""
+    engine = replicated
+    with Transfers(db), Reader(target, engine) as reader:
+        for turn in range(4):
+            reader.wait_for_batches(2)
+            time.sleep(0.3 * turn)
+            engine.kill()
+            engine.start()
+            engine.wait_for(lambda p: p["ready"])
+        reader.wait_for_batches(3)
+    assert reader.broken == []
+    assert engine.stop() == 0
+
+
+def test_an_interrupted_destination_shows_no_part_of_a_transaction(
+    replicated: Engine, db: Database, target: Database
+) -> None:
+    """Restarts of the destination's server and killed sessions park all tables, which go on together."""
+    engine = replicated
+    target.execute("CHECKPOINT")
+    with Transfers(db), Reader(target, engine) as reader:
+        for turn in range(4):
+            reader.wait_for_batches(2)
+            if turn % 2:
+                target.server.stop("immediate")
+                time.sleep(0.5)
+                target.server.start()
+            else:
+                for _ in range(20):
+                    target.query(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE application_name LIKE 'levada%%' AND datname = %s", target.name
+                    )  # fmt: skip
+                    time.sleep(0.1)
+        reader.wait_for_batches(3)
+    assert reader.broken == []
+    assert engine.stop() == 0
+
+
+def test_a_copy_of_a_table_shows_no_part_once_all_are_ready(replicated: Engine, db: Database, target: Database) -> None:
+    """A resync of one table under traffic, and a new table: once every table is Ready, all states are whole."""
+    engine = replicated
+    with Transfers(db), Reader(target, engine) as reader:
+        reader.wait_for_batches(2)
+        db.execute("CREATE TABLE other AS SELECT i AS id FROM generate_series(1, 200000) i",
+                   "ALTER TABLE other ADD PRIMARY KEY (id)")  # fmt: skip
+        engine.levada("resync", *engine.options(), "public.savings")
+        engine.wait_for(lambda p: any(t["phase"] != "Ready" for t in p["tables"]))
+        progress = engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+        ready = time.time()
+        reader.wait_for_batches(4)
+    late = [broken for broken in reader.broken if broken[0] > ready]
+    assert late == [], progress
+    assert engine.stop() == 0
+
+
+def test_a_foreign_key_is_dropped_for_a_resync_under_traffic(
+    replicated: Engine, db: Database, target: Database
+) -> None:
+    """Without the foreign key a child is copied although its parent is behind. Once all are Ready, it holds again."""
+    engine = replicated
+    target.execute("SET levada.writer = 'test'", "ALTER TABLE items DROP CONSTRAINT items_order_id_fkey")
+    with Transfers(db), Reader(target, engine) as reader:
+        reader.wait_for_batches(2)
+        engine.levada("resync", *engine.options(), "public.items")
+        engine.wait_for(lambda p: any(t["phase"] != "Ready" for t in p["tables"]))
+        engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
+        reader.wait_for_batches(2)
+        target.execute("ALTER TABLE items ADD FOREIGN KEY (order_id) REFERENCES orders DEFERRABLE")
+        checked = time.time()
+        reader.wait_for_batches(3)
+    assert [broken for broken in reader.broken if broken[0] > checked] == []
+    assert engine.stop() == 0
