@@ -1,4 +1,4 @@
-"""Destinations with servers of their own, each reached by a driver's pod: DuckLake on a volume, and OpenSearch."""
+"""Destinations with servers of their own, each reached by a driver's pod: DuckLake, OpenSearch, BigQuery's emulator."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from tests.cluster.bringup.layout import HOST
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import SHOP, TABLES, Place
 from tests.conftest import Database
+from tests.destinations.bigquery.conftest import server
+from tests.servers.bigquery import PROJECT, Emulator
 from tests.servers.ducklake import DuckLake
 from tests.servers.stalling_proxy import stalling_proxy
 from traffic import Traffic  # type: ignore[import-not-found]
 
 from levada.destinations import DestinationContext
 
+__all__ = ["server"]
+
 pytestmark = pytest.mark.long
 
 assert SHOP  # the example's folder is on the path by its import
 
 
-def replicate(place: Place, **destination: Any) -> None:
+def replicate(place: Place, tables: dict[str, Any] | None = None, **destination: Any) -> None:
     """Replicate the shop under writers, and delete the driver's pod meanwhile. Traffic has stopped afterwards."""
     changes = {"destination": {"iceberg": None, **destination}, "staging": None, "driver": {"resources": None}}
-    place.apply(**changes)
+    place.apply(**changes, **({} if tables is None else {"tables": tables}))
     place.ready()
     traffic = Traffic(place.server.uri("shop")).start()
     uid = place.driver_uid()
@@ -104,3 +108,29 @@ def test_opensearch(place: Place, opensearch: str) -> None:
             raise AssertionError(different()) from None
         delete(place)
         assert not client.indices.exists(index="shop-public.orders")
+
+
+def test_bigquery(place: Place, server: Emulator) -> None:
+    """Every row of a table is in the emulator, as its SQL shows it."""
+    with stalling_proxy(server.rest_port, HOST) as rest, stalling_proxy(server.grpc_port, HOST) as storage:
+        section = {
+            "project": PROJECT,
+            "endpoint": {"rest": f"http://{HOST}:{rest.port}", "storage": f"{HOST}:{storage.port}"},
+        }
+        replicate(place, tables={"include": [{"schema": "public", "name": "orders"}]}, bigquery=section)
+        query = "SELECT id, customer_id, status, note FROM {} ORDER BY id"
+
+        def different() -> str:
+            with place.connect() as source:
+                rows = source.execute(query.format("orders").replace("status", "status::text").encode()).fetchall()
+            found = server.sql(query.format(f"`{PROJECT}`.`public`.`orders`"))
+            equal = [(int(i), int(c), s, n) for i, c, s, n in found] == rows
+            return "" if equal else f"{len(found)} rows in BigQuery, {len(rows)} in PostgreSQL"
+
+        try:
+            eventually(lambda: not different(), 120)
+        except AssertionError:
+            place.print_state()
+            raise AssertionError(different()) from None
+        delete(place)
+        assert "orders" not in server.tables("public")
