@@ -149,6 +149,15 @@ def test_immutable_fields_stay(kubectl: Kubectl) -> None:
     assert "spec.table.name is Immutable: make a new TableSync" in done.stderr
 
 
+def test_the_format_version_does_not_become_lower(kubectl: Kubectl) -> None:
+    """The format version of Iceberg tables may go from 2 to 3, and not back."""
+    kubectl.apply(shop(kubectl))
+    kubectl.patch("pipeline", "shop", {"spec": {"destination": {"iceberg": {"formatVersion": 3}}}})
+    change = {"spec": {"destination": {"iceberg": {"formatVersion": 2}}}}
+    done = kubectl.run("patch", "pipeline", "shop", "--type=merge", "-p", json.dumps(change), check=False)
+    assert "cannot go back to an older format version" in done.stderr
+
+
 def test_unknown_field_is_refused(kubectl: Kubectl) -> None:
     """A misspelt field is an error to kubectl, not silence."""
     body = shop(kubectl, freshnessSecond=30)

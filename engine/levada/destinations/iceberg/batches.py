@@ -27,8 +27,9 @@ def upsert_batch(
 ) -> None:
     """Write the last state of each key, and delete the rows before, from commit LSN ``after`` on."""
     index = synced_index(state, table, events.schema, layout, pipeline)
-    live = live_vectors(state, table) if table.has_vectors else {}
-    deletes = new_deletes(table.storage(), vectors=table.has_vectors)
+    has_vectors = table.has_vectors
+    live = live_vectors(state, table) if has_vectors else {}
+    deletes = new_deletes(table.storage(), vectors=has_vectors)
     batch = Upsert(table.storage(), layout.files, events.schema, index, deletes)
     with index_errors(state.index.folder):
         batch.run(events, after)
@@ -53,7 +54,7 @@ def upsert_batch(
         # The commit may have succeeded all the same, so keep the files.
         index.discard()
         raise
-    if table.has_vectors:
+    if has_vectors:
         live.update({v.data_file: v for v in finished.vectors})
         state.vectors = LiveVectors(snapshot, live)
     state.index.commit(snapshot)

@@ -75,9 +75,10 @@ def describe_vectors(jvm: Jvm, spec: JavaObject, vectors: Sequence[DeletionVecto
     """Return a Java ``DeleteFile`` for each vector. It needs two calls into the JVM, where its builder needs ten."""
     if not vectors:
         return []
-    spec_id, parser = int(spec.specId()), jvm.iceberg.ContentFileParser
+    # The method is looked up once, because py4j asks the JVM for it each time.
+    spec_id, from_json = int(spec.specId()), jvm.iceberg.ContentFileParser.fromJson
     described = jvm.iceberg.util.JsonUtil.mapper().readTree(json.dumps([_described(v, spec_id) for v in vectors]))
-    return [parser.fromJson(described.get(i), spec) for i in range(len(vectors))]
+    return [from_json(described.get(i), spec) for i in range(len(vectors))]
 
 
 def _described(vector: DeletionVector, spec_id: int) -> dict[str, str | int]:
