@@ -49,7 +49,7 @@ def check_filters(connection: duckdb.DuckDBPyConnection, name: str, without: str
     ``without`` is a column that is not checked.
     """
     connection.execute(f"CREATE OR REPLACE TABLE memory.main.plain AS SELECT * FROM {name}")
-    columns = [c for (c, *_) in connection.execute(f"DESCRIBE {name}").fetchall() if c != without]
+    columns = [f'"{c}"' for (c, *_) in connection.execute(f"DESCRIBE {name}").fetchall() if c != without]
     wrong = []
     for c in columns:
         texts = [f"{c} IS NULL", f"{c} IS NOT NULL"]

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import LiteralString
 
 import pytest
+from psycopg import sql
 from tests.destinations.ducklake.steps import ORDERS, apply, changed, check_filters, code_of, copy
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
@@ -28,6 +30,7 @@ from levada.values import Lsn, QualifiedTable, TableId, Watermark
         ("ALTER TABLE shop_public.orders SET PARTITIONED BY (item)", "foreign_table_change"),
         ("ALTER TABLE shop_public.orders ALTER COLUMN item SET NOT NULL", "foreign_table_change"),
         ("DROP TABLE shop_public.orders", "destination_table_missing"),
+        ("ALTER TABLE shop_public.orders RENAME TO moved", "foreign_schema_change"),
     ],
 )
 @pytest.mark.parametrize("inlined", [False, True])
@@ -47,6 +50,47 @@ def test_another_writer_parks_the_table(ducklake: DuckLake, statement: str, code
     stream.delete(id=1)
     apply(ducklake, destination, stream)
     assert ducklake.items() == {2: "item 2"}
+    if "RENAME TO moved" in statement:
+        assert len(ducklake.items("moved")) == 3, "a table that a user moved away is left alone"
+
+
+def test_a_catalog_that_was_created_again(ducklake: DuckLake) -> None:
+    """A table of another catalog with the ID of ours is neither written nor dropped, however much it looks alike."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination, n=0)
+    tables = ducklake.db.query("SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'lake'")
+    with ducklake.db.connect() as connection:
+        for (name,) in tables:
+            if name != "levada_tables":
+                connection.execute(sql.SQL("DROP TABLE lake.{}").format(sql.Identifier(name)))
+    ducklake.options["DATA_PATH"] = f"'{ducklake.folder}'"
+    with ducklake.duckdb(DATA_INLINING_ROW_LIMIT=0) as session:
+        session.execute("CREATE SCHEMA shop_public")
+        session.execute("CREATE TABLE shop_public.orders (id BIGINT, item VARCHAR, note VARCHAR)")
+    other = ducklake.destination()
+    assert changed(other) == "destination_table_missing"
+    stream.insert(id=1, item="a", note=None)
+    with pytest.raises(DestinationChanged):
+        apply(ducklake, destination, stream)
+    for epoch in (None, 1):
+        assert code_of(partial(other.drop_table_for_copy, TableTarget.of(ORDERS), epoch)) == "table_not_ours"
+    assert ducklake.items() == {}
+    ducklake.sql("ALTER TABLE shop_public.orders RENAME TO mine")
+    copy(ducklake, other)
+    assert (len(ducklake.items()), len(ducklake.items("mine"))) == (3, 0)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_catalog_with_another_encoding(ducklake: DuckLake, encoding: LiteralString) -> None:
+    """A database that cannot hold every name and every bound is refused before anything is written."""
+    ducklake.db.execute(f"CREATE DATABASE encoded ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+    destination = ducklake.destination({"catalog": {"database": "encoded"}})
+    try:
+        for call in (destination.startup, destination.check):
+            assert code_of(call) == "catalog_unsupported"
+    finally:
+        destination.shutdown()
+        ducklake.db.execute("DROP DATABASE encoded WITH (FORCE)")
 
 
 def test_what_another_writer_may_do(ducklake: DuckLake) -> None:

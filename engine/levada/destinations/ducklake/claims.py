@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from levada.destinations.ducklake.columns import LakeColumns, initial_columns
 from levada.destinations.ducklake.snapshot import NextSnapshot
-from levada.destinations.ducklake.state import TableRow, key_text, require_epoch
+from levada.destinations.ducklake.state import TableRow, key_text, own_table, require_epoch
 from levada.destinations.ducklake.tables import (
     FullName,
     LakeTable,
@@ -40,8 +40,8 @@ def check_free(
     there = catalog.state.at(connection, name)
     if there is not None:
         catalog.state.owner.require_replaceable(name, there.owner, schema)
-    found = find_named(connection, name)
-    if found is not None and (there is None or there.table != found):
+    found, served = find_named(connection, name), None if there is None else _served(catalog, connection, there)
+    if found is not None and (served is None or served.id != found):
         raise not_ours(name, "was not created by Levada")
     return there
 
@@ -60,10 +60,9 @@ def drop(
     there = check_free(catalog, connection, schema, name)
     if there is not None and there.owner.table == schema.id and there.owner.source_id == catalog.state.owner.source_id:
         require_epoch(there, epoch)
-    tables = {owned.table for owned in (row, there) if owned is not None and owned.table is not None}
-    if found := [table for table in sorted(tables) if find_table(connection, catalog.lake.uri, table)]:
+    if found := {t.id for owned in (row, there) if owned is not None and (t := _served(catalog, connection, owned))}:
         snapshot = NextSnapshot.begin(connection, catalog.author)
-        for table in found:
+        for table in sorted(found):
             snapshot.drop_table(table)
         snapshot.finish()
     if there is not None and (row is None or there.owner != row.owner):
@@ -94,24 +93,25 @@ def claim(
     if there is not None and (row is None or there.owner != row.owner):
         drop(catalog, connection, schema, name, mark.epoch)
         row = catalog.state.find(connection, schema.id, lock=True)
-    table = None if row is None or row.table is None else find_table(connection, catalog.lake.uri, row.table)
+    table = None if row is None else _served(catalog, connection, row)
     if row is None or table is None or row.name != name:
         columns = initial_columns(schema, mode)
-        number = _create(catalog, connection, name, columns)
-        before, row = (
-            row,
-            TableRow(
-                catalog.state.owner.of(schema), name, number, mode, key_text(schema), columns.state(), mark.epoch, None
-            ),
-        )
-        catalog.state.save(connection, before, row)
-        table = find_table(connection, catalog.lake.uri, number)
+        table = find_table(connection, catalog.lake.uri, _create(catalog, connection, name, columns))
         assert table is not None
+        owner, key = catalog.state.owner.of(schema), key_text(schema)
+        before, row = row, TableRow(owner, name, table.id, table.uuid, mode, key, columns.state(), mark.epoch, None)
+        catalog.state.save(connection, before, row)
     elif row.epoch != mark.epoch:
         before, row = row, replace(row, epoch=mark.epoch)
         catalog.state.save(connection, before, row)
     columns = LakeColumns.of(read_columns(connection, table.id), row.columns)
     return row, table, columns, read_content(connection, table.id), last_column_id(connection, table.id)
+
+
+def _served(catalog: Catalog, connection: WatchedConnection, row: TableRow) -> LakeTable | None:
+    """Return the table of a state. One that was renamed is left to those who renamed it."""
+    table = own_table(connection, catalog.lake.uri, row)
+    return table if table is not None and table.name.same(row.name) else None
 
 
 def _create(catalog: Catalog, connection: WatchedConnection, name: FullName, columns: LakeColumns) -> int:

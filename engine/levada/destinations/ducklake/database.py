@@ -25,6 +25,11 @@ _HINTS: Final[Mapping[str, str]] = {
     "source_unreachable": "check catalog.host and catalog.port in the destination's settings",
 }
 
+_FULL: Final = (
+    "free disk space or memory at the catalog's server. If its shared memory is full: ALTER SYSTEM SET"
+    " max_locks_per_transaction = 256; then restart it"
+)
+
 _BEGIN: Final = """
 SELECT set_config('search_path', {schema}, true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true), set_config('row_security', 'off', true),
@@ -122,7 +127,7 @@ def _translated(error: LevadaError) -> LevadaError:
     if error.code in _DENIED:
         return AccessDenied("destination_denied", error.message, hint=hint)
     if error.code == "source_out_of_resources":
-        return Transient("destination_full", error.message, hint="free disk space or memory at the catalog's server")
+        return Transient("destination_full", error.message, hint=_FULL)
     if isinstance(error, Transient):
         return Transient("destination_unavailable", error.message, hint=hint)
     if error.code == "credentials_unreadable":

@@ -94,8 +94,17 @@ def read_format(connection: WatchedConnection, where: str, wanted: str) -> Catal
     Raise NeedsOperator ``catalog_unsupported`` for a catalog that Levada cannot write, and ``data_path_mismatch`` for
     one with another data path.
     """
-    found = connection.execute("SELECT to_regclass('ducklake_metadata') IS NOT NULL").fetchone()
-    if found is None or not found[0]:
+    found = connection.execute(
+        "SELECT to_regclass('ducklake_metadata') IS NOT NULL, current_setting('server_encoding')"
+    ).fetchone()
+    assert found is not None
+    if found[1] != "UTF8":
+        raise NeedsOperator(
+            "catalog_unsupported",
+            f"the database of the DuckLake catalog at {where} has the encoding {found[1]}, but Levada needs UTF8",
+            hint="set catalog.database in the destination's settings to a database with ENCODING 'UTF8'",
+        )
+    if not found[0]:
         return None
     rows = connection.execute("SELECT key, value FROM ducklake_metadata WHERE scope IS NULL").fetchall()
     kept: Mapping[str, str] = dict(rows)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from levada.destinations.ducklake.columns import LakeColumns
-from levada.destinations.ducklake.state import TableRow
+from levada.destinations.ducklake.state import TableRow, own_table
 from levada.destinations.ducklake.tables import (
     LakeTable,
     TableContent,
-    find_table,
     foreign_settings,
     has_inlined_rows,
     read_columns,
@@ -35,9 +34,12 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
     A column that another writer added is allowed. Rows of Levada have its default there.
     """
     hint = resync_command(row.owner.source_name)
-    table = None if row.table is None else find_table(connection, data_path, row.table)
+    table = own_table(connection, data_path, row)
     if table is None:
         raise DestinationChanged("destination_table_missing", f"{row.name} is no longer in the catalog", hint=hint)
+    if not table.name.same(row.name):
+        message = f"{row.name} was renamed to {table.name} by another writer"
+        raise DestinationChanged("foreign_schema_change", message, hint=hint)
     columns = LakeColumns.of(read_columns(connection, table.id), row.columns)
     if [c.described() for c in columns.own] != row.columns["own"]:
         raise DestinationChanged("foreign_schema_change", f"another writer changed columns of {table.name}", hint=hint)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from levada.destinations.ducklake.tables import FullName, TableContent
+from levada.destinations.ducklake.tables import FullName, LakeTable, TableContent, find_table
 from levada.destinations.interface import TableMode
 from levada.destinations.ownership import Owner, TableOwner
 from levada.errors import StaleEpoch
@@ -23,7 +23,7 @@ _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS levada_tables (
     pipeline text NOT NULL, source_id text NOT NULL, source_table bigint NOT NULL,
     source_schema text NOT NULL, source_name text NOT NULL,
-    schema_name text NOT NULL, table_name text NOT NULL, table_id bigint,
+    schema_name text NOT NULL, table_name text NOT NULL, table_id bigint, table_uuid text NOT NULL,
     mode text NOT NULL, key_attnums text NOT NULL, columns text NOT NULL,
     epoch bigint NOT NULL, lsn pg_lsn, snapshot_id bigint NOT NULL, next_row_id bigint NOT NULL,
     row_count bigint NOT NULL, PRIMARY KEY (pipeline, source_id, source_table));
@@ -31,10 +31,10 @@ CREATE UNIQUE INDEX IF NOT EXISTS levada_tables_name ON levada_tables (lower(sch
 """
 
 _WRITTEN: Final = (
-    "pipeline, source_id, source_table, source_schema, source_name, schema_name, table_name, table_id, mode,"
-    " key_attnums, columns, epoch, lsn, snapshot_id, next_row_id, row_count"
+    "pipeline, source_id, source_table, source_schema, source_name, schema_name, table_name, table_id, table_uuid,"
+    " mode, key_attnums, columns, epoch, lsn, snapshot_id, next_row_id, row_count"
 )
-_VALUES: Final = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text::pg_lsn, %s, %s, %s"
+_VALUES: Final = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text::pg_lsn, %s, %s, %s"
 _COLUMNS: Final = _WRITTEN.replace(" lsn,", " (lsn - '0/0'::pg_lsn)::numeric,")
 
 
@@ -42,13 +42,15 @@ _COLUMNS: Final = _WRITTEN.replace(" lsn,", " (lsn - '0/0'::pg_lsn)::numeric,")
 class TableRow:
     """The state of one table.
 
-    ``table`` is DuckLake's ID of the table, or None if there is none. ``lsn`` is None before the first copy is
+    ``table`` is DuckLake's ID of the table, or None if there is none. A catalog that was created again gives the ID to
+    another table, so ``uuid`` has to be the same too. ``lsn`` is None before the first copy is
     complete. ``snapshot``, ``next_row_id`` and ``rows`` are those after Levada's last commit, see `TableContent`.
     """
 
     owner: TableOwner
     name: FullName
     table: int | None
+    uuid: str
     mode: TableMode
     key: str
     columns: Mapping[str, Any]
@@ -72,6 +74,12 @@ class TableRow:
             next_row_id=content.next_row_id,
             rows=content.rows,
         )
+
+
+def own_table(connection: WatchedConnection, data_path: str, row: TableRow) -> LakeTable | None:
+    """Return the table of a state, or None if it was dropped. Another writer may have renamed it."""
+    found = None if row.table is None else find_table(connection, data_path, row.table)
+    return found if found is not None and found.uuid == row.uuid else None
 
 
 def key_text(schema: ReplicatedTableSchema) -> str:
@@ -132,6 +140,7 @@ class State:
             after.name.schema,
             after.name.name,
             after.table,
+            after.uuid,
             after.mode.value,
             after.key,
             json.dumps(after.columns),
@@ -168,11 +177,12 @@ class State:
 
 def _row(values: Any) -> TableRow:
     pipeline, source_id, table, source_schema, source_name, schema_name, table_name, *rest = values
-    table_id, mode, key, columns, epoch, lsn, snapshot, next_row_id, rows = rest
+    table_id, table_uuid, mode, key, columns, epoch, lsn, snapshot, next_row_id, rows = rest
     return TableRow(
         TableOwner(pipeline, source_id, TableId(table), QualifiedTable(source_schema, source_name)),
         FullName(schema_name, table_name),
         table_id,
+        table_uuid,
         TableMode(mode),
         key,
         json.loads(columns),

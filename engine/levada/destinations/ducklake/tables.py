@@ -23,6 +23,10 @@ class FullName:
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
+    def same(self, other: FullName) -> bool:
+        """Return True if both are one name to DuckDB."""
+        return (self.schema.lower(), self.name.lower()) == (other.schema.lower(), other.name.lower())
+
 
 @dataclass(frozen=True, slots=True)
 class LakeSchema:
@@ -38,6 +42,7 @@ class LakeTable:
     """A table. ``folder`` is the full path or URI of its files, and ends with a slash."""
 
     id: int
+    uuid: str
     name: FullName
     folder: str
 
@@ -100,16 +105,16 @@ def find_schema(connection: WatchedConnection, name: str) -> LakeSchema | None:
 def find_table(connection: WatchedConnection, data_path: str, table: int) -> LakeTable | None:
     """Return the table with this ID, or None if it was dropped."""
     found = connection.execute(
-        "SELECT t.table_name, t.path, t.path_is_relative, s.schema_name, s.path, s.path_is_relative"
+        "SELECT t.table_uuid::text, t.table_name, t.path, t.path_is_relative, s.schema_name, s.path, s.path_is_relative"
         " FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL"
         " WHERE t.table_id = %s AND t.end_snapshot IS NULL",
         [table],
     ).fetchone()
     if found is None:
         return None
-    name, path, relative, schema, schema_path, schema_relative = found
+    number, name, path, relative, schema, schema_path, schema_relative = found
     base = data_path + schema_path if schema_relative else schema_path
-    return LakeTable(table, FullName(schema, name), base + path if relative else path)
+    return LakeTable(table, number, FullName(schema, name), base + path if relative else path)
 
 
 def find_named(connection: WatchedConnection, name: FullName) -> int | None:

@@ -16,10 +16,10 @@ from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
-from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
+from levada.destinations.ducklake.state import State, TableRow, key_text, own_table, require_epoch
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import LiveDataFile, find_table, read_columns, read_content, read_files
+from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
@@ -84,7 +84,7 @@ def commit(
             now = read_intact(connection, catalog.lake.uri, locked)
             if now.columns.columns != before.columns.columns:
                 raise conflict(f"another writer has added or changed columns of {table.name}")
-        elif find_table(connection, catalog.lake.uri, table.id) is None:
+        elif own_table(connection, catalog.lake.uri, locked) is None:
             raise conflict(f"{table.name} was dropped")
         else:
             columns = LakeColumns.of(read_columns(connection, table.id), locked.columns)
