@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.destinations.opensearch_place import Cluster
+from tests.destinations.opensearch.place import Cluster
 
 from levada.destinations.opensearch import OpenSearchDestination, pieces
 from levada.destinations.opensearch.client import Client

@@ -15,6 +15,7 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError, missing
+from levada.destinations.bigquery.intact import check_made, check_same
 from levada.destinations.bigquery.layout import Layout
 from levada.destinations.bigquery.names import TableName, served_name
 from levada.destinations.bigquery.ownership import MADE, Owner, label
@@ -200,7 +201,7 @@ class BigQueryDestination(Destination):
             if resource is None:
                 return None
             self._owner.require(served.name, resource, table, self._described_in)
-            _check_made(served, state, resource)
+            check_made(served, state, resource)
             self._check_lsn(known, served, state)
             return state.mark(self._context.pipeline)
 
@@ -210,7 +211,7 @@ class BigQueryDestination(Destination):
         with known.lock:
             state = None if known.served is None else known.served.read_state()
             if known.served is not None and state is not None:
-                _check_made(known.served, state, self._resource(known.served, table))
+                check_made(known.served, state, self._resource(known.served, table))
 
     def _apply(self, table: _Table, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
@@ -223,8 +224,8 @@ class BigQueryDestination(Destination):
         if mark.lsn <= state.lsn:
             return
         resource = self._resource(served, schema.id)
-        _check_made(served, state, resource)
-        _check_same(served, state, schema, mode)
+        check_made(served, state, resource)
+        check_same(served, state, schema, mode)
         after = max(events.after, state.lsn)
         policy = self._context.on_schema_change
         state = evolve(served, state, resource, schema, self._settings.jsonb, policy, mark.epoch)
@@ -300,7 +301,7 @@ class BigQueryDestination(Destination):
             if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
                 return False
             self._owner.require(served.name, resource, table, self._described_in)
-            _check_made(served, state, resource)
+            check_made(served, state, resource)
             # A shadow copy of another process may have taken the place of this one, also after this comparison.
             now = read_state(self._rest, shadow.state_table)
             if now is None or now.version != copied.version:
@@ -468,34 +469,3 @@ class BigQueryDestination(Destination):
             _log.warning("%s is not dropped: %s", served.name, error.message)
             return
         served.drop_served(state, served.name)
-
-
-def _check_made(served: ServedTable, state: StoredState, resource: Mapping[str, Any]) -> None:
-    """Raise DestinationChanged if the table is not the one that the last copy created.
-
-    A driver that was paused between a comparison and its DDL statement may have replaced it with an empty one.
-    """
-    if label(resource, MADE) != state.description.made:
-        raise DestinationChanged(
-            "destination_table_missing",
-            f"{served.name} was replaced by another process after its copy, and lacks rows",
-            hint=f"copy the table again: {resync_command(state.description.source)}",
-        )
-
-
-def _check_same(served: ServedTable, state: StoredState, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the table was created for another mode or key."""
-    held = state.description
-    if held.mode is not mode:
-        raise NeedsOperator(
-            "mode_changed",
-            f"{served.name} was created as {held.mode}, but {schema.name} is now written as {mode}",
-            hint=f"copy the table again: {resync_command(schema.name)}",
-        )
-    if mode is TableMode.UPSERT and sorted(held.key) != sorted(schema.key):
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
-            f"but {served.name} was written with another key",
-            hint=f"copy the table again: {resync_command(schema.name)}",
-        )
