@@ -39,7 +39,10 @@ from levada.values import resync_command
 
 Mask = npt.NDArray[np.bool_]
 
-_MGET_IDS: Final = 200
+_FIRST_IDS: Final = 8
+_MOST_IDS: Final = 200
+_MGET_BYTES: Final = 8 << 20
+"""The size of the documents that are read together, by the size of those before. A node holds them in its memory."""
 _JOURNAL_BYTES: Final = 4 << 20
 """The size of an entry of the journal."""
 
@@ -154,8 +157,10 @@ class Upsert:
         """
         alias = writer_alias(self.generation.index, self.progress.epoch)
         found: dict[str, tuple[int, dict[str, Any]]] = {}
-        for start in range(0, len(ids), _MGET_IDS):
-            asked = {"ids": ids[start : start + _MGET_IDS]}
+        start, step, size = 0, _FIRST_IDS, 0
+        while start < len(ids):
+            asked = {"ids": ids[start : start + step]}
+            start += step
             doing = f"reading {self.generation.alias}"
             answer = self.client.request("POST", f"/{alias}/_mget", asked, doing=doing, seconds=120)
             for document in answer["docs"]:
@@ -163,7 +168,10 @@ class Upsert:
                     # The document may exist.
                     raise unread(document["error"].get("type"), doing)
                 if document.get("found"):
-                    found[document["_id"]] = (int(document["_version"]), document.get("_source", {}))
+                    content = document.get("_source", {})
+                    found[document["_id"]] = (int(document["_version"]), content)
+                    size += sum(len(str(value)) for value in content.values())
+            step = max(1, min(_MOST_IDS, _MGET_BYTES * len(found) // size)) if size else _MOST_IDS
         return found
 
     def _journaled(self, version: int) -> dict[str, dict[str, Any] | None]:
