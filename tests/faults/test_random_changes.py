@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.destinations.bigquery.warehouse import Warehouse
-from tests.destinations.opensearch_place import Cluster
+from tests.destinations.opensearch.place import Cluster
 from tests.servers.bigquery import PROJECT, emulator
 
 from levada.destinations import Destination, DestinationContext, TableTarget
