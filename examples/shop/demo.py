@@ -152,7 +152,8 @@ def write_manifest(folder: Path, server: EmbeddedPostgres) -> None:
     manifest["spec"]["source"] |= {"host": "127.0.0.1", "port": server.port}
     manifest["spec"]["destination"]["iceberg"]["catalog"]["warehouse"] = f"file://{folder}/lake"
     manifest["spec"]["staging"]["uri"] = f"file://{folder}/staging"
-    (folder / "pipeline.yaml").write_text(yaml.safe_dump(manifest))
+    orders = (HERE / "orders.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(f"{yaml.safe_dump(manifest)}---\n{orders}")
     secret = folder / "secrets" / "shop-cdc"
     secret.mkdir(parents=True)
     (secret / "username").write_text("postgres")

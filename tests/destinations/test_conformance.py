@@ -14,16 +14,20 @@ from tests.conftest import Database
 from tests.destinations.conftest import Lake
 from tests.servers.ducklake import DuckLake
 
+from levada.copy.rows import TableRows
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
-from levada.destinations.iceberg.settings import Settings
+from levada.destinations.iceberg.settings import Settings, TableSettings
+from levada.destinations.iceberg.state import TableState
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings as PostgresSettings
 from levada.locations import target_name
 from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, Kind, TableTarget
 from levada.schema.changes import OP
+from levada.segments.batch import TableEvents
 from levada.testing import DestinationConformance, DestinationPlace, MemoryDestination, MemoryTables, fold_changelog
+from levada.values import Durability, Watermark
 
 
 class TestMemory(DestinationConformance):
@@ -45,12 +49,8 @@ class TestIceberg(DestinationConformance):
     def place(self, hadoop: Lake) -> DestinationPlace:
         """Return a lake in a folder."""
         hadoop.manifest.update(self.settings)
-
-        def read(target: TableTarget) -> Iterable[dict[str, Any]]:
-            rows = hadoop.rows(target_name(target.name.name))
-            return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
-
-        in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None))
+        in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), IcebergDestination)
+        read = partial(_read_lake, hadoop)
         return DestinationPlace(open=hadoop.destination, read=read, shown=_times_are_text, in_child=in_child)
 
 
@@ -58,6 +58,47 @@ class TestIcebergVersion3(TestIceberg):
     """The same in format version 3, with deletion vectors."""
 
     settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
+
+
+class TestPartitionedIceberg(TestIceberg):
+    """The same with partitions and a sort order by columns of each table, which change with its schema."""
+
+    @pytest.fixture
+    def place(self, hadoop: Lake) -> DestinationPlace:
+        """Return a lake in a folder."""
+        opened = partial(_open_partitioned, hadoop.manifest, hadoop.context)
+        in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), PartitionedIceberg)
+        return DestinationPlace(open=opened, read=partial(_read_lake, hadoop), shown=_times_are_text, in_child=in_child)
+
+
+class PartitionedIceberg(IcebergDestination):
+    """Iceberg with settings for every table: partitions by each column that fits one, and the last columns sorted."""
+
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        """Write the copy in partitions."""
+        return super().write_table_rows(_with_settings(target), rows, mark)
+
+    def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
+        """Write the shadow copy in partitions."""
+        return super().copy_replacement(_with_settings(target), rows, mark)
+
+    def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+        events.target = _with_settings(events.target)
+        super()._apply_once(state, events, mark)
+
+
+def _with_settings(target: TableTarget) -> TableTarget:
+    """Return the target with partitions by its key and by one other column, which an added column changes."""
+    fitting = [c for c in target.schema.columns if c.type.kind not in (Kind.FLOAT4, Kind.FLOAT8, Kind.ARRAY)]
+    names = {c.attnum: f"`{c.name.replace('`', '``')}`" for c in fitting}
+    buckets = [f"bucket(3, {names[c.attnum]})" for c in fitting[:2] if c.type.kind is not Kind.BOOL]
+    last = [names[c.attnum] for c in fitting[2:]][-1:]
+    by = {"partitionBy": [*buckets, *last], "sortBy": [f"{n} desc nulls first" for n in [*names.values()][-3:]]}
+    return replace(target, settings=TableSettings.model_validate(by))
+
+
+def _open_partitioned(manifest: dict[str, Any], context: DestinationContext) -> Destination:
+    return PartitionedIceberg.from_settings(Settings.model_validate(manifest), context)
 
 
 class TestDuckLake(DestinationConformance):
@@ -74,15 +115,22 @@ class TestDuckLake(DestinationConformance):
         return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination)
 
 
+def _read_lake(lake: Lake, target: TableTarget) -> Iterable[dict[str, Any]]:
+    rows = lake.rows(target_name(target.name.name))
+    return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
+
+
 def _times_are_text(column: Column, value: Any) -> Any:
     return value.isoformat(timespec="microseconds") if column.type.kind is Kind.TIME else value
 
 
-def _open_in_child(manifest: dict[str, Any], context: DestinationContext) -> Destination:
+def _open_in_child(
+    manifest: dict[str, Any], context: DestinationContext, kind: type[IcebergDestination]
+) -> Destination:
     settings = Settings.model_validate(manifest)
     conf, jars = IcebergDestination.spark_conf(settings), IcebergDestination.jars()
     session = spark_session("conformance", cores=1, defaults=conf, jars=jars)
-    return IcebergDestination.from_settings(settings, replace(context, spark=session))
+    return kind.from_settings(settings, replace(context, spark=session))
 
 
 class TestPostgres(DestinationConformance):

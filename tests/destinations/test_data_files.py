@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from levada.destinations.data_files.data_writer import PartitionWriter
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
 from levada.destinations.data_files.live_files import LiveFile, without_deletes
+from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.position_deletes import PositionDeleteFiles, read_position_deletes
 from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.data_files.upsert import Upsert

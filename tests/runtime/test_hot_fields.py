@@ -49,6 +49,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "health.progressDeadlineSeconds": {"health": {"progressDeadlineSeconds": 77}},
     "table.suspend": {"table": {"suspend": True}},
     "table.retryNonce": {"table": {"retryNonce": 7}},
+    "table.iceberg.partitionBy": {"table": {"iceberg": {"partitionBy": ["day(at)"]}}},
+    "table.iceberg.sortBy": {"table": {"iceberg": {"sortBy": ["at desc"]}}},
 }
 """A change of each of the others."""
 

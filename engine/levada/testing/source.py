@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
@@ -166,6 +167,8 @@ class SourceTable:
     mode: TableMode = TableMode.UPSERT
     name: QualifiedTable | None = None
     """The name at the destination, if it is not that of the source."""
+    settings: BaseModel | None = None
+    """The destination's settings of the table."""
     taken: int = int(COPIED)
     """The end of the last batch."""
     versions: list[tuple[int, ReplicatedTableSchema]] = field(default_factory=list)
@@ -176,7 +179,7 @@ class SourceTable:
     @property
     def target(self) -> TableTarget:
         """The table in its current version."""
-        return TableTarget.of(self.schema, self.mode, self.name)
+        return TableTarget.of(self.schema, self.mode, self.name, self.settings)
 
     def insert(self, **row: Any) -> None:
         """Insert a row."""
@@ -230,7 +233,7 @@ class SourceTable:
         """Return the start of the next batch: the end of the last one, or ``since``."""
         after = self.taken if since is None else since
         before = next(v for at, v in reversed(self.versions) if at <= int(COPIED) or at < after)
-        return TableStart(TableTarget.of(before, self.mode, self.name), Lsn(after))
+        return TableStart(TableTarget.of(before, self.mode, self.name, self.settings), Lsn(after))
 
     def _add(self, op: str, row: Mapping[str, Any], **more: Any) -> None:
         with self.source.change() as (lsn, ordinal):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import Storage, WrittenFile
 from levada.destinations.keys import KeyEncoder, new_seed
@@ -34,7 +34,7 @@ def write_changelog(
 ) -> list[WrittenFile]:
     """Write the changes from ``after`` on, inclusive. Return the files."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]
-    with DataWriter(storage, layout.arrow, float_bounds=layout.float_bounds) as writer:
+    with ArrangedWriter(storage, layout) as writer:
         for batch in events.scan():
             kept = batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))
             if kept.num_rows:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors
-from levada.schema import ReplicatedTableSchema
 
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -29,8 +26,16 @@ class DataWriter:
     It is a context manager. If the context ends with an error, the files are removed.
     """
 
-    def __init__(self, storage: Storage, schema: pa.Schema, *, float_bounds: bool = True) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        schema: pa.Schema,
+        *,
+        float_bounds: bool = True,
+        partition: Hashable = None,
+    ) -> None:
         self._storage = storage
+        self._partition = partition
         self._schema = schema
         self._statistics: bool | list[str] = True if float_bounds else _without_floats(schema)
         self._waiting: list[pa.Table] = []
@@ -113,7 +118,7 @@ class DataWriter:
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
-        self.files.append(WrittenFile(self._path, self._written, size))
+        self.files.append(WrittenFile(self._path, self._written, size, self._partition))
         self._writer = None
 
 
@@ -146,29 +151,3 @@ def _repeating(path: str, values: pa.ChunkedArray) -> str:
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.cast(values.type.storage_type)
     return path if 2 * len(pc.unique(values)) <= len(values) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionWriter:
-    """Writes one partition of a copy to data files. It is pickled into Spark tasks.
-
-    ``constants`` has the values of columns that the rows lack, by column name.
-    """
-
-    storage: Storage
-    layout: FileLayout
-    schema: ReplicatedTableSchema
-    constants: Mapping[str, Any]
-
-    def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
-        """Write the rows, and return the files."""
-        with DataWriter(self.storage, self.layout.arrow, float_bounds=self.layout.float_bounds) as writer:
-            for batch in reader:
-                writer.write(project(self._with_constants(batch), self.layout, self.schema))
-        return writer.files
-
-    def _with_constants(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        types = self.layout.arrow
-        for name, value in self.constants.items():
-            batch = batch.append_column(name, pa.repeat(pa.scalar(value, types.field(name).type), batch.num_rows))
-        return batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,9 @@ from levada.destinations.data_files.source_types import as_stored
 from levada.errors import NeedsOperator
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+
+if TYPE_CHECKING:
+    from levada.destinations.data_files.arrangement import Arrangement
 
 FIELD_ID: Final = b"PARQUET:field_id"
 
@@ -44,6 +47,8 @@ class FileLayout:
     missing: Mapping[int, pa.Scalar] = field(default_factory=dict)
     float_bounds: bool = True
     """Whether data files have statistics of floats. NaN is not among them, and DuckDB skips it by them."""
+    arrangement: Arrangement | None = None
+    """The partitions and the order of rows in new files, or None if rows are written as they come."""
 
     def column(self, attnum: int) -> pa.Field | None:
         """Return the field for a column of the source, or None if the table does not have it."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,30 @@ from levada.destinations.data_files.storage import Storage, WrittenFile, remove_
 
 @dataclass(slots=True)
 class PositionDeleteFiles:
-    """Writes the deleted rows of a batch to files of position deletes, a file for each call of `add`.
+    """Writes the deleted rows of a batch to files of position deletes, one for each call of `add` and each partition.
 
     ``schema`` has the two columns, the path and the position, with the names and field IDs of the table's format.
+    ``partitions_of`` returns the partitions of data files, because a delete file belongs to one partition.
     """
 
     storage: Storage
     schema: pa.Schema
+    partitions_of: Callable[[Sequence[str]], Sequence[Hashable]] = lambda paths: [None] * len(paths)
     files: list[WrittenFile] = field(default_factory=list)
 
     def add(self, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions) -> None:
         """Delete the rows at ``positions[i]`` of ``paths[files[i]]``."""
-        self.files.append(write_position_deletes(self.storage, self.schema, paths, files, positions))
+        partitions = self.partitions_of(paths)
+        numbers = {partition: i for i, partition in enumerate(dict.fromkeys(partitions))}
+        mine = np.array([numbers[p] for p in partitions])[files]
+        order = np.argsort(mine, kind="stable")
+        bounds = np.searchsorted(mine[order], np.arange(len(numbers) + 1))
+        for partition, begin, end in zip(numbers, bounds[:-1], bounds[1:], strict=True):
+            rows = order[begin:end]
+            used, local = np.unique(files[rows], return_inverse=True)
+            names = [paths[int(n)] for n in used]
+            written = write_position_deletes(self.storage, self.schema, names, local, positions[rows])
+            self.files.append(replace(written, partition=partition))
 
     def discard(self) -> None:
         """Remove the files, which are not committed."""

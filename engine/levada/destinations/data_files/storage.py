@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -34,11 +34,12 @@ class ParquetSettings:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is not committed yet."""
+    """A file that is not committed yet. ``partition`` is in the form of the table's format, or None without one."""
 
     path: str
     rows: int
     bytes: int
+    partition: Hashable = None
 
 
 class Storage(Protocol):

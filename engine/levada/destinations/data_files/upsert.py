@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.arrangement import arranged, write_parts
 from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.live_files import Positions
 from levada.destinations.data_files.row_lookup import RowLookup
@@ -96,12 +96,15 @@ class Upsert:
             paths = [self.index.file_path(int(n)) for n in numbers]
             self.deletes.add(paths, files, gone.position[found])
         if upserts.num_rows:
-            with DataWriter(self.storage, self.layout.arrow, float_bounds=self.layout.float_bounds) as writer:
-                writer.write(project(upserts, self.layout, self.schema))
-            self.files += writer.files
+            rows, keys = project(upserts, self.layout, self.schema), folded.keys
+            order, parts = arranged(self.layout, rows)
+            if order is not None:
+                rows, keys = rows.combine_chunks().take(order), keys.take(order)
+            new = write_parts(self.storage, self.layout, rows, parts)
+            self.files += new
             first = 0
-            for written in writer.files:
-                self.index.add_file(written.path, folded.keys.take(slice(first, first + written.rows)))
+            for written in new:
+                self.index.add_file(written.path, keys.take(slice(first, first + written.rows)))
                 first += written.rows
 
     def _completed(self, folded: Folded, partial_rows: PartialRows) -> pa.Table:

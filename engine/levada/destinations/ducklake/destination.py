@@ -11,9 +11,9 @@ from typing import ClassVar, Final, Self, TypeVar
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.data_files.data_writer import PartitionWriter
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.ducklake import claims, naming
 from levada.destinations.ducklake.columns import reconcile, replacement_columns

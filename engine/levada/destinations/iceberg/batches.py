@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.index_sync import synced_index
@@ -20,17 +22,23 @@ def upsert_batch(
     state: TableState,
     table: IcebergTable,
     layout: IcebergSchema,
+    files: FileLayout,
     events: TableEvents,
     after: Lsn,
     mark: Watermark,
     pipeline: str,
 ) -> None:
-    """Write the last state of each key, and delete the rows before, from commit LSN ``after`` on."""
+    """Write the last state of each key, and delete the rows before, from commit LSN ``after`` on.
+
+    ``files`` is the layout of new files.
+    """
     index = synced_index(state, table, events.schema, layout, pipeline)
     has_vectors = table.has_vectors
     live = live_vectors(state, table) if has_vectors else {}
     deletes = new_deletes(table.storage(), vectors=has_vectors)
-    batch = Upsert(table.storage(), layout.files, events.schema, index, deletes)
+    batch = Upsert(table.storage(), files, events.schema, index, deletes)
+    if isinstance(deletes, PositionDeleteFiles):
+        deletes.partitions_of = lambda paths: state.places.of(table, paths, batch.files)
     with index_errors(state.index.folder):
         batch.run(events, after)
     if not batch.changes and len(events.versions) == 1:
@@ -58,12 +66,13 @@ def upsert_batch(
         live.update({v.data_file: v for v in finished.vectors})
         state.vectors = LiveVectors(snapshot, live)
     state.index.commit(snapshot)
+    state.places.learn(table, batch.files)
 
 
-def append_batch(table: IcebergTable, layout: IcebergSchema, events: TableEvents, after: Lsn, mark: Watermark) -> None:
+def append_batch(table: IcebergTable, layout: FileLayout, events: TableEvents, after: Lsn, mark: Watermark) -> None:
     """Write every change as a row, from commit LSN ``after`` on."""
     storage = table.storage()
-    files = write_changelog(storage, layout.files, events.schema, events, after)
+    files = write_changelog(storage, layout, events.schema, events, after)
     if not files and len(events.versions) == 1:
         table.record_mark(mark)
         return

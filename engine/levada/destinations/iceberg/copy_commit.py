@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from levada.copy.rows import TableRows
-from levada.destinations.data_files.data_writer import PartitionWriter
+from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import CommitConflict

@@ -11,7 +11,8 @@ from typing import ClassVar, Final, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.data_files.data_writer import PartitionWriter
+from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
@@ -31,7 +32,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.replacement import Replacement, vanishing
-from levada.destinations.iceberg.settings import Settings
+from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
@@ -75,6 +76,7 @@ class IcebergDestination(Destination):
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, spark=True)
     settings_model = Settings
+    table_settings_model = TableSettings
 
     def __init__(
         self,
@@ -197,7 +199,8 @@ class IcebergDestination(Destination):
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark)
-            writer = PartitionWriter(lease.storage(table), layout.files, schema, copied)
+            new_files = arrange_as(table, target, layout)
+            writer = PartitionWriter(lease.storage(table), new_files, schema, copied)
             files = write_leased(rows, writer, lease, table)
             snapshot = commit_copy(table, files, mark, lease)
             state.schema, state.mark = schema, mark
@@ -278,10 +281,12 @@ class IcebergDestination(Destination):
             table.upgrade()
             state.forget_replacement()
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(table, schema, self.effective_mode(target), mark, folder)
+            made = Replacement.begin(table, target, self.effective_mode(target), mark, folder)
+            if made is None:
+                return False
             state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
-        parts = rows.map_partitions(PartitionWriter(storage, made.layout.files, schema, copied))
+        parts = rows.map_partitions(PartitionWriter(storage, made.new_files, schema, copied))
         with vanishing(), index_errors(made.index_folder):
             made.copied([f for part in parts for f in part], storage)
         return True
@@ -452,12 +457,13 @@ class IcebergDestination(Destination):
         after = events.after if held is None else max(events.after, held.lsn)
         table.upgrade()
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
+        files = arrange_as(table, events.target, layout)
         if mode is TableMode.UPSERT:
-            if backfill(table, schema, layout, self._spark):
+            if backfill(table, schema, layout, files, self._spark):
                 state.index.forget()
-            upsert_batch(state, table, layout, events, after, mark, self._context.pipeline)
+            upsert_batch(state, table, layout, files, events, after, mark, self._context.pipeline)
         else:
-            append_batch(table, layout, events, after, mark)
+            append_batch(table, files, events, after, mark)
         state.schema, state.mark = schema, table.metadata.mark
 
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:

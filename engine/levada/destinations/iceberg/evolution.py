@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import run_tasks
-from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.layout import FileLayout, cast_columns
 from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.data_files.storage import Storage, WrittenFile
+from levada.destinations.iceberg.arranging import check_names
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile
@@ -45,7 +46,9 @@ def evolve_to(
     step = reconcile(current, table.metadata.last_field_id, schema, mode, policy)
     if not step.changes:
         return current
+    check_names(table, step.layout, schema)
     _log.info("%s: %s", table.name, "; ".join(step.changes))
+    table.release_columns(step.layout)
     pending = _pending(table) | {c.attnum for c in step.filled}
     pending &= set(step.layout.attnums)
     table.evolve(
@@ -58,11 +61,14 @@ def evolve_to(
     return table.metadata.layout
 
 
-def backfill(table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema, spark: SparkSession) -> bool:
+def backfill(
+    table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema, files: FileLayout, spark: SparkSession
+) -> bool:
     """Write the constants of added columns to existing rows, if any are pending. Return True if files were rewritten.
 
     PostgreSQL gives existing rows the constant without streaming them. No row is written to the table between the
-    addition of a column and this backfill, so all rows in the table get the constant.
+    addition of a column and this backfill, so all rows in the table get the constant. ``files`` is the layout of new
+    files.
     """
     columns = {c.attnum: c for c in schema.columns}
     pending = _pending(table)
@@ -80,8 +86,8 @@ def backfill(table: IcebergTable, schema: ReplicatedTableSchema, layout: Iceberg
     if not constants or not table.metadata.facts.data_files:
         table.set_properties(done)
         return False
-    files = _rewrite(table, layout, constants, spark)
-    table.write(files, mark=None, replacing=True, properties=done)
+    written = _rewrite(table, files, constants, spark)
+    table.write(written, mark=None, replacing=True, properties=done)
     return True
 
 
@@ -90,10 +96,10 @@ def _pending(table: IcebergTable) -> set[int]:
 
 
 def _rewrite(
-    table: IcebergTable, layout: IcebergSchema, constants: Mapping[str, pa.Scalar], spark: SparkSession
+    table: IcebergTable, layout: FileLayout, constants: Mapping[str, pa.Scalar], spark: SparkSession
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
-    task = _FillTask(table.storage(), layout.files, constants, str(table.name))
+    task = _FillTask(table.storage(), layout, constants, str(table.name))
     written = run_tasks(
         SparkTasks(spark),
         [partial(task, file) for file in live_files(table)],
@@ -113,7 +119,7 @@ class _FillTask:
 
     def __call__(self, file: LiveFile) -> list[WrittenFile]:
         held = [f for f in self.layout.arrow if f.name not in self.constants]
-        with DataWriter(self.storage, self.layout.arrow) as writer:
+        with ArrangedWriter(self.storage, self.layout) as writer:
             for rows, _ in file.read(self.storage, held):
                 arrays = [
                     pa.repeat(self.constants[f.name], rows.num_rows)

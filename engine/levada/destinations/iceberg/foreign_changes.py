@@ -36,8 +36,7 @@ def check_writable(name: TableName, metadata: TableMetadata, format_version: int
             hint=f"set spec.destination.iceberg.formatVersion: {metadata.format_version},"
             f" or copy the table again: {_hint(metadata)}",
         )
-    if metadata.partitioned:
-        # Readers that filter by partition would skip a file without partition values.
+    if sorted(f.term for f in metadata.spec) != sorted(metadata.arrangement.terms):
         raise DestinationChanged(
             "foreign_table_change", f"{name} was partitioned by another writer", hint=_hint(metadata)
         )

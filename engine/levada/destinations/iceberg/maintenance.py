@@ -92,7 +92,8 @@ def compact(table: IcebergTable, jvm: Jvm) -> bool:
     with java_errors(f"compact {table.name}"):
         actions = jvm.actions()
         if work.rewrite_data:
-            rewrite = actions.rewriteDataFiles(table.java).binPack()
+            rewrite = actions.rewriteDataFiles(table.java)
+            rewrite = rewrite.sort() if table.metadata.arrangement.sort_by else rewrite.binPack()
             for key, value in {
                 "target-file-size-bytes": target_bytes,
                 "max-files-to-rewrite": work.max_files,

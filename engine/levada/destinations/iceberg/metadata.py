@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from levada.destinations.iceberg.partitioning import SortOrder, Spec, Wanted, read_order, read_spec
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.table_properties import RECORD
 from levada.locations import lies_below
@@ -42,6 +43,8 @@ class Property(StrEnum):
     """The key's attnums, ascending."""
     COLUMNS = "levada.columns"
     """The field ID of each attnum, in JSON."""
+    ARRANGEMENT = "levada.arrangement"
+    """The settings of partitions and sort order that Levada gave to the table, in JSON. See `Wanted`."""
     FILL = "levada.fill"
     """The attnums of added columns whose constant is not in the existing rows yet, in JSON."""
     COPY_LEASE = "levada.copy"
@@ -131,7 +134,11 @@ class TableMetadata:
     schema_id: int
     schemas: Mapping[int, Mapping[int, str]]
     format_version: int
-    partitioned: bool
+    specs: Mapping[int, Spec]
+    spec_id: int
+    last_partition_id: int
+    order: SortOrder
+    order_id: int
     log: tuple[str, ...]
     refs: Mapping[str, Reference] = field(default_factory=dict)
     """The branches and tags by name, with the main branch."""
@@ -156,7 +163,13 @@ class TableMetadata:
             data["current-schema-id"],
             {s["schema-id"]: {f["id"]: f["name"] for f in s["fields"]} for s in data["schemas"]},
             data["format-version"],
-            any(s["fields"] for s in data["partition-specs"] if s["spec-id"] == data["default-spec-id"]),
+            {s["spec-id"]: read_spec(s["fields"]) for s in data["partition-specs"]},
+            data["default-spec-id"],
+            data.get("last-partition-id", 0),
+            next(
+                read_order(o["fields"]) for o in data["sort-orders"] if o["order-id"] == data["default-sort-order-id"]
+            ),
+            data["default-sort-order-id"],
             tuple(entry["metadata-file"] for entry in reversed(data.get("metadata-log", ()))),
             {n: Reference(r["snapshot-id"], r["type"] == "branch") for n, r in data.get("refs", {}).items()},
         )
@@ -170,6 +183,21 @@ class TableMetadata:
     def facts(self) -> TableFacts:
         """The numbers of files, rows and bytes of the current snapshot."""
         return self.history[0].facts if self.history else TableFacts(0, 0, 0, 0, 0)
+
+    @property
+    def arrangement(self) -> Wanted:
+        """The settings of partitions and order that the table has, without the order."""
+        return Wanted.of_text(self.properties.get(Property.ARRANGEMENT.value))
+
+    @property
+    def spec(self) -> Spec:
+        """The partition spec of new files."""
+        return self.specs[self.spec_id]
+
+    @property
+    def ever_partitioned(self) -> bool:
+        """Whether a file of the table may belong to a partition."""
+        return any(self.specs.values())
 
     @property
     def own_folder(self) -> str | None:

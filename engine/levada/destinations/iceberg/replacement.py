@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +16,27 @@ from typing import Final
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
+from levada.destinations.iceberg.arranging import arrange_as, name_taken, unfit
 from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
+from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, new_deletes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, Transient
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
 
@@ -65,6 +70,8 @@ class Replacement:
     """The table's columns at the start of the copy."""
     layout: IcebergSchema
     index_folder: Path
+    new_files: FileLayout
+    """The layout of new files, in the partitions that the table had at the start of the copy."""
     format_version: int
     """The table's format version at the start of the copy."""
     has_vectors: bool
@@ -78,14 +85,27 @@ class Replacement:
 
     @classmethod
     def begin(
-        cls, table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark, index_folder: Path
-    ) -> Replacement:
-        """Take the copy lease on the table, and choose the columns of the shadow copy."""
-        metadata = table.metadata
-        layout = replacement_layout(metadata.layout, metadata.last_field_id, schema, mode)
+        cls, table: IcebergTable, target: TableTarget, mode: TableMode, mark: Watermark, index_folder: Path
+    ) -> Replacement | None:
+        """Take the copy lease on the table, and choose the columns and the partitions of the shadow copy.
+
+        Return None if the partitions need a column that the table gets only with the shadow copy, or if a column has
+        the name of a partition. The table must then be made again.
+        """
+        before = table.metadata.layout
+        layout = replacement_layout(before, table.metadata.last_field_id, target.schema, mode)
+        settings = target.settings if isinstance(target.settings, TableSettings) else None
+        wanted = resolve(settings, layout, target.schema, table.metadata.arrangement)
+        used = {*(source for source, _ in wanted.terms), *(f.source_id for f in wanted.order)}
+        if name_taken(table.metadata, layout) is not None or unfit(table, wanted):
+            return None
+        if any(number not in before.by_id or before.by_id[number].type != layout.by_id[number].type for number in used):
+            return None
         lease = CopyLease.take(table, mark)
-        version, has_vectors = metadata.format_version, table.has_vectors
-        return cls(lease, schema, mode, mark.lsn, metadata.layout, layout, index_folder, version, has_vectors)
+        new_files = arrange_as(table, target, layout)
+        version, has_vectors = table.metadata.format_version, table.has_vectors
+        schema, lsn = target.schema, mark.lsn
+        return cls(lease, schema, mode, lsn, before, layout, index_folder, new_files, version, has_vectors)
 
     def copied(self, files: list[WrittenFile], storage: Storage) -> None:
         """Register the copied files, and index their rows."""
@@ -109,7 +129,7 @@ class Replacement:
             return False
         after = max(events.after, self.lsn)
         if self.index is None:
-            self.files += write_changelog(storage, self.layout.files, events.schema, events, after)
+            self.files += write_changelog(storage, self.new_files, events.schema, events, after)
         else:
             self._upsert(self.index, events, after, storage)
         self.schema, self.lsn = events.schema, mark.lsn
@@ -117,7 +137,10 @@ class Replacement:
 
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
         deletes = new_deletes(storage, vectors=self.has_vectors)
-        batch = Upsert(storage, self.layout.files, events.schema, index, deletes)
+        batch = Upsert(storage, self.new_files, events.schema, index, deletes)
+        if isinstance(deletes, PositionDeleteFiles):
+            places = {f.path: f.partition for f in self.files}
+            deletes.partitions_of = lambda paths: _places(paths, places, batch.files)
         batch.run(events, after)
         try:
             finished = finish(deletes, {} if batch.truncated else self.vectors)
@@ -191,3 +214,8 @@ class Replacement:
         except OSError as error:
             _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
         self.remove_index()
+
+
+def _places(paths: Sequence[str], places: Mapping[str, Hashable], written: Sequence[WrittenFile]) -> Sequence[Hashable]:
+    new = {f.path: f.partition for f in written}
+    return [new[path] if path in new else places[path] for path in paths]

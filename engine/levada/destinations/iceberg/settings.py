@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from levada.destinations.iceberg.table_properties import check_properties
+from levada.destinations.iceberg.terms import PARTITION_TERM, SORT_TERM, parse_partition, parse_sort, problem_of
 from levada.spec.model import Change, Model, Rule, StrictInt, setting
 from levada.spec.names import CatalogNamespace
-from levada.spec.section import DestinationSettings
+from levada.spec.section import DestinationSettings, DestinationTableSettings
 from levada.spec.source import SecretRef
 from levada.values import TableMode
 
@@ -159,4 +160,48 @@ class Settings(DestinationSettings):
     maintenance: Maintenance = setting(Change.RESTART, {})
     """Maintenance of the tables. Once a day it also removes data files older than three days that no commit refers
     to.
+    """
+
+
+def _partition_term(text: str) -> str:
+    parse_partition(text)
+    return text
+
+
+def _sort_term(text: str) -> str:
+    parse_sort(text)
+    return text
+
+
+PartitionTerm = Annotated[
+    str, AfterValidator(_partition_term), Field(max_length=200, json_schema_extra={"pattern": PARTITION_TERM})
+]
+SortTermText = Annotated[
+    str, AfterValidator(_sort_term), Field(max_length=200, json_schema_extra={"pattern": SORT_TERM})
+]
+
+
+class TableSettings(DestinationTableSettings):
+    """Partitions and order of the table's files. A change applies to files that are written from then on. Older files
+    stay as they are until maintenance merges them, and queries of the table are the same.
+    """
+
+    rules = (
+        Rule(
+            "must not have an entry twice, and only one of year, month, day and hour of a column",
+            "self.partitionBy.all(x, self.partitionBy.exists_one(y, y == x))",
+            lambda s: problem_of([parse_partition(text) for text in s.partition_by]) is None,
+            field="partitionBy",
+        ),
+    )
+
+    partition_by: Annotated[tuple[PartitionTerm, ...], Field(max_length=16)] = setting(Change.HOT, ())
+    """The partitions, as transforms of columns: country, year(at), month(at), day(at), hour(at), bucket(16, id),
+    truncate(10, name). A name with other characters than letters and digits is in backquotes. A column that is renamed
+    at the source keeps its partitions. A column that is missing parks the table. Changelogs can be partitioned by
+    day(_levada_commit_ts). Empty: no partitions.
+    """
+    sort_by: Annotated[tuple[SortTermText, ...], Field(max_length=16)] = setting(Change.HOT, ())
+    """The order of rows within each file, as columns or transforms: at desc, bucket(16, id), name asc nulls last. NULL
+    is first by default, and last with desc. Empty: the order of writing.
     """

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from levada.destinations.iceberg.arranging import FilePlaces
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement
@@ -34,6 +35,7 @@ class TableState:
     """The table's watermark when it was read last."""
     vectors: LiveVectors | None = None
     """The deletion vectors of the snapshot that was written or read last."""
+    places: FilePlaces = field(default_factory=FilePlaces)
     replacement: Replacement | None = None
     """The shadow copy, if there is one."""
     maintained_at: float = 0.0
@@ -47,6 +49,7 @@ class TableState:
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
         self.table = self.mark = self.vectors = None
+        self.places = FilePlaces()
         self.index.forget()
         self.forget_replacement()
 

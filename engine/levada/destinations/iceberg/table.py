@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -35,6 +35,7 @@ from levada.destinations.iceberg.java import (
 )
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
+from levada.destinations.iceberg.partitioning import UNPARTITIONED, Place, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.storage import IcebergStorage, parquet_settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
@@ -148,13 +149,42 @@ class IcebergTable:
         with java_errors(f"read snapshot {snapshot_id} of {self.name}"):
             snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
             added = list(each(snapshot.addedDataFiles(io)))
-            if any(self._is_strange(file) for file in added):
+            if any(_is_strange(file) for file in added):
                 return None
             return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
 
-    def _is_strange(self, file: JavaObject) -> bool:
-        # A delete file applies only to data files of its own partition spec.
-        return str(file.format()) != "PARQUET" or file.specId() != self.java.spec().specId()
+    def places(self) -> dict[str, Place]:
+        """Return the partition of each data file of the current snapshot, by path."""
+        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            return {task.file().location(): self._place(task.file()) for task in tasks}
+
+    def release_columns(self, layout: IcebergSchema) -> None:
+        """Rewrite the table to partitions that use only columns of ``layout``, if a file has others.
+
+        Call it before the other columns are dropped. Afterwards Iceberg's library could not read such a file together
+        with new position deletes, because it no longer knows the values of its partition.
+        """
+        left = layout.by_id
+        lost = {number for number, spec in self.metadata.specs.items() if any(f.source_id not in left for f in spec)}
+        if not lost:
+            return
+        with java_errors(f"change the partitions of {self.name}"):
+            base = self._ops.current()
+            kept, properties = self._without_lost_columns(base, layout, {})
+            if kept is not base:
+                self.commit_metadata(base, self._with_properties(self._builder(kept), properties).build())
+        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            used = {int(task.file().specId()) for task in tasks}
+        if used & lost:
+            _log.info("%s: rewriting all rows, because a column of their partitions was dropped", self.name)
+            self.rewrite_all()
+
+    def _place(self, file: JavaObject) -> Place:
+        number = int(file.specId())
+        if not self.metadata.specs[number]:
+            return Place(number)
+        kind = self.java.specs().get(number).partitionType()
+        return Place(number, self._jvm.iceberg.SingleValueParser.toJson(kind, file.partition()))
 
     def is_replaceable(self) -> bool:
         """Return True if one commit can replace all rows of the table."""
@@ -171,21 +201,21 @@ class IcebergTable:
     def plan(self) -> Mapping[str, PlannedDeletes] | None:
         """Return the data files, each with its deletion vector, or with the position-delete files that may apply to it.
 
-        Return None if another writer added a file that is not Parquet or is partitioned, or an equality delete.
+        Return None if another writer added a file that is not Parquet, or an equality delete.
         """
         planned: dict[str, PlannedDeletes] = {}
         with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
             spec = self.java.spec()
             for task in tasks:
                 file, deletes = task.file(), PlannedDeletes()
-                if self._is_strange(file):
+                if _is_strange(file):
                     return None
                 for delete in task.deletes():
                     if str(delete.content()) != "POSITION_DELETES":
                         return None
                     if str(delete.format()) == "PUFFIN":
                         deletes = replace(deletes, vector=read_vector(self._jvm, delete, spec))
-                    elif self._is_strange(delete):
+                    elif _is_strange(delete):
                         return None
                     else:
                         deletes = replace(deletes, files=deletes.files | {delete.location()})
@@ -202,7 +232,8 @@ class IcebergTable:
         self.set_properties({"write.format.default": "parquet"})
         with java_errors(f"rewrite {self.name}"):
             actions = self._jvm.actions()
-            actions.rewriteDataFiles(self.java).option("rewrite-all", "true").execute()
+            rewrite = actions.rewriteDataFiles(self.java).option("rewrite-all", "true")
+            rewrite.option("remove-dangling-deletes", "true").execute()
         self.refresh()
 
     @property
@@ -308,11 +339,42 @@ class IcebergTable:
         with java_errors(f"change the columns of {self.name}"):
             base, recorded = self._ops.current(), self.metadata.last_commit
             schema = self._jvm.iceberg.SchemaParser.fromJson(layout.to_json())
-            changed = base.updateSchema(schema)
+            kept, properties = self._without_lost_columns(base, layout, properties)
+            changed = kept.updateSchema(schema)
             if recorded is not None:
                 schema_id = int(changed.currentSchemaId())
                 properties = {**properties, **self._record(recorded.mark, recorded.snapshot_id, schema_id)}
             self.commit_metadata(base, self._with_properties(self._builder(changed), properties).build())
+
+    def arrange(self, spec: Spec, order: SortOrder, properties: Mapping[str, str | None]) -> None:
+        """Change the partition spec and the sort order of new files, and the properties, in one commit."""
+        with java_errors(f"change the partitions of {self.name}"):
+            base = self._ops.current()
+            builder = self._arranged(base, spec, order)
+            self.commit_metadata(base, self._with_properties(builder, properties).build())
+
+    def _arranged(self, base: JavaObject, spec: Spec, order: SortOrder) -> JavaObject:
+        i, builder = self._jvm.iceberg, self._builder(base)
+        if spec != self.metadata.spec:
+            builder = builder.setDefaultPartitionSpec(i.PartitionSpecParser.fromJson(base.schema(), spec_json(spec)))
+        if order != self.metadata.order:
+            builder = builder.setDefaultSortOrder(i.SortOrderParser.fromJson(base.schema(), order_json(order)))
+        return builder
+
+    def _without_lost_columns(
+        self, base: JavaObject, layout: IcebergSchema, properties: Mapping[str, str | None]
+    ) -> tuple[JavaObject, Mapping[str, str | None]]:
+        """Return metadata whose spec and order use only columns of ``layout``, and the properties with that spec.
+
+        Iceberg refuses to drop a column that the spec or the order of new files uses.
+        """
+        left = layout.by_id
+        spec = tuple(f for f in self.metadata.spec if f.source_id in left)
+        order = tuple(f for f in self.metadata.order if f.source_id in left)
+        if (spec, order) == (self.metadata.spec, self.metadata.order):
+            return base, properties
+        kept = replace(self.metadata.arrangement, terms=tuple(f.term for f in spec))
+        return self._arranged(base, spec, order).build(), {**properties, Property.ARRANGEMENT.value: kept.to_text()}
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Set properties, or remove those whose value is None."""
@@ -381,7 +443,8 @@ class IcebergTable:
                 raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
             builder, schema_id = self._builder(base), self.metadata.schema_id
             if layout is not None and layout != self.metadata.layout:
-                builder, snapshot, schema_id = self._under(layout, base, snapshot)
+                kept, properties = self._without_lost_columns(base, layout, properties)
+                builder, snapshot, schema_id = self._under(layout, kept, snapshot)
             builder = builder.setBranchSnapshot(snapshot, "main")
             snapshot_id = int(snapshot.snapshotId())
             record = self._record(mark or self.metadata.mark, snapshot_id, schema_id)
@@ -447,13 +510,33 @@ class IcebergTable:
         metrics = i.parquet.ParquetUtil.fileMetrics(
             self.java.io().newInputFile(written.path), i.MetricsConfig.forTable(self.java)
         )
-        builder = i.DataFiles.builder(self.java.spec()).withPath(written.path).withFormat("parquet")
+        builder = self._placed(i.DataFiles.builder, written).withPath(written.path).withFormat("parquet")
+        if isinstance(written.partition, Place) and written.partition.sort_order:
+            builder = builder.withSortOrder(self.java.sortOrders().get(written.partition.sort_order))
         return builder.withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
+
+    def _placed(self, make: Callable[[JavaObject], JavaObject], written: WrittenFile) -> JavaObject:
+        """Return a builder of a file, made by ``make``, with the file's partition."""
+        place = written.partition if isinstance(written.partition, Place) else Place(self._unpartitioned)
+        spec = self.java.specs().get(place.spec_id)
+        builder = make(spec)
+        if place.values == UNPARTITIONED:
+            return builder
+        return builder.withPartition(self._jvm.iceberg.SingleValueParser.fromJson(spec.partitionType(), place.values))
+
+    @property
+    def _unpartitioned(self) -> int:
+        specs, current = self.metadata.specs, self.metadata.spec_id
+        return next((number for number in (current, *specs) if not specs[number]), current)
 
     def _delete_file(self, written: WrittenFile) -> JavaObject:
         i = self._jvm.iceberg
         metrics = i.parquet.ParquetUtil.fileMetrics(
             self.java.io().newInputFile(written.path), i.MetricsConfig.forPositionDelete()
         )
-        builder = i.FileMetadata.deleteFileBuilder(self.java.spec()).ofPositionDeletes().withPath(written.path)
+        builder = self._placed(i.FileMetadata.deleteFileBuilder, written).ofPositionDeletes().withPath(written.path)
         return builder.withFormat("parquet").withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
+
+
+def _is_strange(file: JavaObject) -> bool:
+    return str(file.format()) != "PARQUET"

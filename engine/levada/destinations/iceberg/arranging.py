@@ -1,0 +1,112 @@
+"""The partitions and the order of a table, changed to its settings. Each step can be repeated after a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.storage import WrittenFile
+from levada.destinations.iceberg.metadata import Property, TableMetadata
+from levada.destinations.iceberg.partitioning import IcebergArrangement, Place, Wanted, next_spec, resolve
+from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.settings import TableSettings
+from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.schema_changes import resync_hint
+from levada.errors import DestinationChanged, NeedsOperator
+from levada.schema import ReplicatedTableSchema, TableTarget
+
+_log = logging.getLogger(__name__)
+_SPARE: Final = 10_000
+
+
+def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) -> FileLayout:
+    """Give the table the partitions and the order of its settings in one commit. Return the layout of new files.
+
+    ``layout`` has the columns of the files. Old files stay in their partitions. Raise NeedsOperator, without writing,
+    if a column is missing or has another type.
+    """
+    metadata = table.metadata
+    before = metadata.arrangement
+    settings = target.settings if isinstance(target.settings, TableSettings) else None
+    wanted = resolve(settings, layout, target.schema, before)
+    if unfit(table, wanted):
+        raise NeedsOperator(
+            "partitions_need_version_2",
+            f"{target.schema.name}: a table of format version {metadata.format_version} cannot have partitions",
+            hint=f"remove partitionBy from the table's TableSync, then {resync_hint(target.schema)}",
+        )
+    order = wanted.order if wanted.order or before.sort_by else metadata.order
+    spec = metadata.spec
+    if sorted(wanted.terms) != sorted(f.term for f in spec):
+        spec = next_spec(wanted.terms, layout, list(metadata.specs.values()), metadata.last_partition_id)
+    if (spec, order) != (metadata.spec, metadata.order) or wanted.to_text() != before.to_text():
+        _log.info("%s: partitions and order of new files changed to the settings", table.name)
+        empty = not (wanted.partition_by or wanted.sort_by)
+        table.arrange(spec, order, {Property.ARRANGEMENT.value: None if empty else wanted.to_text()})
+    if not spec and not wanted.order:
+        return layout.files
+    metadata, kinds = table.metadata, {f.id: f.type for f in layout.fields if isinstance(f.type, str)}
+    # The rows are not in the order that another writer gave to the table.
+    order_id = metadata.order_id if wanted.order else 0
+    return replace(
+        layout.files, arrangement=IcebergArrangement(metadata.spec_id, metadata.spec, order_id, wanted.order, kinds)
+    )
+
+
+def unfit(table: IcebergTable, wanted: Wanted) -> bool:
+    """Return True if the table has deletion vectors, which Levada does not write for files in partitions."""
+    return table.has_vectors and (bool(wanted.terms) or table.metadata.ever_partitioned)
+
+
+def name_taken(metadata: TableMetadata, layout: IcebergSchema) -> str | None:
+    """Return a column of ``layout`` that has the name of a partition by another column, or None.
+
+    Iceberg refuses such a column, also if only a former spec has the partition.
+    """
+    ids = {f.name: f.id for f in layout.fields}
+    living = (f for spec in metadata.specs.values() for f in spec if f.source_id in layout.by_id)
+    return next((f.name for f in living if ids.get(f.name, f.source_id) != f.source_id), None)
+
+
+def check_names(table: IcebergTable, layout: IcebergSchema, schema: ReplicatedTableSchema) -> None:
+    """Raise NeedsOperator ``partition_name_taken`` for a column as in `name_taken`."""
+    if (name := name_taken(table.metadata, layout)) is not None:
+        raise NeedsOperator(
+            "partition_name_taken",
+            f"{schema.name}: column {name} has the name of a partition of {table.name}, which Iceberg does not allow",
+            hint=resync_hint(schema),
+        )
+
+
+@dataclass(slots=True)
+class FilePlaces:
+    """The partitions of a table's data files, read from the table on demand. A path never changes its partition."""
+
+    known: dict[str, Place] = field(default_factory=dict)
+
+    def of(self, table: IcebergTable, paths: Sequence[str], written: Iterable[WrittenFile]) -> list[Place | None]:
+        """Return the partitions of data files of the current snapshot, and of ``written``, which is not committed."""
+        new = {f.path: f.partition for f in written if isinstance(f.partition, Place)}
+        if not table.metadata.ever_partitioned:
+            return [None] * len(paths)
+        if any(path not in self.known and path not in new for path in paths):
+            self.known = table.places()
+        try:
+            return [new.get(path) or self.known[path] for path in paths]
+        except KeyError as error:
+            raise DestinationChanged(
+                "table_damaged",
+                f"a data file of {table.name} is not in its newest snapshot: {error.args[0]}",
+                hint="copy the table again: levada resync MANIFEST TABLE",
+            ) from None
+
+    def learn(self, table: IcebergTable, written: Iterable[WrittenFile]) -> None:
+        """Add files that are committed now."""
+        if len(self.known) > 2 * table.metadata.facts.data_files + _SPARE:
+            self.known = {}
+            return
+        if self.known:
+            self.known |= {f.path: f.partition for f in written if isinstance(f.partition, Place)}
