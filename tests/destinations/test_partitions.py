@@ -48,6 +48,16 @@ def row(i: int, **more: Any) -> dict[str, Any]:
     return {"id": i, "country": country, "at": at, "amount": Decimal(i - 5) / 4, "note": f"n{i}", **more}
 
 
+@pytest.fixture
+def hadoop(hadoop: Lake, request: pytest.FixtureRequest) -> Lake:
+    """A Hadoop catalog with tables of format version 2, or of the parameter's."""
+    hadoop.manifest["formatVersion"] = getattr(request, "param", 2)
+    return hadoop
+
+
+of_each_version = pytest.mark.parametrize("hadoop", [2, 3], indirect=True)
+
+
 class Sales:
     """A table of sales, what it should hold, and a destination that writes it."""
 
@@ -163,6 +173,7 @@ def check_files(lake: Lake, by: TableSettings) -> None:
             assert before._file != after._file or before.r <= after.r
 
 
+@of_each_version
 def test_an_update_moves_a_row_to_another_partition(hadoop: Lake) -> None:
     """It is deleted in its old partition, by a delete file of that partition, and Spark skips the others."""
     sales = Sales(hadoop, settings("country"))
@@ -189,6 +200,7 @@ def test_an_update_moves_a_row_to_another_partition(hadoop: Lake) -> None:
     check_files(hadoop, settings("country"))
 
 
+@of_each_version
 @pytest.mark.parametrize("mode", list(TableMode))
 def test_settings_change_in_place(hadoop: Lake, mode: TableMode) -> None:
     """Files of each former spec stay and take deletes. New files are in the new partitions, and nothing is copied."""
@@ -241,6 +253,7 @@ def test_a_renamed_column_keeps_its_partitions(hadoop: Lake) -> None:
     assert len(hadoop.iceberg().specs()) == 2
 
 
+@of_each_version
 def test_a_dropped_column_parks_the_table_and_breaks_nothing(hadoop: Lake) -> None:
     """The table is readable without the column, and says which setting names it. Another setting goes on."""
     sales = Sales(hadoop, settings("country", "bucket(2, id)", sort_by=("country",)))
@@ -293,6 +306,7 @@ def test_settings_that_do_not_fit_the_table_are_refused(hadoop: Lake, by: TableS
     assert len(hadoop.rows()) == 3
 
 
+@of_each_version
 def test_a_shadow_copy_has_the_partitions(hadoop: Lake) -> None:
     """It is made, follows the stream and takes the place of a table with other partitions."""
     by = settings("country", sort_by=("id desc",))
@@ -320,6 +334,7 @@ def test_a_shadow_copy_has_the_partitions(hadoop: Lake) -> None:
     sales.check()
 
 
+@of_each_version
 def test_compaction_sorts_and_keeps_partitions(hadoop: Lake) -> None:
     """Maintenance merges small files of former partitions into the current ones, sorted by the order of the table."""
     by = settings("truncate(1, country)", sort_by=("id desc",))
@@ -456,3 +471,33 @@ def test_a_column_with_the_name_of_a_partition(hadoop: Lake) -> None:
     sales.destination.drop_table_for_copy(target)
     sales.destination.write_table_rows(target, copied, hadoop.mark(9000))
     assert [r["country"] for r in hadoop.rows()] == ["FR"]
+
+
+def test_deletes_stay_in_their_partitions_when_the_format_version_rises(hadoop: Lake) -> None:
+    """Position deletes of two specs become deletion vectors, each in the partition of its data file."""
+    sales = Sales(hadoop, settings("country"))
+    sales.copy(40)
+    for number in (1, 2, 9):
+        sales.drop(number)
+    sales.apply()
+    sales.stream.settings = settings("bucket(3, id)")
+    sales.put(**row(3, note="moved"))
+    sales.put(**row(50))
+    sales.apply()
+    sales.drop(50)
+    sales.apply()
+    hadoop.manifest["formatVersion"] = 3
+    sales.destination = hadoop.destination(work="other")
+    for number in (4, 10):
+        sales.drop(number)
+    sales.put(**row(3, note="moved again"))
+    sales.apply()
+    sales.check()
+    name = hadoop.spark_name()
+    found = hadoop.spark.sql(
+        "SELECT d.file_format AS form, d.spec_id = f.spec_id AND d.partition <=> f.partition AS fits "
+        f"FROM {name}.delete_files d LEFT JOIN {name}.data_files f ON f.file_path = d.referenced_data_file"
+    ).collect()
+    assert {f.form for f in found} == {"PUFFIN"}
+    assert all(f.fits for f in found)
+    assert len(found) > 3

@@ -12,9 +12,9 @@ import struct
 import uuid
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,7 @@ class DeletionVector:
     """The place of a data file's deletion vector.
 
     ``path`` and ``file_bytes`` are those of the Puffin file. ``offset`` and ``length`` are those of the blob in bytes.
-    ``rows`` is the number of deleted rows.
+    ``rows`` is the number of deleted rows. ``partition`` is that of the data file, as in `WrittenFile`.
     """
 
     data_file: str
@@ -59,16 +59,19 @@ class DeletionVector:
     offset: int
     length: int
     rows: int
+    partition: Hashable = None
 
 
 @dataclass(slots=True)
 class DeletionVectors:
     """The deleted rows of a batch by data file, and the deletion vectors that `write` makes of them.
 
-    ``replaced`` has the earlier vectors of the same data files, whose positions are in the new ones.
+    ``replaced`` has the earlier vectors of the same data files, whose positions are in the new ones. ``partitions_of``
+    returns the partitions of data files, because a vector has the partition of its data file.
     """
 
     storage: Storage
+    partitions_of: Callable[[Sequence[str]], Sequence[Hashable]] = lambda paths: [None] * len(paths)
     deleted: dict[str, BitMap64] = field(default_factory=dict)
     written: list[DeletionVector] = field(default_factory=list)
     replaced: list[DeletionVector] = field(default_factory=list)
@@ -91,7 +94,9 @@ class DeletionVectors:
         A data file whose rows were all deleted before gets no new vector. Raise DestinationChanged if an earlier
         vector is missing or damaged.
         """
-        self.written = write_vectors(self.storage, self._merged(live))
+        written = write_vectors(self.storage, self._merged(live))
+        partitions = self.partitions_of([v.data_file for v in written])
+        self.written = [replace(v, partition=p) for v, p in zip(written, partitions, strict=True)]
 
     def _merged(self, live: Mapping[str, DeletionVector]) -> Iterator[tuple[str, BitMap64]]:
         former = [live[path] for path in self.deleted if path in live]

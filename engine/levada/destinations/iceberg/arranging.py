@@ -10,7 +10,7 @@ from typing import Final
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.metadata import Property, TableMetadata
-from levada.destinations.iceberg.partitioning import IcebergArrangement, Place, Wanted, next_spec, resolve
+from levada.destinations.iceberg.partitioning import IcebergArrangement, Place, next_spec, resolve
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.table import IcebergTable
@@ -32,12 +32,6 @@ def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) 
     before = metadata.arrangement
     settings = target.settings if isinstance(target.settings, TableSettings) else None
     wanted = resolve(settings, layout, target.schema, before)
-    if unfit(table, wanted):
-        raise NeedsOperator(
-            "partitions_need_version_2",
-            f"{target.schema.name}: a table of format version {metadata.format_version} cannot have partitions",
-            hint=f"remove partitionBy from the table's TableSync, then {resync_hint(target.schema)}",
-        )
     order = wanted.order if wanted.order or before.sort_by else metadata.order
     spec = metadata.spec
     if sorted(wanted.terms) != sorted(f.term for f in spec):
@@ -54,11 +48,6 @@ def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) 
     return replace(
         layout.files, arrangement=IcebergArrangement(metadata.spec_id, metadata.spec, order_id, wanted.order, kinds)
     )
-
-
-def unfit(table: IcebergTable, wanted: Wanted) -> bool:
-    """Return True if the table has deletion vectors, which Levada does not write for files in partitions."""
-    return table.has_vectors and (bool(wanted.terms) or table.metadata.ever_partitioned)
 
 
 def name_taken(metadata: TableMetadata, layout: IcebergSchema) -> str | None:

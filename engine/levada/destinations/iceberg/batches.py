@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.layout import FileLayout
-from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.index_sync import synced_index
@@ -37,8 +36,7 @@ def upsert_batch(
     live = live_vectors(state, table) if has_vectors else {}
     deletes = new_deletes(table.storage(), vectors=has_vectors)
     batch = Upsert(table.storage(), files, events.schema, index, deletes)
-    if isinstance(deletes, PositionDeleteFiles):
-        deletes.partitions_of = lambda paths: state.places.of(table, paths, batch.files)
+    deletes.partitions_of = lambda paths: state.places.of(table, paths, batch.files)
     with index_errors(state.index.folder):
         batch.run(events, after)
     if not batch.changes and len(events.versions) == 1:

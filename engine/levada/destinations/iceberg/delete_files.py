@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.java import JavaObject, Jvm, each
+from levada.destinations.iceberg.partitioning import UNPARTITIONED, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class DeleteFiles:
 
 
 def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
-    """Return the deletion vector of a Java ``DeleteFile``, with a single call into the JVM."""
+    """Return the deletion vector of a Java ``DeleteFile`` of this spec, with a single call into the JVM."""
     found = json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec))
     return DeletionVector(
         found["referenced-data-file"],
@@ -68,25 +69,35 @@ def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
         found["content-offset"],
         found["content-size-in-bytes"],
         found["record-count"],
+        Place(found["spec-id"], json.dumps(found["partition"])) if found.get("partition") else None,
     )
 
 
-def describe_vectors(jvm: Jvm, spec: JavaObject, vectors: Sequence[DeletionVector]) -> list[JavaObject]:
-    """Return a Java ``DeleteFile`` for each vector. It needs two calls into the JVM, where its builder needs ten."""
+def describe_vectors(
+    jvm: Jvm, specs: JavaObject, vectors: Sequence[DeletionVector], unpartitioned: int
+) -> list[JavaObject]:
+    """Return a Java ``DeleteFile`` for each vector. It needs two calls into the JVM, where its builder needs ten.
+
+    ``specs`` are the table's specs by ID. ``unpartitioned`` is the ID of that for vectors without a partition.
+    """
     if not vectors:
         return []
     # The method is looked up once, because py4j asks the JVM for it each time.
-    spec_id, from_json = int(spec.specId()), jvm.iceberg.ContentFileParser.fromJson
-    described = jvm.iceberg.util.JsonUtil.mapper().readTree(json.dumps([_described(v, spec_id) for v in vectors]))
-    return [from_json(described.get(i), spec) for i in range(len(vectors))]
+    from_json = jvm.iceberg.ContentFileParser.fromJson
+    places = [v.partition if isinstance(v.partition, Place) else Place(unpartitioned) for v in vectors]
+    by_id = {number: specs.get(number) for number in {place.spec_id for place in places}}
+    described = json.dumps([_described(*both) for both in zip(vectors, places, strict=True)])
+    items = jvm.iceberg.util.JsonUtil.mapper().readTree(described)
+    return [from_json(items.get(i), by_id[place.spec_id]) for i, place in enumerate(places)]
 
 
-def _described(vector: DeletionVector, spec_id: int) -> dict[str, str | int]:
+def _described(vector: DeletionVector, place: Place) -> dict[str, Any]:
     return {
-        "spec-id": spec_id,
+        "spec-id": place.spec_id,
         "content": "position-deletes",
         "file-path": vector.path,
         "file-format": "puffin",
+        **({} if place.values == UNPARTITIONED else {"partition": json.loads(place.values)}),
         "file-size-in-bytes": vector.file_bytes,
         "record-count": vector.rows,
         "referenced-data-file": vector.data_file,

@@ -18,10 +18,9 @@ from levada.destinations.data_files.deletion_vectors import DeletionVector, file
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import without_deletes
-from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
-from levada.destinations.iceberg.arranging import arrange_as, name_taken, unfit
+from levada.destinations.iceberg.arranging import arrange_as, name_taken
 from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
@@ -97,7 +96,7 @@ class Replacement:
         settings = target.settings if isinstance(target.settings, TableSettings) else None
         wanted = resolve(settings, layout, target.schema, table.metadata.arrangement)
         used = {*(source for source, _ in wanted.terms), *(f.source_id for f in wanted.order)}
-        if name_taken(table.metadata, layout) is not None or unfit(table, wanted):
+        if name_taken(table.metadata, layout) is not None:
             return None
         if any(number not in before.by_id or before.by_id[number].type != layout.by_id[number].type for number in used):
             return None
@@ -138,9 +137,8 @@ class Replacement:
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
         deletes = new_deletes(storage, vectors=self.has_vectors)
         batch = Upsert(storage, self.new_files, events.schema, index, deletes)
-        if isinstance(deletes, PositionDeleteFiles):
-            places = {f.path: f.partition for f in self.files}
-            deletes.partitions_of = lambda paths: _places(paths, places, batch.files)
+        places = {f.path: f.partition for f in self.files}
+        deletes.partitions_of = lambda paths: _places(paths, places, batch.files)
         batch.run(events, after)
         try:
             finished = finish(deletes, {} if batch.truncated else self.vectors)

@@ -205,7 +205,7 @@ class IcebergTable:
         """
         planned: dict[str, PlannedDeletes] = {}
         with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-            spec = self.java.spec()
+            specs = self.java.specs()
             for task in tasks:
                 file, deletes = task.file(), PlannedDeletes()
                 if _is_strange(file):
@@ -214,7 +214,7 @@ class IcebergTable:
                     if str(delete.content()) != "POSITION_DELETES":
                         return None
                     if str(delete.format()) == "PUFFIN":
-                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, spec))
+                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, specs.get(delete.specId())))
                     elif _is_strange(delete):
                         return None
                     else:
@@ -275,9 +275,9 @@ class IcebergTable:
                 update = self.java.newRowDelta()
                 for file in added:
                     update.addRows(file)
-                for file in (*deleted, *describe_vectors(self._jvm, self.java.spec(), deletes.vectors)):
+                for file in (*deleted, *self._vectors(deletes.vectors)):
                     update.addDeletes(file)
-                for file in describe_vectors(self._jvm, self.java.spec(), deletes.replaced):
+                for file in self._vectors(deletes.replaced):
                     update.removeDeletes(file)
                 if deletes.vectors and (current := self.metadata.snapshot_id) is not None:
                     # Otherwise a vector of any earlier snapshot counts as a conflict. A replaced vector that is missing
@@ -298,7 +298,7 @@ class IcebergTable:
             update = self.java.newRewrite()
             for file in former:
                 update.deleteFile(file)
-            for file in describe_vectors(self._jvm, self.java.spec(), vectors):
+            for file in self._vectors(vectors):
                 update.addFile(file)
         return self._commit(update, None, {})
 
@@ -528,6 +528,9 @@ class IcebergTable:
     def _unpartitioned(self) -> int:
         specs, current = self.metadata.specs, self.metadata.spec_id
         return next((number for number in (current, *specs) if not specs[number]), current)
+
+    def _vectors(self, vectors: Sequence[DeletionVector]) -> list[JavaObject]:
+        return describe_vectors(self._jvm, self.java.specs(), vectors, self._unpartitioned)
 
     def _delete_file(self, written: WrittenFile) -> JavaObject:
         i = self._jvm.iceberg
