@@ -30,7 +30,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "observedGeneration": pipeline.generation,
         "phase": pipeline_phase(conditions, deleting=pipeline.deleting_since is not None).value,
         "display": {
-            "tables": f"{tables['byPhase'].get('Ready', 0)}/{tables['total']}",
+            "tables": f"{tables.get('byPhase', {}).get('Ready', 0)}/{tables['total']}",
             "lag": size_text(slot.get("lagBytes")),
             "retained": size_text(slot.get("retainedBytes")),
         },
@@ -100,16 +100,25 @@ def _tables(observed: Observed) -> dict[str, Any]:
         }
         for t in errored_tables(progress.tables)[:MAX_ATTENTION]
     ]
-    tables: dict[str, Any] = {"total": len(progress.tables), "byPhase": dict(sorted(counts.items()))}
+    tables: dict[str, Any] = {"total": len(progress.tables), **_by_phase(counts)}
     return tables | ({"attention": attention} if attention else {})
+
+
+def _by_phase(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return the field of the counts, without the field if there are none.
+
+    If an empty map is applied where there were counts, the API server makes null of it, which it then refuses.
+    """
+    return {"byPhase": dict(sorted(counts.items()))} if counts else {}
 
 
 def _last_known_tables(observed: Observed) -> dict[str, Any]:
     """Return the stored counts. Tables that were Ready count as Stale while no driver reports."""
-    tables: dict[str, Any] = observed.pipeline.status.get("tables", {"total": 0, "byPhase": {}})
+    tables: dict[str, Any] = observed.pipeline.status.get("tables", {"total": 0})
     if unreported_since(observed) is None:
         return tables
-    counts = Counter({"Stale" if phase == "Ready" else phase: 0 for phase in tables["byPhase"]})
-    for phase, count in tables["byPhase"].items():
+    stored: Mapping[str, int] = tables.get("byPhase", {})
+    counts = Counter({"Stale" if phase == "Ready" else phase: 0 for phase in stored})
+    for phase, count in stored.items():
         counts["Stale" if phase == "Ready" else phase] += count
-    return tables | {"byPhase": dict(sorted(counts.items()))}
+    return tables | _by_phase(counts)
