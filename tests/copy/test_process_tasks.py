@@ -140,10 +140,13 @@ def test_the_exit_status_is_in_the_message(own: ProcessTasks) -> None:
 
 
 ENGINE = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.tasks import run_tasks
+
+# A shell starts its background jobs with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def hang(folder=sys.argv[1]):
     Path(folder, f"{os.getpid()}").touch()
