@@ -49,7 +49,11 @@ def table_of(
         schema_id=0,
         schemas={},
         format_version=2,
-        partitioned=False,
+        specs={0: ()},
+        spec_id=0,
+        last_partition_id=999,
+        order=(),
+        order_id=0,
         log=(),
         refs={"main": main, **refs},
     )
