@@ -31,7 +31,7 @@ def stored(destination: IcebergDestination) -> set[str]:
     """The files among the table's data, whoever names them."""
     opened = table(destination)
     listed = opened.java.io().listPrefix(opened.storage().folder)
-    return {name for f in each(listed) if (name := f.location().rsplit("/", 1)[-1]).endswith(".parquet")}
+    return {name for f in each(listed) if (name := f.location().rsplit("/", 1)[-1]).endswith((".parquet", ".puffin"))}
 
 
 def named(lake: Lake) -> set[str]:
