@@ -48,10 +48,10 @@ def seen() -> OrderedCopy:
 
 
 @pytest.fixture
-def wait(store: MemoryStore, seen: OrderedCopy, monkeypatch: pytest.MonkeyPatch) -> Wait:
+def wait(store: MemoryStore, seen: OrderedCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wait:
     """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
     monkeypatch.setattr(remote, "POLL_S", 0.001)
-    copy = DedicatedCopy(store, Recording(), 1, silence_s=0.1)
+    copy = DedicatedCopy(config_ref(tmp_path), store, Recording(), 1, silence_s=0.1)
     return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
 
 
@@ -137,7 +137,7 @@ class Elsewhere(Recording):
 
 
 def test_the_destination_learns_of_the_copy_before_it_is_verified(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may have created the table under another name, which the driver's destination has never seen."""
     monkeypatch.setattr(remote, "POLL_S", 0.001)
@@ -150,7 +150,7 @@ def test_the_destination_learns_of_the_copy_before_it_is_verified(
         store.store_table_schema(schema)
         said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
 
-    copied = DedicatedCopy(store, destination, 1, silence_s=60).run(
+    copied = DedicatedCopy(config_ref(tmp_path), store, destination, 1, silence_s=60).run(
         ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process
     )
     assert copied.lsn == Lsn(7)

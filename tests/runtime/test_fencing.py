@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
+from tests.runtime.test_doubted_tables import config_ref
 
 from levada.errors import StaleEpoch, Transient
 from levada.postgres.publications import ensure_coverage
@@ -47,10 +48,10 @@ def superseded() -> MemoryStore:
     return store
 
 
-def test_a_table_at_the_destination_stays(superseded: MemoryStore) -> None:
+def test_a_table_at_the_destination_stays(superseded: MemoryStore, tmp_path: Path) -> None:
     """Also at a destination that keeps no epochs, the table of the newer driver is not dropped."""
     destination = Recording()
-    copier = TableCopy(cast(Any, None), superseded, destination, cast(Any, None), 1)
+    copier = TableCopy(config_ref(tmp_path), superseded, destination, cast(Any, None), 1)
     with pytest.raises(StaleEpoch):
         copier.make_room(SCHEMA.id, SCHEMA.name, Recreate(SETTINGS))
     assert destination.dropped == []
