@@ -34,7 +34,7 @@ FILE_ONLY = {
     "pod_template": "the API server does not look into it; the operator does",
     "strangers": "documents of one file",
     "table_properties": "the API server does not know Iceberg's properties; the operator does",
-    "table_settings": "the API server does not compare transforms of one column; the operator does",
+    "table_transforms": "the API server does not compare transforms of one column; the operator does",
     "twice": "kubectl itself refuses it",
     "two_pipelines": "documents of one file",
     "unhashable": "YAML that no JSON can say",

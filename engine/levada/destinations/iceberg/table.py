@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
+from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.delete_files import (
     DeleteFiles,
     NewDeletes,
     PlannedDeletes,
-    describe_vectors,
     read_vector,
 )
+from levada.destinations.iceberg.file_describer import FileDescriber
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
@@ -35,7 +34,7 @@ from levada.destinations.iceberg.java import (
 )
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
-from levada.destinations.iceberg.partitioning import UNPARTITIONED, Place, SortOrder, Spec, order_json, spec_json
+from levada.destinations.iceberg.partitioning import Place, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.storage import IcebergStorage, parquet_settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
@@ -48,8 +47,6 @@ VECTORS_SINCE: Final = 3
 """The format version from which rows are deleted by deletion vectors instead of position-delete files."""
 
 _NO_DELETES: Final = NewDeletes()
-_READERS: Final = 8
-"""Threads that read file footers. A commit reads the footers of all its files, and a copy may have hundreds."""
 
 
 class IcebergTable:
@@ -269,15 +266,16 @@ class IcebergTable:
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
-        added, deleted = self._described(files, deletes)
+        described = self._describer()
+        added, deleted = described.files(files, deletes)
         with java_errors(f"write to {self.name}"):
             if deleted or deletes.vectors or replacing:
                 update = self.java.newRowDelta()
                 for file in added:
                     update.addRows(file)
-                for file in (*deleted, *self._vectors(deletes.vectors)):
+                for file in (*deleted, *described.vectors(deletes.vectors)):
                     update.addDeletes(file)
-                for file in self._vectors(deletes.replaced):
+                for file in described.vectors(deletes.replaced):
                     update.removeDeletes(file)
                 if deletes.vectors and (current := self.metadata.snapshot_id) is not None:
                     # Otherwise a vector of any earlier snapshot counts as a conflict. A replaced vector that is missing
@@ -295,23 +293,15 @@ class IcebergTable:
         """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID."""
         self.check_intact()
         with java_errors(f"write to {self.name}"):
-            update = self.java.newRewrite()
+            described, update = self._describer(), self.java.newRewrite()
             for file in former:
                 update.deleteFile(file)
-            for file in self._vectors(vectors):
+            for file in described.vectors(vectors):
                 update.addFile(file)
         return self._commit(update, None, {})
 
-    def _described(
-        self, files: Iterable[WrittenFile], deletes: NewDeletes
-    ) -> tuple[list[JavaObject], list[JavaObject]]:
-        try:
-            with java_errors(f"write to {self.name}"), ThreadPoolExecutor(_READERS) as pool:
-                list(pool.map(self._require, files_of(deletes.vectors)))
-                return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes.files))
-        except DestinationChanged as error:
-            # No commit refers to the files yet, so another tool may have removed them as orphans.
-            raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
+    def _describer(self) -> FileDescriber:
+        return FileDescriber(self._jvm, self.java, self.name, self.metadata)
 
     def _remove_everything(self, update: JavaObject) -> None:
         with self._scan() as tasks:
@@ -500,45 +490,6 @@ class IcebergTable:
         self._ops.commit(base, changed)
         self.java.refresh()
         self._read()
-
-    def _require(self, written: WrittenFile) -> None:
-        """Raise DestinationChanged if the file is missing, as reading its footer would."""
-        self.java.io().newInputFile(written.path).getLength()
-
-    def _data_file(self, written: WrittenFile) -> JavaObject:
-        i = self._jvm.iceberg
-        metrics = i.parquet.ParquetUtil.fileMetrics(
-            self.java.io().newInputFile(written.path), i.MetricsConfig.forTable(self.java)
-        )
-        builder = self._placed(i.DataFiles.builder, written).withPath(written.path).withFormat("parquet")
-        if isinstance(written.partition, Place) and written.partition.sort_order:
-            builder = builder.withSortOrder(self.java.sortOrders().get(written.partition.sort_order))
-        return builder.withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
-
-    def _placed(self, make: Callable[[JavaObject], JavaObject], written: WrittenFile) -> JavaObject:
-        """Return a builder of a file, made by ``make``, with the file's partition."""
-        place = written.partition if isinstance(written.partition, Place) else Place(self._unpartitioned)
-        spec = self.java.specs().get(place.spec_id)
-        builder = make(spec)
-        if place.values == UNPARTITIONED:
-            return builder
-        return builder.withPartition(self._jvm.iceberg.SingleValueParser.fromJson(spec.partitionType(), place.values))
-
-    @property
-    def _unpartitioned(self) -> int:
-        specs, current = self.metadata.specs, self.metadata.spec_id
-        return next((number for number in (current, *specs) if not specs[number]), current)
-
-    def _vectors(self, vectors: Sequence[DeletionVector]) -> list[JavaObject]:
-        return describe_vectors(self._jvm, self.java.specs(), vectors, self._unpartitioned)
-
-    def _delete_file(self, written: WrittenFile) -> JavaObject:
-        i = self._jvm.iceberg
-        metrics = i.parquet.ParquetUtil.fileMetrics(
-            self.java.io().newInputFile(written.path), i.MetricsConfig.forPositionDelete()
-        )
-        builder = self._placed(i.FileMetadata.deleteFileBuilder, written).ofPositionDeletes().withPath(written.path)
-        return builder.withFormat("parquet").withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
 
 
 def _is_strange(file: JavaObject) -> bool:
