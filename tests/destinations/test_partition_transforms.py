@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from levada.destinations.iceberg.java import Jvm, each
-from levada.destinations.iceberg.partitioning import IcebergArrangement, PartitionField, Place, SortField
+from levada.destinations.iceberg.partitioning import FilePartition, IcebergArrangement, PartitionField, SortField
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.terms import SortTerm, Term, parse_partition, parse_sort
 from levada.destinations.iceberg.transforms import fits, json_value
@@ -151,7 +151,7 @@ def test_partitions_are_those_of_sparks_writer(kind: str, spark: SparkSession, c
         mine = {int(i): part.partition for part in parts for i in order[part.begin : part.end]}
         assert len(mine) == len(seen)
         for n, place in mine.items():
-            assert isinstance(place, Place)
+            assert isinstance(place, FilePartition)
             # Through Java, because a moment has several forms there.
             kinds = java.spec().partitionType()
             parsed = jvm.iceberg.SingleValueParser.fromJson(kinds, place.values)

@@ -21,7 +21,8 @@ class Backlog:
     """The pending segments of each table. Not thread-safe, because only the supervisor uses it.
 
     ``ledger`` has the ends of the segments that were staged earlier, also by earlier processes. Segments are added in
-    WAL order. A method that is called for every table in each tick costs the same for any number of pending segments.
+    WAL order. The cost of `pending` and `position`, which are called for every table in each tick, does not grow with
+    the number of pending segments.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:

@@ -1,8 +1,8 @@
 """The budget of writes to the API server: a rate limit with three priorities.
 
 Writes for a Pipeline itself are *prompt*. Writes for its tables come in thousands, so they are *bulk*: no Pipeline
-waits for the tables of another. Both follow the rate that the API server takes well. Writes of counters are *spare*:
-they never add up to more than a low rate, which a cluster can take for ever.
+waits for the tables of another. The rate of both follows how fast the API server answers. Writes of counters are
+*spare*. They have a low rate, because they never end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RESERVED: Final = BURST / 2
 class WriteBudget:
     """Two token buckets, for one event loop. ``clock`` is monotonic, in seconds.
 
-    Every write takes a token of both. A spare write needs tokens in both, so that the steady rate is the spare one.
+    Every write takes a token of both. A spare write needs tokens in both.
     """
 
     def __init__(self, clock: Callable[[], float], *, burst: int = BURST) -> None:

@@ -1,13 +1,14 @@
-"""The rate of writes that the API server takes well. It grows while answers are fast, else it falls. Pure."""
+"""The rate of writes, which follows how fast the API server answers. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 SLOWEST: Final = 5.0
-"""Writes a second that every API server takes. The rate is never lower."""
+"""The lowest rate, in writes a second."""
 _START: Final = 10.0
 _FASTEST: Final = 40.0
+"""The highest rate, in writes a second."""
 _STEP: Final = 0.5
 """Writes a second that each fast answer adds."""
 _FAST_S: Final = 0.5
@@ -18,7 +19,10 @@ _OVERLOADED: Final = frozenset({429, 503, 504})
 
 
 class WriteRate:
-    """Additive increase and multiplicative decrease, as TCP has it. Times are of the monotonic clock, in seconds."""
+    """Additive increase and multiplicative decrease, as in TCP's congestion control.
+
+    Times are of the monotonic clock, in seconds.
+    """
 
     def __init__(self) -> None:
         self.per_s = _START

@@ -233,7 +233,7 @@ class BigQueryDestination(Destination):
             served.apply(state, events, after, mark)
         except NeedsOperator as error:
             if error.code == "destination_error":
-                # The reason may be a column that another hand dropped or renamed.
+                # The reason may be a column that another writer dropped or renamed.
                 check_columns(served, state.description.columns, served.columns(), schema)
             raise
         table.lsn = mark.lsn

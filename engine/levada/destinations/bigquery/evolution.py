@@ -35,7 +35,7 @@ def evolve(
     """Change the table's columns to those of ``schema``. Return the state with the new columns.
 
     Raise NeedsOperator, without writing, for a change that BigQuery does not support, and DestinationChanged
-    ``foreign_schema_change`` if another hand dropped or renamed a column.
+    ``foreign_schema_change`` if another writer dropped or renamed a column.
     """
     columns, after = state.description.columns, state.description.columns_after
     fixed = fixed_columns(resource)
@@ -73,7 +73,7 @@ def _current(served: ServedTable, state: StoredState, schema: ReplicatedTableSch
 def check_columns(
     served: ServedTable, columns: Layout, actual: Mapping[str, str], schema: ReplicatedTableSchema
 ) -> None:
-    """Raise DestinationChanged ``foreign_schema_change`` if a column is missing. Another hand may add columns."""
+    """Raise DestinationChanged ``foreign_schema_change`` if a column is missing. Another writer may add columns."""
     lost = [c.name for c in columns.columns if c.name.lower() not in actual]
     if lost:
         raise DestinationChanged(

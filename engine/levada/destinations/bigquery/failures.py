@@ -90,7 +90,7 @@ def unanswered(what: str, error: BaseException) -> LevadaError:
 
 
 def missing(name: object) -> DestinationChanged:
-    """Return the error for a table that was dropped or renamed by another hand."""
+    """Return the error for a table that was dropped or renamed by another writer."""
     return DestinationChanged(
         "destination_table_missing", f"{name} is no longer in BigQuery", hint="levada resync MANIFEST TABLE"
     )

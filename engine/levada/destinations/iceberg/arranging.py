@@ -10,7 +10,7 @@ from typing import Final
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.metadata import Property, TableMetadata
-from levada.destinations.iceberg.partitioning import IcebergArrangement, Place, next_spec, resolve
+from levada.destinations.iceberg.partitioning import FilePartition, IcebergArrangement, next_spec, resolve
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.table import IcebergTable
@@ -71,18 +71,20 @@ def check_names(table: IcebergTable, layout: IcebergSchema, schema: ReplicatedTa
 
 
 @dataclass(slots=True)
-class FilePlaces:
+class FilePartitions:
     """The partitions of a table's data files, read from the table on demand. A path never changes its partition."""
 
-    known: dict[str, Place] = field(default_factory=dict)
+    known: dict[str, FilePartition] = field(default_factory=dict)
 
-    def of(self, table: IcebergTable, paths: Sequence[str], written: Iterable[WrittenFile]) -> list[Place | None]:
+    def of(
+        self, table: IcebergTable, paths: Sequence[str], written: Iterable[WrittenFile]
+    ) -> list[FilePartition | None]:
         """Return the partitions of data files of the current snapshot, and of ``written``, which is not committed."""
-        new = {f.path: f.partition for f in written if isinstance(f.partition, Place)}
+        new = {f.path: f.partition for f in written if isinstance(f.partition, FilePartition)}
         if not table.metadata.ever_partitioned:
             return [None] * len(paths)
         if any(path not in self.known and path not in new for path in paths):
-            self.known = table.places()
+            self.known = table.partitions()
         try:
             return [new.get(path) or self.known[path] for path in paths]
         except KeyError as error:
@@ -98,4 +100,4 @@ class FilePlaces:
             self.known = {}
             return
         if self.known:
-            self.known |= {f.path: f.partition for f in written if isinstance(f.partition, Place)}
+            self.known |= {f.path: f.partition for f in written if isinstance(f.partition, FilePartition)}

@@ -36,7 +36,7 @@ def upsert_batch(
     live = live_vectors(state, table) if has_vectors else {}
     deletes = new_deletes(table.storage(), vectors=has_vectors)
     batch = Upsert(table.storage(), files, events.schema, index, deletes)
-    deletes.partitions_of = lambda paths: state.places.of(table, paths, batch.files)
+    deletes.partitions_of = lambda paths: state.partitions.of(table, paths, batch.files)
     with index_errors(state.index.folder):
         batch.run(events, after)
     if not batch.changes and len(events.versions) == 1:
@@ -64,7 +64,7 @@ def upsert_batch(
         live.update({v.data_file: v for v in finished.vectors})
         state.vectors = LiveVectors(snapshot, live)
     state.index.commit(snapshot)
-    state.places.learn(table, batch.files)
+    state.partitions.learn(table, batch.files)
 
 
 def append_batch(table: IcebergTable, layout: FileLayout, events: TableEvents, after: Lsn, mark: Watermark) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.java import JavaObject, Jvm, each
-from levada.destinations.iceberg.partitioning import UNPARTITIONED, Place
+from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
         found["content-offset"],
         found["content-size-in-bytes"],
         found["record-count"],
-        Place(found["spec-id"], json.dumps(found["partition"])) if found.get("partition") else None,
+        FilePartition(found["spec-id"], json.dumps(found["partition"])) if found.get("partition") else None,
     )
 
 
@@ -84,20 +84,22 @@ def describe_vectors(
         return []
     # The method is looked up once, because py4j asks the JVM for it each time.
     from_json = jvm.iceberg.ContentFileParser.fromJson
-    places = [v.partition if isinstance(v.partition, Place) else Place(unpartitioned) for v in vectors]
-    by_id = {number: specs.get(number) for number in {place.spec_id for place in places}}
-    described = json.dumps([_described(*both) for both in zip(vectors, places, strict=True)])
+    partitions = [
+        v.partition if isinstance(v.partition, FilePartition) else FilePartition(unpartitioned) for v in vectors
+    ]
+    by_id = {number: specs.get(number) for number in {partition.spec_id for partition in partitions}}
+    described = json.dumps([_described(*both) for both in zip(vectors, partitions, strict=True)])
     items = jvm.iceberg.util.JsonUtil.mapper().readTree(described)
-    return [from_json(items.get(i), by_id[place.spec_id]) for i, place in enumerate(places)]
+    return [from_json(items.get(i), by_id[partition.spec_id]) for i, partition in enumerate(partitions)]
 
 
-def _described(vector: DeletionVector, place: Place) -> dict[str, Any]:
+def _described(vector: DeletionVector, partition: FilePartition) -> dict[str, Any]:
     return {
-        "spec-id": place.spec_id,
+        "spec-id": partition.spec_id,
         "content": "position-deletes",
         "file-path": vector.path,
         "file-format": "puffin",
-        **({} if place.values == UNPARTITIONED else {"partition": json.loads(place.values)}),
+        **({} if partition.values == UNPARTITIONED else {"partition": json.loads(partition.values)}),
         "file-size-in-bytes": vector.file_bytes,
         "record-count": vector.rows,
         "referenced-data-file": vector.data_file,

@@ -13,7 +13,7 @@ from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.delete_files import NewDeletes, describe_vectors
 from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
 from levada.destinations.iceberg.metadata import TableMetadata
-from levada.destinations.iceberg.partitioning import UNPARTITIONED, Place
+from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
 from levada.errors import DestinationChanged
 
 _READERS: Final = 8
@@ -53,7 +53,7 @@ class FileDescriber:
             self.java.io().newInputFile(written.path), i.MetricsConfig.forTable(self.java)
         )
         builder = self._placed(i.DataFiles.builder, written).withPath(written.path).withFormat("parquet")
-        if isinstance(written.partition, Place) and written.partition.sort_order:
+        if isinstance(written.partition, FilePartition) and written.partition.sort_order:
             builder = builder.withSortOrder(self.java.sortOrders().get(written.partition.sort_order))
         return builder.withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
 
@@ -67,12 +67,16 @@ class FileDescriber:
 
     def _placed(self, make: Callable[[JavaObject], JavaObject], written: WrittenFile) -> JavaObject:
         """Return a builder of a file, made by ``make``, with the file's partition."""
-        place = written.partition if isinstance(written.partition, Place) else Place(self._unpartitioned)
-        spec = self.java.specs().get(place.spec_id)
+        partition = (
+            written.partition if isinstance(written.partition, FilePartition) else FilePartition(self._unpartitioned)
+        )
+        spec = self.java.specs().get(partition.spec_id)
         builder = make(spec)
-        if place.values == UNPARTITIONED:
+        if partition.values == UNPARTITIONED:
             return builder
-        return builder.withPartition(self.jvm.iceberg.SingleValueParser.fromJson(spec.partitionType(), place.values))
+        return builder.withPartition(
+            self.jvm.iceberg.SingleValueParser.fromJson(spec.partitionType(), partition.values)
+        )
 
     @property
     def _unpartitioned(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from levada.destinations.iceberg.partitioning import SortOrder, Spec, Wanted, read_order, read_spec
+from levada.destinations.iceberg.partitioning import ResolvedSettings, SortOrder, Spec, read_order, read_spec
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.table_properties import RECORD
 from levada.locations import lies_below
@@ -44,7 +44,7 @@ class Property(StrEnum):
     COLUMNS = "levada.columns"
     """The field ID of each attnum, in JSON."""
     ARRANGEMENT = "levada.arrangement"
-    """The settings of partitions and sort order that Levada gave to the table, in JSON. See `Wanted`."""
+    """The settings of partitions and sort order that Levada gave to the table, in JSON. See `ResolvedSettings`."""
     FILL = "levada.fill"
     """The attnums of added columns whose constant is not in the existing rows yet, in JSON."""
     COPY_LEASE = "levada.copy"
@@ -185,9 +185,9 @@ class TableMetadata:
         return self.history[0].facts if self.history else TableFacts(0, 0, 0, 0, 0)
 
     @property
-    def arrangement(self) -> Wanted:
+    def arrangement(self) -> ResolvedSettings:
         """The settings of partitions and order that the table has, without the order."""
-        return Wanted.of_text(self.properties.get(Property.ARRANGEMENT.value))
+        return ResolvedSettings.of_text(self.properties.get(Property.ARRANGEMENT.value))
 
     @property
     def spec(self) -> Spec:

@@ -66,7 +66,7 @@ SortOrder = tuple[SortField, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePartition:
     """The partition of a data file: the ID of its spec, and the values of the spec's fields as JSON by field ID.
 
     ``sort_order`` is the ID of the order in which its rows are.
@@ -78,7 +78,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResolvedSettings:
     """The settings of a table, resolved to its columns. ``columns`` has the field ID of each name in the settings."""
 
     terms: tuple[tuple[int, str], ...] = ()
@@ -99,7 +99,7 @@ class Wanted:
         )
 
     @classmethod
-    def of_text(cls, text: str | None) -> Wanted:
+    def of_text(cls, text: str | None) -> ResolvedSettings:
         """Parse the property without the order. It is empty if invalid, because any writer can set a property."""
         try:
             kept = json.loads(text or "{}")
@@ -138,8 +138,8 @@ def order_json(order: SortOrder) -> str:
 
 
 def resolve(
-    settings: TableSettings | None, layout: IcebergSchema, schema: ReplicatedTableSchema, before: Wanted
-) -> Wanted:
+    settings: TableSettings | None, layout: IcebergSchema, schema: ReplicatedTableSchema, before: ResolvedSettings
+) -> ResolvedSettings:
     """Return the settings with the field IDs of their columns.
 
     ``before`` are the settings that the table has. As long as they are the same, a name means the column that it meant
@@ -155,7 +155,7 @@ def resolve(
     order = tuple(
         SortField(columns.find(s.term, "sortBy"), s.term.transform, s.descending, s.nulls_first) for s in sorts
     )
-    return Wanted(terms, order, settings.partition_by, settings.sort_by, columns.found)
+    return ResolvedSettings(terms, order, settings.partition_by, settings.sort_by, columns.found)
 
 
 @dataclass(slots=True)
@@ -263,15 +263,15 @@ class IcebergArrangement:
             np.flatnonzero(np.diff(group[order], prepend=-1, append=-1)) if rows.num_rows else np.zeros(1, np.int64)
         )
         parts = [
-            Part(self._place(values, int(order[begin])), int(begin), int(end))
+            Part(self._partition(values, int(order[begin])), int(begin), int(end))
             for begin, end in itertools.pairwise(bounds)
         ]
         return order, parts
 
-    def _place(self, values: Sequence[pa.Array], row: int) -> Place:
+    def _partition(self, values: Sequence[pa.Array], row: int) -> FilePartition:
         kinds = [result_type(f.transform, self.kinds[f.source_id]) for f in self.spec]
         its = {str(f.id): json_value(k, v[row]) for f, k, v in zip(self.spec, kinds, values, strict=True)}
-        return Place(self.spec_id, json.dumps(its, ensure_ascii=False, separators=(",", ":")), self.order_id)
+        return FilePartition(self.spec_id, json.dumps(its, ensure_ascii=False, separators=(",", ":")), self.order_id)
 
 
 def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

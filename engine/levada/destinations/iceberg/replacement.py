@@ -137,8 +137,8 @@ class Replacement:
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
         deletes = new_deletes(storage, vectors=self.has_vectors)
         batch = Upsert(storage, self.new_files, events.schema, index, deletes)
-        places = {f.path: f.partition for f in self.files}
-        deletes.partitions_of = lambda paths: _places(paths, places, batch.files)
+        partitions = {f.path: f.partition for f in self.files}
+        deletes.partitions_of = lambda paths: _partitions(paths, partitions, batch.files)
         batch.run(events, after)
         try:
             finished = finish(deletes, {} if batch.truncated else self.vectors)
@@ -214,6 +214,8 @@ class Replacement:
         self.remove_index()
 
 
-def _places(paths: Sequence[str], places: Mapping[str, Hashable], written: Sequence[WrittenFile]) -> Sequence[Hashable]:
+def _partitions(
+    paths: Sequence[str], partitions: Mapping[str, Hashable], written: Sequence[WrittenFile]
+) -> Sequence[Hashable]:
     new = {f.path: f.partition for f in written}
-    return [new[path] if path in new else places[path] for path in paths]
+    return [new[path] if path in new else partitions[path] for path in paths]

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from levada.destinations.iceberg.arranging import FilePlaces
+from levada.destinations.iceberg.arranging import FilePartitions
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
 from levada.destinations.iceberg.replacement import Replacement
@@ -35,7 +35,7 @@ class TableState:
     """The table's watermark when it was read last."""
     vectors: LiveVectors | None = None
     """The deletion vectors of the snapshot that was written or read last."""
-    places: FilePlaces = field(default_factory=FilePlaces)
+    partitions: FilePartitions = field(default_factory=FilePartitions)
     replacement: Replacement | None = None
     """The shadow copy, if there is one."""
     maintained_at: float = 0.0
@@ -49,7 +49,7 @@ class TableState:
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
         self.table = self.mark = self.vectors = None
-        self.places = FilePlaces()
+        self.partitions = FilePartitions()
         self.index.forget()
         self.forget_replacement()
 

@@ -34,7 +34,7 @@ from levada.destinations.iceberg.java import (
 )
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
-from levada.destinations.iceberg.partitioning import Place, SortOrder, Spec, order_json, spec_json
+from levada.destinations.iceberg.partitioning import FilePartition, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.storage import IcebergStorage, parquet_settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
@@ -150,10 +150,10 @@ class IcebergTable:
                 return None
             return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
 
-    def places(self) -> dict[str, Place]:
+    def partitions(self) -> dict[str, FilePartition]:
         """Return the partition of each data file of the current snapshot, by path."""
         with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-            return {task.file().location(): self._place(task.file()) for task in tasks}
+            return {task.file().location(): self._partition(task.file()) for task in tasks}
 
     def release_columns(self, layout: IcebergSchema) -> None:
         """Rewrite the table to partitions that use only columns of ``layout``, if a file has others.
@@ -176,12 +176,12 @@ class IcebergTable:
             _log.info("%s: rewriting all rows, because a column of their partitions was dropped", self.name)
             self.rewrite_all()
 
-    def _place(self, file: JavaObject) -> Place:
+    def _partition(self, file: JavaObject) -> FilePartition:
         number = int(file.specId())
         if not self.metadata.specs[number]:
-            return Place(number)
+            return FilePartition(number)
         kind = self.java.specs().get(number).partitionType()
-        return Place(number, self._jvm.iceberg.SingleValueParser.toJson(kind, file.partition()))
+        return FilePartition(number, self._jvm.iceberg.SingleValueParser.toJson(kind, file.partition()))
 
     def is_replaceable(self) -> bool:
         """Return True if one commit can replace all rows of the table."""

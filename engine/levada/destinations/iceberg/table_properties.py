@@ -104,7 +104,7 @@ def changes(wanted: Mapping[str, str], properties: Mapping[str, str]) -> dict[st
     """Return the changes after which a table has the manifest's properties. None removes a property.
 
     A table property records those that Levada has set. One that is no longer in the manifest goes back to its default,
-    unless another hand has changed it since. All others are left alone.
+    unless another writer has changed it since. All others are left alone.
     """
     recorded = _recorded(properties)
     found: dict[str, str | None] = {

@@ -78,9 +78,9 @@ def replace_position_deletes(table: IcebergTable) -> int:
         table.rewrite_all()
         raise CommitConflict("commit_conflict", f"{table.name} was rewritten, as it had files of another writer")
     deleted = positions_in_files(table, planned)
-    places = table.places() if table.metadata.ever_partitioned else {}
+    partitions = table.partitions() if table.metadata.ever_partitioned else {}
     written = write_vectors(table.storage(), ((path, to_bitmap(rows)) for path, rows in deleted.items()))
-    vectors = [replace(v, partition=places.get(v.data_file)) for v in written]
+    vectors = [replace(v, partition=partitions.get(v.data_file)) for v in written]
     try:
         snapshot = table.replace_deletes(table.delete_files().by_position, vectors)
     except CommitConflict:
