@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.conftest import Database
 
+from levada.copy.range_reader import snapshot_session
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection, clamp_application_name
 from levada.postgres.failures import source_error, source_errors
+from levada.postgres.slots import export_snapshot
 
 
 def credentials(folder: Path, username: str, password: str) -> Path:
@@ -68,6 +71,16 @@ def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:
     pg = db.connection.connect_replication()
     assert pg.exec_(b"SHOW timezone").get_value(0, 0) == b"UTC"
     pg.finish()
+
+
+def test_a_limit_of_transactions_ends_no_copy_and_no_stream(db: Database) -> None:
+    """A database's transaction_timeout for applications does not count, nor for a snapshot that is exported."""
+    db.execute(f"ALTER DATABASE {db.name} SET transaction_timeout = '300ms'")
+    with export_snapshot(db.connection, "levada_shop_copy_000000a001") as snapshot:
+        time.sleep(0.5)
+        with snapshot_session(db.connection, snapshot, "copy") as connection:
+            time.sleep(0.5)
+            assert connection.execute("SELECT current_setting('transaction_timeout')").fetchone() == ("0",)
 
 
 def test_names_mean_the_servers_own(db: Database, role: str) -> None:

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from levada.errors import LevadaError, LoginFailed, NeedsOperator
 from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
+from levada.postgres.replication import execute_replication
 from levada.postgres.silence import AT_WORK, SILENCE_S, Silence, WatchedConnection
 from levada.values import QualifiedTable
 
@@ -50,6 +51,15 @@ SESSION_OPTIONS: Final = " ".join(
         "row_security=off",
     )
 )
+
+TRANSACTION_TIMEOUT_VERSION: Final = 170_000
+"""The first server version that has transaction_timeout. Older ones reject it."""
+
+_NO_TRANSACTION_TIMEOUT: Final = "SET transaction_timeout = 0"
+"""The limit would end each copy and each large transaction of the stream that takes longer, at every attempt.
+
+The setting cannot be among the connection's options, because a server that lacks it refuses the login.
+"""
 
 _CHECK_S: Final = 15.0
 """Time limit in seconds of the second connection, which asks whether the backend of a silent one is active."""
@@ -150,7 +160,14 @@ class PostgresConnection:
         with self._named_secret(), source_errors(f"connecting to {self.where}"):
             conninfo = self.conninfo(application=application, addresses=self._addresses())
             connection = WatchedConnection.connect(conninfo, autocommit=True)
-        connection.doing = f"{self.application_name}:{application} at {self.where}"
+            connection.doing = f"{self.application_name}:{application} at {self.where}"
+            if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+                connection.limit_s = _CHECK_S
+                try:
+                    connection.execute(_NO_TRANSACTION_TIMEOUT)
+                except BaseException:
+                    connection.close()
+                    raise
         return connection
 
     @contextmanager
@@ -171,10 +188,13 @@ class PostgresConnection:
         try:
             with self._named_secret():
                 self._complete(pg)
+            pg.nonblocking = 1
+            if pg.server_version >= TRANSACTION_TIMEOUT_VERSION:
+                doing = f"connecting to {self.where} for replication"
+                execute_replication(pg, _NO_TRANSACTION_TIMEOUT, doing, Silence(_CHECK_S))
         except BaseException:
             pg.finish()
             raise
-        pg.nonblocking = 1
         return pg
 
     def _addresses(self) -> tuple[str, ...]:

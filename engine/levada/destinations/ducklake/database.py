@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import AccessDenied, LevadaError, NeedsOperator, Transient
-from levada.postgres.connection import PostgresConnection
+from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.failures import source_error
 from levada.postgres.idle_connections import IdleConnections
 from levada.postgres.silence import WatchedConnection
@@ -45,6 +45,9 @@ They are not those of the connection, because a pooler may ignore these. A trans
 which all writers of the catalog wait. So that of a machine that vanished, or of a stopped process, ends after a minute.
 """
 
+_BEGIN_LIMITED: Final = _BEGIN.replace("SELECT ", "SELECT set_config('transaction_timeout', '0', true), ", 1)
+"""The same for a server that has transaction_timeout."""
+
 
 class UnconfirmedCommit(Transient):
     """A transaction that may have been committed or not, because the answer was lost."""
@@ -77,7 +80,8 @@ class CatalogDatabase:
             try:
                 with connection.transaction():
                     path = sql.Literal(sql.Identifier(self.schema).as_string(None))
-                    connection.execute(sql.SQL(_BEGIN).format(schema=path))
+                    limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
+                    connection.execute(sql.SQL(_BEGIN_LIMITED if limited else _BEGIN).format(schema=path))
                     yield connection
                     complete = True
             except BaseException as error:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from levada.destinations.postgres.failures import connect_errors, destination_errors
-from levada.postgres.connection import PostgresConnection
+from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
 
@@ -35,16 +35,13 @@ session through the guard of a table, see `levada.destinations.postgres.state`.
 DEFER: Final = "SET CONSTRAINTS ALL DEFERRED"
 """Rows of one transaction may refer to each other, or exchange unique values, in any order."""
 
-_TRANSACTION_TIMEOUT: Final = 170_000
-"""The first server version that has the setting. Older ones reject it."""
-
 _BEGIN_LIMITED: Final = _BEGIN.replace("SELECT ", "SELECT set_config('transaction_timeout', '0', true), ", 1)
 """The same for a server that has transaction_timeout, which must not end a long copy."""
 
 
 def begin_transaction(connection: WatchedConnection) -> None:
     """Make the settings of a transaction, at its beginning."""
-    connection.execute(_BEGIN_LIMITED if connection.info.server_version >= _TRANSACTION_TIMEOUT else _BEGIN)
+    connection.execute(_BEGIN_LIMITED if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION else _BEGIN)
 
 
 def open_connection(server: PostgresConnection, application: str) -> WatchedConnection:
