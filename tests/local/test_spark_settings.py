@@ -16,7 +16,7 @@ from levada_operator.desired.spark import spark_properties
 
 def settings(conf: dict[str, str]) -> dict[str, str]:
     """Return what a session would be started with, the file's word included."""
-    return _settings("levada shop", "2", None, {**_properties(), **conf}, IcebergDestination.jars())
+    return _settings("levada shop", "2", {**_properties(), **conf}, IcebergDestination.jars())
 
 
 @pytest.fixture

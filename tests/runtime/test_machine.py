@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from levada.runtime.resources.machine import available_cores, memory_limit, worker_limit
+from levada.runtime.resources.machine import available_cores, jvm_heap, memory_limit, task_slots, worker_limit
 
 CORES = len(os.sched_getaffinity(0))
 GIB = 1 << 30
@@ -50,3 +50,16 @@ def test_workers_fit_in_the_memory() -> None:
     assert worker_limit(64, GIB) == 6
     assert worker_limit(64, GIB // 4) == 1
     assert worker_limit(1, 64 * GIB) == 2
+
+
+def test_spark_fits_in_the_memory() -> None:
+    """The heap and the number of tasks grow with the memory, from what Spark needs up to what it can use."""
+    assert [jvm_heap(memory) >> 20 for memory in (GIB // 2, GIB, 2 * GIB, 3 * GIB, 64 * GIB)] == [
+        256,
+        256,
+        768,
+        1024,
+        1024,
+    ]
+    assert [task_slots(4, memory) for memory in (GIB // 2, GIB, 2 * GIB, 3 * GIB, 64 * GIB)] == [1, 1, 3, 4, 4]
+    assert (jvm_heap(None), task_slots(4, None)) == (GIB, 4)

@@ -16,6 +16,14 @@ _ENGINE: Final = 640 << 20
 """
 _WORKER: Final = 64 << 20
 """Bytes for a worker process. Each was seen to take 50 MiB, also with rows of 200 KB."""
+_JVM: Final = 256 << 20
+"""Bytes of Spark's JVM outside of its heap: classes, compiled code, threads."""
+_SMALLEST_HEAP: Final = 256 << 20
+"""Bytes of heap with which Spark starts and commits."""
+_LARGEST_HEAP: Final = 1 << 30
+"""Bytes of heap that are enough to compact tables."""
+_TASK: Final = 128 << 20
+"""Bytes for the Python worker of a task of Spark, which writes files."""
 _PER_CORE: Final = 2
 """Worker processes for each core. A worker waits for the source or the destination about half of the time."""
 
@@ -46,6 +54,21 @@ def worker_limit(cores: int, memory: int | None) -> int:
     """
     by_cores = _PER_CORE * cores
     return by_cores if memory is None else max(1, min(by_cores, (memory - _ENGINE) // _WORKER))
+
+
+def jvm_heap(memory: int | None) -> int:
+    """Return the bytes of heap for the JVM of a driver that has so many bytes of memory."""
+    rest = _LARGEST_HEAP if memory is None else (memory - _JVM - _ENGINE) * 2 // 3
+    return max(_SMALLEST_HEAP, min(_LARGEST_HEAP, rest))
+
+
+def task_slots(cores: int, memory: int | None) -> int:
+    """Return the number of Spark's tasks that run at once in a local session, by cores and bytes of memory.
+
+    Each task has a Python worker, which reads rows and writes files.
+    """
+    rest = cores if memory is None else (memory - jvm_heap(memory) - _JVM - _ENGINE) // _TASK
+    return max(1, min(cores, rest))
 
 
 def _words(file: Path) -> list[str]:

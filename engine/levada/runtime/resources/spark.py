@@ -28,7 +28,7 @@ from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import Jar, ensure_jars, pyspark_folder
 from levada.local.java import ensure_java
 from levada.private import private_file, process_folder
-from levada.runtime.resources.machine import available_cores
+from levada.runtime.resources.machine import available_cores, jvm_heap, memory_limit, task_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -73,15 +73,14 @@ def spark_session(
     name: str,
     *,
     cores: int | str = "*",
-    memory: str | None = None,
     conf: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
     jars: Sequence[Jar] = (),
 ) -> SparkSession:
     """Return the process's Spark session. Start it if there is none.
 
-    ``cores`` is the number of task slots of a local session, ``*`` for all cores that this process may use. ``memory``
-    is the JVM's heap in the JVM's notation (``2g``). ``conf`` overrides every other setting, ``spark.master`` included.
+    ``cores`` is the number of task slots of a local session, ``*`` for what its cores and memory allow.
+    The JVM's heap follows from the memory too. ``conf`` overrides every other setting, ``spark.master`` included.
     ``defaults`` and ``jars`` are those of the destination. A session that runs already keeps what it has. Executors
     must have the same Python and jars at the same paths, as in the same image. The output of the JVM goes to the logger
     ``levada.spark``.
@@ -96,7 +95,7 @@ def spark_session(
     with _starting:
         if SparkContext._active_spark_context is None:
             logging.getLogger("py4j").setLevel(logging.WARNING)
-            settings = _settings(name, str(cores), memory, {**(defaults or {}), **_properties(), **(conf or {})}, jars)
+            settings = _settings(name, str(cores), {**(defaults or {}), **_properties(), **(conf or {})}, jars)
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _environment(), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(settings)
@@ -169,15 +168,14 @@ def _exit_code(spark: SparkSession) -> int | None:
     return None if process is None else process.poll()
 
 
-def _settings(
-    name: str, cores: str, memory: str | None, conf: Mapping[str, str], jars: Sequence[Jar] = ()
-) -> dict[str, str]:
-    slots = str(available_cores()) if cores == "*" else cores
+def _settings(name: str, cores: str, conf: Mapping[str, str], jars: Sequence[Jar] = ()) -> dict[str, str]:
+    limit = memory_limit()
+    slots = str(task_slots(available_cores(), limit)) if cores == "*" else cores
     scratch = _scratch()
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{slots}]",
-        "spark.driver.memory": memory or "1g",
+        "spark.driver.memory": f"{jvm_heap(limit) >> 20}m",
         "spark.python.daemon.module": "levada.copy.spark_daemon",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -185,6 +183,8 @@ def _settings(
         "spark.sql.shuffle.partitions": slots,
         # Levada creates no managed table in Spark's own catalog. This keeps any other one out of the current folder.
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        # Spark sets 300 MB of the heap apart for itself, and refuses to start with less than 1.5 times as much.
+        "spark.testing.reservedMemory": str(jvm_heap(limit) // 4),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
