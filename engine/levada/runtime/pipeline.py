@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
-from levada.destinations.answers import perform
 from levada.destinations.interface import Destination, Ordering
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.table_copy import TableCopy
-from levada.runtime.destination_errors import destination_errors
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
@@ -31,6 +29,7 @@ from levada.runtime.report.snapshot import (
     pipeline_progress,
     starting_progress,
 )
+from levada.runtime.resources.destination_start import start_up, start_up_with_retries
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
@@ -174,6 +173,14 @@ class Pipeline:
         check_table_settings(config, self._destination)
         self._inbox.put(Reconfigured(config))
 
+    def request_stop(self) -> None:
+        """Let the pipeline end, as `stop` does, and return without waiting. A start that waits to be retried fails."""
+        with self._stop_lock:
+            self._stop_asked.set()
+            self._stopping.set()
+            if self._supervisor is not None:
+                self._supervisor.stop()
+
     def stop(self) -> None:
         """Close the open segment, finish the running batches, cancel the copies, and wait for the end.
 
@@ -184,10 +191,7 @@ class Pipeline:
         with self._stop_lock:
             if self._ended.is_set() or self._starter is None:
                 return
-            self._stop_asked.set()
-            self._stopping.set()
-            if self._supervisor is not None:
-                self._supervisor.stop()
+        self.request_stop()
         if not self._in_own_thread():
             self._ended.wait()
 
@@ -326,16 +330,25 @@ class Pipeline:
     def _open_destination(self) -> None:
         """Start the destination up. If that raises a retried error and a table was already copied, log it and continue.
 
-        The pipeline keeps staging changes until the destination can be used.
+        The pipeline keeps staging changes until the destination can be used. If no table was copied, wait and retry
+        after Transient.
         """
+        phases = self._store.get_table_replication_states().values()
+        copied = not all(isinstance(phase, Init | DataSync) for phase in phases)
         try:
-            with destination_errors(type(self._destination), "startup"):
-                perform(self._destination.startup)
+            if copied:
+                start_up(self._destination)
+            else:
+                start_up_with_retries(
+                    self._destination, self.config.retries, self._stop_asked, report=self._report_waiting
+                )
         except LevadaError as error:
-            phases = self._store.get_table_replication_states().values()
-            if not error.retried or all(isinstance(phase, Init | DataSync) for phase in phases):
+            if not error.retried or not copied:
                 raise
             _log.warning("changes are staged until the destination can be used: %s", error)
+
+    def _report_waiting(self, error: LevadaError | None) -> None:
+        self._progress = replace(self._progress, error=fatal_progress(error))
 
     def _assemble_supervisor(
         self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord

@@ -18,10 +18,10 @@ from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, wait_until_inactive
 from levada.runtime.config import PipelineConfig
-from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config, store_connection
 from levada.runtime.host.work_dir import locked_work_dir, running_progress
+from levada.runtime.resources.destination_start import start_up
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
     identify,
@@ -199,8 +199,7 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
         return "destination: no tables in the store"
     with assemble(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
         parts.store.load_fingerprints()
-        with destination_errors(type(parts.destination), "startup"):
-            parts.destination.startup()
+        start_up(parts.destination)
         try:
             errors = [drop_table(parts.destination, target, store) for target in targets]
         finally:

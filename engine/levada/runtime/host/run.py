@@ -122,16 +122,18 @@ class Run:
         *,
         patience_s: float = 0.0,
         discard: Callable[[T], object] = lambda _: None,
+        interrupt: Callable[[], object] = lambda: None,
     ) -> T:
         """Run ``work`` as a step of the start. Raise `Interrupted` if a stop or the deadline comes first.
 
         ``discard`` closes the result of work that ends later, or after which the observer raises an error.
+        ``interrupt`` is called once, when a stop or the deadline comes during the work.
         """
         if self._parts.stopping():
             raise Interrupted
         _log.info("%s: %s", self._parts.watcher.running.pipeline.metadata.name, step)
         during = self._parts.observer.step(step)
-        return wait_for(work, self._is_over, patience_s=patience_s, discard=discard, during=during)
+        return wait_for(work, self._is_over, patience_s=patience_s, discard=discard, interrupt=interrupt, during=during)
 
     def _is_over(self) -> bool:
         return self._parts.stopping() or (self._deadline is not None and time.monotonic() > self._deadline)
@@ -159,6 +161,7 @@ class Run:
                     pipeline.start,
                     patience_s=_START_PATIENCE_S,
                     discard=lambda _: pipeline.stop(),
+                    interrupt=pipeline.request_stop,
                 )
             except NeedsOperator as error:
                 self._pipeline = None

@@ -64,31 +64,40 @@ def wait_for(
     *,
     patience_s: float = 0.0,
     discard: Callable[[T], object] = lambda _: None,
+    interrupt: Callable[[], object] = lambda: None,
     during: AbstractContextManager[object] | None = None,
 ) -> T:
     """Run the work and return its result or raise its error. Raise `Interrupted` once ``leave`` returns True.
 
-    Work that ends within ``patience_s`` seconds after that still counts, so that it can be closed in order. The result
-    of work that ends later is passed to ``discard``, in the work's thread. If the work raises an error when ``leave``
+    ``interrupt`` is called then, to shorten the work. Work that ends within ``patience_s`` seconds after that still
+    counts, so that it can be closed in order. The result of work that ends later is passed to ``discard``, in the
+    work's thread. If the work raises an error when ``leave``
     returns True, the error is raised as `Interrupted`: a signal to the whole process group causes such errors.
 
     ``during`` is entered while this waits. If it raises an error at its end, the result is passed to ``discard``.
     """
     with ExitStack() as made:
         with during or nullcontext():
-            result = _waited(work, leave, patience_s, discard)
+            result = _waited(work, leave, patience_s, discard, interrupt)
             made.callback(discard, result)
         made.pop_all()
     return result
 
 
-def _waited(work: Callable[[], T], leave: Callable[[], bool], patience_s: float, discard: Callable[[T], object]) -> T:
+def _waited(
+    work: Callable[[], T],
+    leave: Callable[[], bool],
+    patience_s: float,
+    discard: Callable[[T], object],
+    interrupt: Callable[[], object],
+) -> T:
     running = _Work(work, discard)
     left_at: float | None = None
     try:
         while not running.wait(_POLL_S):
             if left_at is None and leave():
                 left_at = time.monotonic()
+                interrupt()
             if left_at is not None and time.monotonic() - left_at >= patience_s:
                 raise Interrupted
     except BaseException:  # also KeyboardInterrupt, which Python raises for Ctrl-C without another handler
