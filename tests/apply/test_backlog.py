@@ -17,8 +17,8 @@ from levada.values import Lsn, SnapshotId, TableId, Witness
 def segment(start: int, end: int, tables: dict[int, int], newest: Mapping[TableId, Lsn] | None = None) -> Manifest:
     """A manifest with so many rows of each table, and what its writer knew of earlier ones."""
     files = tuple(
-        SegmentFile(f"{start}-{t}", TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1), ())
-        for t, rows in tables.items()
+        SegmentFile(f"{start}-{t}", None, TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1), ())
+        for t, rows in sorted(tables.items())
     )
     last = Witness(Lsn(end), 1, end)
     return Manifest("p", 1, Lsn(start), Lsn(end), files, (), (), (), 1, NO_TRANSACTIONS, start, last, newest or {})

@@ -165,7 +165,7 @@ class Capture:
         """All changes of a table that are staged, from before the first version on; None if there are none."""
         table = self.table(name)
         manifests = self.log.list()
-        versions = [s for m in manifests for s in m.schemas if s.id == table]
+        versions = [s for m in manifests for v in m.versions if (s := v.schema()).id == table]
         if not versions:
             return None
         first = min(versions, key=lambda v: v.snapshot_id)

@@ -205,9 +205,10 @@ def test_what_cannot_be_told_parks_the_table_alone(db: Database, tmp_path: Path)
         capture.catch_up()
     assert len(capture.failures) == 1
     latest = capture.log.list()[-1]
-    assert [s.arrow.names for s in latest.schemas] == [["id", "x", "y"]]
-    assert [c.attnum for c in latest.schemas[0].columns] == [1, 2, 4]
-    assert latest.schemas[0].snapshot_id >= SnapshotId(latest.start_lsn)
+    (version,) = (v.schema() for v in latest.versions)
+    assert version.arrow.names == ["id", "x", "y"]
+    assert [c.attnum for c in version.columns] == [1, 2, 4]
+    assert version.snapshot_id >= SnapshotId(latest.start_lsn)
 
 
 def test_excluded_columns_are_never_staged(db: Database, tmp_path: Path) -> None:
@@ -245,5 +246,5 @@ def test_versions_keep_their_excluded_columns_until_others_are_set(db: Database,
         db.execute("INSERT INTO a VALUES (3, 3, 'three', 3)")
         capture.catch_up()
     assert versions(capture, capture.table("a"))[-1] == ["id", "x", "y"]
-    newest = capture.log.list()[-1].schemas[0]
+    newest = capture.log.list()[-1].versions[0].schema()
     assert newest.excluded_columns == {"z"}

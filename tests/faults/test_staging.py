@@ -77,13 +77,13 @@ def flip_manifest(manifest: Path) -> None:
 
 def flip_data(manifest: Path) -> None:
     """A bit of a staged file changes on the disk."""
-    for file in manifest.parent.glob(f"{manifest.name[:16]}-*.parquet"):
+    for file in manifest.parent.glob(f"{manifest.name[:16]}-*[!n]"):
         flip(file)
 
 
 def lose_data(manifest: Path) -> None:
     """Another hand removes the rows of a segment."""
-    for file in manifest.parent.glob(f"{manifest.name[:16]}-*.parquet"):
+    for file in manifest.parent.glob(f"{manifest.name[:16]}-*[!n]"):
         file.unlink()
 
 

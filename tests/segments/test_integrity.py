@@ -16,19 +16,24 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import Kind, TableTarget
 from levada.schema.changes import UNCHANGED
-from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart, checksums
+from levada.segments import Manifest, SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart, checksums
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
 from levada.segments.manifest import MANIFEST_VERSION
+from levada.segments.writer import ROW_GROUP_BYTES
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
 NAMES = (QualifiedTable("public", "t"),)
 
 FLIPS = 300
 TABLE = table(1, column(1, "id", Kind.INT8), column(2, "note"), column(3, "size", Kind.FLOAT8))
+OTHER = table(0, *TABLE.columns)
 
 
-def write(folder: Path, *, segments: int = 1) -> SegmentLog:
-    """Stage segments of 200 changes each, with a schema change and a truncate."""
+def write(folder: Path, *, segments: int = 1, parquet: bool = True) -> SegmentLog:
+    """Stage segments of 200 changes each, with a schema change and a truncate.
+
+    The changes are in Parquet files, or else in pieces behind those of another table.
+    """
     log = SegmentLog(Staging.open(str(folder)), "shop")
     for n in range(segments):
         at = 1000 * n
@@ -44,7 +49,10 @@ def write(folder: Path, *, segments: int = 1) -> SegmentLog:
             xid=9,
             names=NAMES,
         )
-        writer = log.writer(1, Lsn(at))
+        groups = 1000 if parquet else ROW_GROUP_BYTES
+        writer = SegmentWriter(log.staging, "shop", 1, Lsn(at), ledger=log.ledger, row_group_bytes=groups)
+        if not parquet:
+            writer.add(batch(changes(OTHER, [insert(at + 1, 0, id=1, note="x", size=1.0)]), transactions=0))
         writer.add(batch(truncate, RelationChange(Lsn(at + 3), 0, TABLE), changes(TABLE, rows), end=at + 400))
         writer.commit(Lsn(at + 400))
     return log
@@ -60,20 +68,25 @@ def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
     return tuple(manifests), tuple(mine.truncates), mine.versions, [r for b in mine.scan() for r in b.to_pylist()]
 
 
-@pytest.mark.parametrize("whole_bytes", [0, checksums.READ_AT_ONCE_BYTES])
+@pytest.mark.parametrize(
+    ("whole_bytes", "parquet"), [(0, True), (checksums.READ_AT_ONCE_BYTES, True), (checksums.READ_AT_ONCE_BYTES, False)]
+)
 def test_every_flipped_bit_of_a_data_file_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int, parquet: bool
 ) -> None:
     """One wrong bit in the file, wherever it is, is reported with the table and the way out, and never read.
 
-    So it is where a file is too large to be read as a whole.
+    So it is where a file is too large to be read as a whole, and in a table's piece of a shared file.
     """
     monkeypatch.setattr(checksums, "READ_AT_ONCE_BYTES", whole_bytes)
-    log = write(tmp_path)
+    log = write(tmp_path, parquet=parquet)
     (manifest,) = log.list()
-    path = tmp_path / manifest.files[0].path
+    file = manifest.files[-1]
+    assert (file.offset is None) == parquet
+    path = tmp_path / file.path
     whole = path.read_bytes()
-    for bit in random.Random(1).sample(range(8 * len(whole)), FLIPS):
+    begin = file.offset or 0
+    for bit in random.Random(1).sample(range(8 * begin, 8 * (begin + file.bytes)), FLIPS):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
@@ -98,16 +111,38 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
     assert log.collect_garbage() == 2
 
 
+def test_damage_of_a_shared_file_concerns_one_table(tmp_path: Path) -> None:
+    """A wrong byte in one table's piece leaves the other tables readable."""
+    log = write(tmp_path, parquet=False)
+    (manifest,) = log.list()
+    other, _ = manifest.files
+    path = tmp_path / other.path
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert len(read(log, [manifest])[-1]) == 201
+    staged = StagedBatch(log.staging, [manifest], [TableStart(TableTarget.of(OTHER), Lsn(0))], Lsn(1 << 40))
+    with pytest.raises(NeedsOperator) as noticed:
+        staged.changes(OTHER.id).read()
+    assert (noticed.value.code, noticed.value.hint) == ("segment_damaged", "levada resync MANIFEST public.t0")
+
+
+@pytest.mark.parametrize("parquet", [True, False])
 @pytest.mark.parametrize("change", ["truncated", "longer", "another file"])
-def test_a_file_that_was_replaced_is_noticed(tmp_path: Path, change: str) -> None:
-    """A file of another length, or another file of the same table, is not read."""
-    log = write(tmp_path, segments=2)
-    one, other = (tmp_path / m.files[0].path for m in log.list())
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path, change: str, parquet: bool) -> None:
+    """A file of another length, or another file of the same table, is not read.
+
+    Bytes after the last piece of a shared file belong to no table, and nothing reads them.
+    """
+    log = write(tmp_path, segments=2, parquet=parquet)
+    one, other = (tmp_path / m.files[-1].path for m in log.list())
     match change:
         case "truncated":
             one.write_bytes(one.read_bytes()[:-1])
         case "longer":
             one.write_bytes(one.read_bytes() + b"\0")
+            if not parquet:
+                assert len(read(log, log.list())[-1]) == 402
+                return
         case _:
             shutil.copy(other, one)
     with pytest.raises(NeedsOperator) as noticed:
@@ -115,9 +150,10 @@ def test_a_file_that_was_replaced_is_noticed(tmp_path: Path, change: str) -> Non
     assert noticed.value.code == "segment_damaged"
 
 
-def test_a_lost_file_asks_for_a_resync(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parquet", [True, False])
+def test_a_lost_file_asks_for_a_resync(tmp_path: Path, parquet: bool) -> None:
     """A staged file that another hand removed is reported with the table that needs it."""
-    log = write(tmp_path)
+    log = write(tmp_path, parquet=parquet)
     manifests = log.list()
     (tmp_path / manifests[0].files[0].path).unlink()
     with pytest.raises(NeedsOperator) as noticed:
@@ -154,7 +190,7 @@ def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
 MISSING = object()
 WRONG = [
     ("pipeline", 5), ("epoch", "three"), ("end_lsn", "over there"), ("newest", MISSING), ("newest", {"1": 5}),
-    ("committed", MISSING), ("files", None), ("schemas", [5]), ("last", "over there"), ("truncates", MISSING),
+    ("committed", MISSING), ("files", None), ("versions", [5]), ("last", "over there"), ("truncates", MISSING),
 ]  # fmt: skip
 
 

@@ -142,8 +142,11 @@ class CrashingStaging(Staging):
         super().remove(path)
 
 
+@pytest.mark.parametrize("files", [2, 1])
 @pytest.mark.parametrize("operations", range(10))
-def test_a_crash_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: int) -> None:
+def test_a_crash_leaves_no_half_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: int, files: int
+) -> None:
     """Ended between any two operations on files, a segment is there whole or not at all, and garbage goes at start."""
     whole = Staging.open(str(tmp_path))
     staging = CrashingStaging(whole.uri, True)
@@ -157,19 +160,19 @@ def test_a_crash_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("levada.private.sync", counted)
     log = SegmentLog(staging, "shop")
     with suppress(Transient):
-        writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
+        writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1 if files == 2 else 1 << 20)
         for n in range(2):
             writer.add(batch(*(changes(t, [insert(8 + n, 0, id=1)]) for t in TABLES), end=16 + n))
         log.remove(writer.commit(Lsn(17)))
     after = SegmentLog(whole, "shop")
     for m in after.list():
-        assert all((tmp_path / f.path).exists() for f in m.files)
+        assert all((tmp_path / path).exists() for path in m.paths)
         assert [len(read(whole, after, t)) for t in TABLES] == [2, 2]
-    # Two files opened, two synced, then the manifest: there from its rename (the 6th) to its removal (the 7th).
-    assert bool(after.list()) == (operations in (5, 6))
+    # Each file is opened and synced, then the manifest, which is there from its rename on and is then removed.
+    assert bool(after.list()) == (operations in (2 * files + 1, 2 * files + 2))
     after.collect_garbage()
     left = {p.name for p in tmp_path.rglob("*") if p.is_file()}
-    assert left == {n for m in after.list() for n in (f"{m.name}.json", *(f.path.split("/")[1] for f in m.files))}
+    assert left == {n for m in after.list() for n in (f"{m.name}.json", *(p.split("/")[1] for p in m.paths))}
 
 
 def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
@@ -221,22 +224,69 @@ def test_overlapping_segments_are_refused(tmp_path: Path) -> None:
         log.collect_garbage()
 
 
-def test_a_removed_table_leaves_the_others(tmp_path: Path) -> None:
-    """The files of one table may go while another still needs its own; the manifest goes with the whole."""
+def test_small_tables_share_a_file(tmp_path: Path) -> None:
+    """Many small tables and a large one are two files and a manifest, and each table reads its own rows alone."""
     staging = Staging.open(str(tmp_path))
     log = SegmentLog(staging, "shop")
-    writer = log.writer(1, Lsn(0))
-    writer.add(batch(*(changes(t, [insert(8, 0, id=1)]) for t in TABLES), end=16))
-    manifest = writer.commit(Lsn(16))
-    log.remove(manifest, [TableId(1)])
-    assert len(read(staging, log, TABLES[1])) == 1
-    assert read(staging, log, TABLES[0], after=16) == []
-    with pytest.raises(NeedsOperator) as missing:
-        read(staging, log, TABLES[0])
-    assert missing.value.code == "staging_file_missing"
+    small, large = [table(n) for n in range(2, 60)], table(1)
+    writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=20_000)
+    for n in range(2):
+        at = 8 + 8 * n
+        for t in [*reversed(small), large]:
+            rows = [insert(at, i, id=i, note=f"{t.name} {i}") for i in range(200 if t is large else t.id % 4 + 1)]
+            writer.add(batch(changes(t, rows), end=at + 8))
+    manifest = writer.commit(Lsn(24))
+    assert log.list() == (manifest,)
+    assert len(manifest.paths) == 2
+    assert len(list((tmp_path / "shop").iterdir())) == 3
+    assert manifest.total_bytes >= sum((tmp_path / path).stat().st_size for path in manifest.paths)
+    assert [len(manifest.files_of(t.id)) for t in [large, *small]] == [1] * 59
+    assert manifest.files_of(TableId(60)) == ()
+    for t in [large, *small]:
+        notes = [r["note"] for r in read(staging, log, t)]
+        count = 200 if t is large else t.id % 4 + 1
+        assert notes == 2 * [f"{t.name} {i}" for i in range(count)]
+        assert len(read(staging, log, t, after=16)) == count
     log.remove(manifest)
-    assert log.list() == ()
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_buffered_rows_of_many_tables_are_written_as_pieces(tmp_path: Path) -> None:
+    """A segment whose tables exceed the memory together is still one shared file, also if it is aborted."""
+    staging = Staging.open(str(tmp_path))
+    log = SegmentLog(staging, "shop")
+    tables = [table(n) for n in range(1, 40)]
+    for end in ("commit", "abort"):
+        writer = SegmentWriter(staging, "shop", 1, Lsn(0 if end == "commit" else 800), max_buffered_bytes=4000)
+        start = writer.start_lsn
+        for n in range(10):
+            at = start + 8 + 8 * n
+            writer.add(batch(*(changes(t, [insert(at, 0, id=n, note="x" * 40)]) for t in tables), end=at + 8))
+            assert writer.buffered_bytes <= 4000
+        if end == "commit":
+            manifest = writer.commit(Lsn(88))
+        else:
+            writer.abort()
+    assert len(manifest.paths) == 1
+    assert max(len(manifest.files_of(t.id)) for t in tables) > 1
+    assert {p.name for p in (tmp_path / "shop").iterdir()} == {f"{manifest.name}.json", Path(manifest.paths[0]).name}
+    for t in tables:
+        assert [r["id"] for r in read(staging, log, t)] == list(range(10))
+
+
+def test_a_new_version_begins_another_piece(tmp_path: Path) -> None:
+    """Rows before and after a change of columns are pieces of their own, each with its version."""
+    staging = Staging.open(str(tmp_path))
+    log = SegmentLog(staging, "shop")
+    newer = table(1, *TABLES[0].columns, column(3, "more"), at=16)
+    writer = log.writer(1, Lsn(0))
+    writer.add(batch(changes(TABLES[0], [insert(8, 0, id=1, note="a")]), end=16))
+    relation = RelationChange(Lsn(16), 0, newer)
+    writer.add(batch(relation, changes(newer, [insert(16, 1, id=2, note="b", more="c")]), end=24))
+    manifest = writer.commit(Lsn(24))
+    assert [manifest.schema_of(f) for f in manifest.files] == [TABLES[0], newer]
+    assert len(manifest.paths) == 1
+    assert [(r["id"], r["more"]) for r in read(staging, log, TABLES[0])] == [(1, None), (2, "c")]
 
 
 @pytest.mark.parametrize("path", ["../precious", "other/rows.parquet", "shop/../../precious", "/precious", "shop", ""])

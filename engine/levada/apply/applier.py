@@ -75,7 +75,7 @@ class Applier:
         with self.turn:
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(t).target for t in batch.tables], mark, self.stopping)
-        rows = sum(f.rows for m in manifests for f in m.files if f.table in positions)
+        rows = sum(f.rows for m in manifests for table in positions for f in m.files_of(table))
         nulled = sum(batch.changes(table).nulled for table in positions)
         return Applied(until, rows, nulled, time.monotonic() - began)
 

@@ -74,7 +74,7 @@ class Backlog:
         """Add a staged segment."""
         segment = StagedSegment.of(manifest)
         self._segments[manifest.name] = segment
-        self._bytes += segment.total_bytes
+        self._bytes += segment.manifest.total_bytes
         self._ledger.add_segments([manifest])
         for table in segment.tables:
             for state in (self._tables.get(table), self._shadows.get(table)):
@@ -155,7 +155,7 @@ class Backlog:
         gone = sorted((s.manifest for s in self._unneeded.values()), key=lambda m: m.end_lsn)
         for segment in self._unneeded.values():
             del self._segments[segment.manifest.name]
-            self._bytes -= segment.total_bytes
+            self._bytes -= segment.manifest.total_bytes
         self._unneeded.clear()
         return tuple(gone)
 

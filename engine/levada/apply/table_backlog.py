@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from levada.segments.ledger import missing_end
@@ -29,16 +29,10 @@ NOTHING_PENDING = Pending(0, 0, 0, None)
 
 @dataclass(slots=True, eq=False)
 class StagedSegment:
-    """A staged segment with the size of each table's part.
-
-    ``holders`` is the number of tables and shadow copies that need it.
-    """
+    """A staged segment. ``holders`` is the number of tables and shadow copies that need it."""
 
     manifest: Manifest
     tables: frozenset[TableId]
-    rows: Mapping[TableId, int]
-    bytes: Mapping[TableId, int]
-    total_bytes: int
     holders: int = 0
 
     @classmethod
@@ -47,14 +41,16 @@ class StagedSegment:
 
         The ends of other tables' segments are left out: with many tables and segments they would fill the memory.
         """
-        rows: Counter[TableId] = Counter()
-        sizes: Counter[TableId] = Counter()
-        for file in manifest.files:
-            rows[file.table] += file.rows
-            sizes[file.table] += file.bytes
         tables = manifest.tables
-        kept = replace(manifest, newest={t: end for t, end in manifest.newest.items() if t in tables})
-        return cls(kept, tables, rows, sizes, manifest.total_bytes)
+        return cls(replace(manifest, newest={t: end for t, end in manifest.newest.items() if t in tables}), tables)
+
+    def rows(self, table: TableId) -> int:
+        """Return the number of the table's rows."""
+        return sum(f.rows for f in self.manifest.files_of(table))
+
+    def bytes(self, table: TableId) -> int:
+        """Return the size in bytes of the table's part."""
+        return sum(f.bytes for f in self.manifest.files_of(table))
 
     @property
     def end_lsn(self) -> Lsn:
@@ -108,8 +104,8 @@ class TableBacklog:
             return
         segment.holders += 1
         self._pending.append(segment)
-        self._rows += segment.rows.get(self.table, 0)
-        self._bytes += segment.bytes.get(self.table, 0)
+        self._rows += segment.rows(self.table)
+        self._bytes += segment.bytes(self.table)
 
     def advance(self, position: Lsn) -> list[StagedSegment]:
         """Move the position forward, and return the segments that this table no longer needs."""
@@ -127,8 +123,8 @@ class TableBacklog:
 
     def _release(self, segment: StagedSegment) -> StagedSegment:
         segment.holders -= 1
-        self._rows -= segment.rows.get(self.table, 0)
-        self._bytes -= segment.bytes.get(self.table, 0)
+        self._rows -= segment.rows(self.table)
+        self._bytes -= segment.bytes(self.table)
         return segment
 
     def pending(self) -> Pending:
@@ -142,7 +138,7 @@ class TableBacklog:
         chosen: list[Manifest] = []
         rows = 0
         for segment in self._pending:
-            rows += segment.rows.get(self.table, 0)
+            rows += segment.rows(self.table)
             if chosen and rows > max_rows:
                 break
             chosen.append(segment.manifest)

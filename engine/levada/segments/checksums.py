@@ -1,6 +1,7 @@
 """Checksums that cover every byte of a file, so that damage is detected before a value is read.
 
-A data file has one CRC-32 for each block of 1 MiB, and they are stored in the manifest. A small document contains its
+A data file has one CRC-32 for each block of 1 MiB, and they are stored in the manifest. So has each piece of a shared
+file. A small document contains its
 own checksum, see `seal`. A CRC-32 detects every error of up to 32 adjacent bits. It does not protect against forgery.
 """
 
@@ -120,6 +121,22 @@ class ChecksumWriter:
         return False
 
 
+def block_checksums(content: bytes) -> tuple[int, ...]:
+    """Return the checksums of the blocks of the content."""
+    view = memoryview(content)
+    return tuple(zlib.crc32(view[at : at + BLOCK]) for at in range(0, len(view), BLOCK))
+
+
+def read_verified(file: pa.NativeFile, offset: int, size: int, checksums: Sequence[int]) -> pa.Buffer:
+    """Return the piece of ``size`` bytes at ``offset``. Raise DamageError if it differs from what was written.
+
+    ``checksums`` has one CRC-32 for each block of the piece.
+    """
+    content = pa.py_buffer(file.read_at(size, offset))
+    _check_content(content, size, checksums)
+    return content
+
+
 def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> pa.NativeFile:
     """Return a readable file that verifies every byte. Raise DamageError here, or when a damaged block is read.
 
@@ -128,11 +145,15 @@ def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> p
     if size > READ_AT_ONCE_BYTES:
         return pa.PythonFile(ChecksumReader(file, size, checksums), "r")
     content = file.read_buffer()
+    _check_content(content, size, checksums)
+    return pa.BufferReader(content)
+
+
+def _check_content(content: pa.Buffer, size: int, checksums: Sequence[int]) -> None:
     _check_size(content.size, size, checksums)
     view = memoryview(content)
     for number, checksum in enumerate(checksums):
         _check_block(view[number * BLOCK : (number + 1) * BLOCK], number, checksum)
-    return pa.BufferReader(content)
 
 
 def _check_size(found: int, size: int, checksums: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final
@@ -17,7 +17,7 @@ from levada.segments.manifest import Manifest
 from levada.segments.owner_file import owner_file
 from levada.segments.staging import Staging
 from levada.segments.writer import SegmentWriter
-from levada.values import Lsn, TableId
+from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +79,13 @@ class SegmentLog:
             _log.info("removed %d staged files that do not belong to any segment", len(garbage))
         return len(garbage)
 
-    def remove(self, manifest: Manifest, tables: Collection[TableId] | None = None) -> None:
-        """Remove a segment. If ``tables`` is given, remove only their files, which must not be read again.
+    def remove(self, manifest: Manifest) -> None:
+        """Remove a segment.
 
         The manifest is removed first. So a crash leaves unreferenced files, and never a segment with a missing file.
         """
-        if tables is None:
-            self.staging.remove(f"{self.pipeline}/{manifest.name}.json")
-        for path in manifest.paths if tables is None else [f.path for f in manifest.files if f.table in tables]:
+        self.staging.remove(f"{self.pipeline}/{manifest.name}.json")
+        for path in manifest.paths:
             self.staging.remove(path)
 
     def writer(self, epoch: int, start_lsn: Lsn) -> SegmentWriter:

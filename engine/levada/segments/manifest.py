@@ -7,9 +7,11 @@ position that a table has applied, the table lacks a segment.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,20 +20,25 @@ from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
 from levada.segments.transactions import TransactionFile
+from levada.segments.versions import TableVersion
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-MANIFEST_VERSION: Final = 6
+MANIFEST_VERSION: Final = 7
+_TABLE: Final = attrgetter("table")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One Parquet file of changes of one version of one table, in WAL order.
+    """Changes of one version of one table, in WAL order: a Parquet file, or a piece of the segment's shared file.
 
-    ``path`` is relative to the staging root. ``first_lsn`` and ``last_lsn`` are commit LSNs, both inclusive.
-    ``checksums`` has one CRC-32 for each block of the file, see `levada.segments.checksums`.
+    ``path`` is relative to the staging root. ``offset`` is where the piece begins in the shared file, see
+    `levada.segments.pieces`. It is None for a Parquet file. ``bytes`` is the size of the Parquet file or of the piece,
+    and ``checksums`` has one CRC-32 for each block of it, see `levada.segments.checksums`. ``first_lsn`` and
+    ``last_lsn`` are commit LSNs, both inclusive.
     """
 
     path: str
+    offset: int | None
     table: TableId
     snapshot_id: SnapshotId
     rows: int
@@ -45,7 +52,8 @@ class SegmentFile:
 class Manifest:
     """The content of the WAL range ``(start_lsn, end_lsn]``, whose ends are ends of transactions.
 
-    ``schemas`` has every version to which a file refers. ``relations`` and ``truncates`` are the changes that are not
+    ``files`` are ordered by table, and those of a table in WAL order. ``versions`` has every version to which a file
+    refers, ordered by table and snapshot ID. ``relations`` and ``truncates`` are the changes that are not
     rows, ordered by ``(commit_lsn, ordinal)``. ``transactions`` is the number of all transactions. ``committed`` has
     those with changes in the segment. ``first_commit_ts_us`` is the commit time of the first transaction, in
     microseconds since 1970-01-01 UTC. ``last`` is the last transaction, which may have no change in the segment. Both
@@ -58,7 +66,7 @@ class Manifest:
     start_lsn: Lsn
     end_lsn: Lsn
     files: tuple[SegmentFile, ...]
-    schemas: tuple[ReplicatedTableSchema, ...]
+    versions: tuple[TableVersion, ...]
     relations: tuple[RelationChange, ...]
     truncates: tuple[Truncate, ...]
     transactions: int
@@ -85,8 +93,21 @@ class Manifest:
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the files to which the manifest refers."""
-        paths = tuple(f.path for f in self.files)
+        paths = tuple(dict.fromkeys(f.path for f in self.files))
         return (*paths, self.committed.path) if self.committed.path else paths
+
+    def files_of(self, table: TableId) -> tuple[SegmentFile, ...]:
+        """Return the files with changes of a table, in WAL order. The time grows only slightly with other tables."""
+        begin = bisect_left(self.files, table, key=_TABLE)
+        return self.files[begin : bisect_right(self.files, table, lo=begin, key=_TABLE)]
+
+    def schema_of(self, file: SegmentFile) -> ReplicatedTableSchema:
+        """Return the schema of a file's rows. Raise ValueError if it is missing."""
+        version = (file.table, file.snapshot_id)
+        at = bisect_left(self.versions, version, key=lambda v: (v.table, v.snapshot_id))
+        if at == len(self.versions) or (self.versions[at].table, self.versions[at].snapshot_id) != version:
+            raise ValueError(f"segment {self.name} has no version {file.snapshot_id} of table {file.table}")
+        return self.versions[at].schema()
 
     @property
     def span_s(self) -> float:
@@ -118,7 +139,8 @@ class Manifest:
         an intact one of another form.
         """
         try:
-            return _codec().validate_json(unseal(data, MANIFEST_VERSION))
+            manifest = _codec().validate_json(unseal(data, MANIFEST_VERSION))
+            return replace(manifest, versions=tuple(v.shared() for v in manifest.versions))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -16,8 +16,9 @@ from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
-from levada.segments.checksums import DamageError, open_verified
+from levada.segments.checksums import DamageError, open_verified, read_verified
 from levada.segments.manifest import Manifest, SegmentFile
+from levada.segments.pieces import decode_piece
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_command
@@ -125,28 +126,41 @@ class StagedTable(TableEvents):
                 yield TableChanges(own, rows)
 
     def _scan(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
-        for rows in self._row_groups(file, projection):
+        for rows in self._batches(file, projection):
             projected, nulled = projection.apply(rows)
             self.nulled += nulled
             yield projected
 
-    def _row_groups(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
-        complete = self.after <= file.first_lsn and file.last_lsn < self.until
+    def _batches(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         what = f"{file.path} with {file.rows} changes of {self.schema.name}"
         with (
             _reading(file.path, what, resync_command(self.schema.name)),
             self.staging.input(file.path) as source,
         ):
-            parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
-            names = parquet.schema_arrow.names
-            columns = projection.reads(names)
-            for group in range(parquet.num_row_groups):
-                if not complete and self._outside(parquet.metadata.row_group(group)):
-                    continue
-                rows = parquet.read_row_group(group, columns=columns)
-                if not complete:
-                    rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
-                yield from rows.combine_chunks().to_batches()
+            yield from self._row_groups(source, file, projection) if file.offset is None else self._piece(source, file)
+
+    def _piece(self, source: pa.NativeFile, file: SegmentFile) -> Iterator[pa.RecordBatch]:
+        assert file.offset is not None
+        rows = decode_piece(read_verified(source, file.offset, file.bytes, file.checksums))
+        if not self._complete(file):
+            rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
+        if rows.num_rows:
+            yield rows
+
+    def _row_groups(self, source: pa.NativeFile, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
+        complete = self._complete(file)
+        parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
+        columns = projection.reads(parquet.schema_arrow.names)
+        for group in range(parquet.num_row_groups):
+            if not complete and self._outside(parquet.metadata.row_group(group)):
+                continue
+            rows = parquet.read_row_group(group, columns=columns)
+            if not complete:
+                rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
+            yield from rows.combine_chunks().to_batches()
+
+    def _complete(self, file: SegmentFile) -> bool:
+        return self.after <= file.first_lsn and file.last_lsn < self.until
 
     def _outside(self, group: pq.RowGroupMetaData) -> bool:
         for i in range(group.num_columns):
@@ -156,7 +170,7 @@ class StagedTable(TableEvents):
                 return bool(lsn.max < self.after or lsn.min >= self.until)
         return False
 
-    def _inside(self, lsn: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _inside(self, lsn: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
         return pc.and_(pc.greater_equal(lsn, int(self.after)), pc.less(lsn, int(self.until)))
 
 
@@ -184,11 +198,10 @@ def _select(
     written: dict[SnapshotId, ReplicatedTableSchema] = {}
     newer: dict[SnapshotId, ReplicatedTableSchema] = {}
     for manifest in manifests:
-        known = {s.snapshot_id: s for s in manifest.schemas if s.id == table}
-        for file in manifest.files:
-            if file.table == table and file.last_lsn >= after and file.first_lsn < until:
+        for file in manifest.files_of(table):
+            if file.last_lsn >= after and file.first_lsn < until:
                 files.append(file)
-                written[file.snapshot_id] = known[file.snapshot_id]
+                written[file.snapshot_id] = manifest.schema_of(file)
         for relation in manifest.relations:
             if relation.schema.id == table and after <= relation.commit_lsn < until:
                 newer[relation.schema.snapshot_id] = relation.schema
