@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -41,6 +42,7 @@ class DataWriter:
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
         self._sink: Any = None
         self._path = ""
         self._written = 0
@@ -108,6 +110,7 @@ class DataWriter:
             write_statistics=self._statistics,
             store_decimal_as_integer=True,
             store_schema=False,
+            metadata_collector=self._metadata,
         )
         self._written = 0
 
@@ -118,7 +121,8 @@ class DataWriter:
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
-        self.files.append(WrittenFile(self._path, self._written, size, self._partition))
+        columns = column_statistics(self._schema, self._metadata.pop())
+        self.files.append(WrittenFile(self._path, self._written, size, self._partition, columns))
         self._writer = None
 
 

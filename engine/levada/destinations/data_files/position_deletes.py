@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from levada.destinations.data_files.live_files import READERS, Positions
+from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors, table_file
 
 
@@ -67,15 +68,23 @@ def write_position_deletes(
     names = pa.DictionaryArray.from_arrays(pa.array(files[order].astype(np.int32)), pa.array(paths, pa.string()))
     rows = pa.Table.from_arrays([names.cast(pa.string()), pa.array(positions[order])], schema=schema)
     path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
+    metadata: list[pq.FileMetaData] = []
     try:
         with storage_errors(f"write {path}"), storage.create(path) as sink:
             form = storage.parquet
-            pq.write_table(rows, sink, compression=form.compression, compression_level=form.level, store_schema=False)
+            pq.write_table(
+                rows,
+                sink,
+                compression=form.compression,
+                compression_level=form.level,
+                store_schema=False,
+                metadata_collector=metadata,
+            )
             size = sink.tell()
     except BaseException:
         remove_files(storage, [WrittenFile(path, 0, 0)])
         raise
-    return WrittenFile(path, rows.num_rows, size)
+    return WrittenFile(path, rows.num_rows, size, columns=column_statistics(schema, metadata.pop()))
 
 
 def read_position_deletes(storage: Storage, schema: pa.Schema, paths: Sequence[str]) -> Mapping[str, Positions]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import fs
 
+from levada.destinations.data_files.statistics import ColumnStatistics
 from levada.errors import AccessDenied, DestinationChanged, Transient
 from levada.locations import FULL
 
@@ -34,12 +35,17 @@ class ParquetSettings:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is not committed yet. ``partition`` is in the form of the table's format, or None without one."""
+    """A file that is not committed yet.
+
+    ``partition`` is in the form of the table's format, or None without one. ``columns`` has the statistics of each
+    column of a Parquet file.
+    """
 
     path: str
     rows: int
     bytes: int
     partition: Hashable = None
+    columns: tuple[ColumnStatistics, ...] = field(default=(), repr=False, compare=False)
 
 
 class Storage(Protocol):

@@ -1,23 +1,40 @@
-"""New files of an Iceberg table as Iceberg's Java objects, with their statistics and partitions."""
+"""New files of an Iceberg table as Iceberg's Java objects, with their metrics and partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
-from levada.destinations.data_files.storage import WrittenFile
+from levada.destinations.data_files.storage import WrittenFile, storage_errors
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.delete_files import NewDeletes, describe_vectors
 from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
 from levada.destinations.iceberg.metadata import TableMetadata
+from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
-from levada.errors import DestinationChanged
+from levada.destinations.iceberg.storage import IcebergStorage
 
 _READERS: Final = 8
-"""Threads that read file footers. A commit reads the footers of all its files, and a copy may have hundreds."""
+"""Threads that look for the files of a commit. That of a copy may have hundreds."""
+
+
+@dataclass(slots=True)
+class MetricsModes:
+    """The metrics modes of a table's columns, by its properties, its sort order and the number of its columns."""
+
+    config: JavaObject
+    """Iceberg's ``MetricsConfig`` of the table."""
+    known: dict[tuple[str, ...], Mode] = field(default_factory=dict)
+
+    def of(self, names: tuple[str, ...]) -> Mode:
+        """Return the mode of a column, by its path in the table's schema."""
+        if names not in self.known:
+            self.known[names] = Mode.parse(str(self.config.columnMode(".".join(names)).toString()))
+        return self.known[names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +45,60 @@ class FileDescriber:
     java: JavaObject
     name: TableName
     metadata: TableMetadata
+    modes: MetricsModes
 
-    def files(self, files: Iterable[WrittenFile], deletes: NewDeletes) -> tuple[list[JavaObject], list[JavaObject]]:
-        """Return the data files and the position-delete files. Raise CommitConflict if a file is missing."""
-        try:
-            with java_errors(f"write to {self.name}"), ThreadPoolExecutor(_READERS) as pool:
-                list(pool.map(self._require, files_of(deletes.vectors)))
-                return list(pool.map(self._data_file, files)), list(pool.map(self._delete_file, deletes.files))
-        except DestinationChanged as error:
-            # No commit refers to the files yet, so another tool may have removed them as orphans.
-            raise CommitConflict("file_vanished", f"a file was removed before its commit: {error.message}") from error
+    def files(self, files: Sequence[WrittenFile], deletes: NewDeletes) -> tuple[list[JavaObject], list[JavaObject]]:
+        """Return the data files and the position-delete files."""
+        data = [{**self._described(f, "data"), **metrics_json(f.columns, self.modes.of)} for f in files]
+        by_position = [
+            {**self._described(f, "position-deletes"), **metrics_json(f.columns, lambda _: FULL)} for f in deletes.files
+        ]
+        with java_errors(f"write to {self.name}"):
+            from_json, parse = (
+                self.jvm.iceberg.ContentFileParser.fromJson,
+                self.jvm.iceberg.util.JsonUtil.mapper().readTree,
+            )
+            specs = self.java.specs()
+            made = [from_json(parse(json.dumps(found)), specs) for found in (*data, *by_position)]
+        return made[: len(data)], made[len(data) :]
 
     def vectors(self, vectors: Sequence[DeletionVector]) -> list[JavaObject]:
         """Return the delete files of deletion vectors, new or replaced."""
         return describe_vectors(self.jvm, self.java.specs(), vectors, self._unpartitioned)
 
-    def _require(self, written: WrittenFile) -> None:
-        """Raise DestinationChanged if the file is missing, as reading its footer would."""
-        self.java.io().newInputFile(written.path).getLength()
-
-    def _data_file(self, written: WrittenFile) -> JavaObject:
-        i = self.jvm.iceberg
-        metrics = i.parquet.ParquetUtil.fileMetrics(
-            self.java.io().newInputFile(written.path), i.MetricsConfig.forTable(self.java)
-        )
-        builder = self._placed(i.DataFiles.builder, written).withPath(written.path).withFormat("parquet")
-        if isinstance(written.partition, FilePartition) and written.partition.sort_order:
-            builder = builder.withSortOrder(self.java.sortOrders().get(written.partition.sort_order))
-        return builder.withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
-
-    def _delete_file(self, written: WrittenFile) -> JavaObject:
-        i = self.jvm.iceberg
-        metrics = i.parquet.ParquetUtil.fileMetrics(
-            self.java.io().newInputFile(written.path), i.MetricsConfig.forPositionDelete()
-        )
-        builder = self._placed(i.FileMetadata.deleteFileBuilder, written).ofPositionDeletes().withPath(written.path)
-        return builder.withFormat("parquet").withFileSizeInBytes(written.bytes).withMetrics(metrics).build()
-
-    def _placed(self, make: Callable[[JavaObject], JavaObject], written: WrittenFile) -> JavaObject:
-        """Return a builder of a file, made by ``make``, with the file's partition."""
+    def _described(self, written: WrittenFile, content: str) -> dict[str, Any]:
         partition = (
             written.partition if isinstance(written.partition, FilePartition) else FilePartition(self._unpartitioned)
         )
-        spec = self.java.specs().get(partition.spec_id)
-        builder = make(spec)
-        if partition.values == UNPARTITIONED:
-            return builder
-        return builder.withPartition(
-            self.jvm.iceberg.SingleValueParser.fromJson(spec.partitionType(), partition.values)
-        )
+        return {
+            "spec-id": partition.spec_id,
+            "content": content,
+            "file-path": written.path,
+            "file-format": "parquet",
+            **({} if partition.values == UNPARTITIONED else {"partition": json.loads(partition.values)}),
+            "file-size-in-bytes": written.bytes,
+            "record-count": written.rows,
+            **({"sort-order-id": partition.sort_order} if content == "data" else {}),
+        }
 
     @property
     def _unpartitioned(self) -> int:
         specs, current = self.metadata.specs, self.metadata.spec_id
         return next((number for number in (current, *specs) if not specs[number]), current)
+
+
+def require_files(storage: IcebergStorage, files: Sequence[WrittenFile], deletes: NewDeletes) -> None:
+    """Raise CommitConflict if a file of a commit is missing.
+
+    No commit refers to the files yet, so another tool may have removed them as orphans.
+    """
+    paths = [f.path for f in (*files, *deletes.files, *files_of(deletes.vectors))]
+    with storage_errors(f"read {storage.folder}"):
+        if len(paths) <= _READERS:
+            found = [storage.exists(path) for path in paths]
+        else:
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = list(pool.map(storage.exists, paths))
+    gone = next((path for path, there in zip(paths, found, strict=True) if not there), None)
+    if gone is not None:
+        raise CommitConflict("file_vanished", f"a file was removed before its commit: {gone}")

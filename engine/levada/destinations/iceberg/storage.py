@@ -41,6 +41,10 @@ class IcebergStorage:
         """Open a file for reading."""
         return self._io().new_input(path).open()
 
+    def exists(self, path: str) -> bool:
+        """Return True if there is a file of this path."""
+        return self._io().new_input(path).exists()
+
     def delete(self, path: str) -> None:
         """Remove a file."""
         self._io().delete(path)

@@ -22,7 +22,7 @@ from levada.destinations.iceberg.delete_files import (
     PlannedDeletes,
     read_vector,
 )
-from levada.destinations.iceberg.file_describer import FileDescriber
+from levada.destinations.iceberg.file_describer import FileDescriber, MetricsModes, require_files
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 VECTORS_SINCE: Final = 3
 """The format version from which rows are deleted by deletion vectors instead of position-delete files."""
 
+METRICS: Final = "write.metadata.metrics."
+"""The prefix of Iceberg's properties for the metrics of columns."""
 _NO_DELETES: Final = NewDeletes()
 
 
@@ -60,6 +62,8 @@ class IcebergTable:
         self._format_version = format_version
         self._jvm = jvm
         self.java = java
+        self._modes: MetricsModes | None = None
+        self._modes_from: tuple[int, int, Mapping[str, str]] | None = None
         with java_errors(f"read {name}"):
             self._ops = java.operations()
             self._read()
@@ -248,7 +252,7 @@ class IcebergTable:
 
     def write(
         self,
-        files: Iterable[WrittenFile],
+        files: Sequence[WrittenFile],
         deletes: NewDeletes = _NO_DELETES,
         *,
         mark: Watermark | None,
@@ -266,6 +270,7 @@ class IcebergTable:
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
+        require_files(self.storage(), files, deletes)
         described = self._describer()
         added, deleted = described.files(files, deletes)
         with java_errors(f"write to {self.name}"):
@@ -301,7 +306,16 @@ class IcebergTable:
         return self._commit(update, None, {})
 
     def _describer(self) -> FileDescriber:
-        return FileDescriber(self._jvm, self.java, self.name, self.metadata)
+        return FileDescriber(self._jvm, self.java, self.name, self.metadata, self._metrics_modes())
+
+    def _metrics_modes(self) -> MetricsModes:
+        """Return the metrics modes. They are read again if the columns, the sort order or the properties changed."""
+        now, properties = self.metadata, self.metadata.properties
+        from_now = (now.schema_id, now.order_id, {k: v for k, v in properties.items() if k.startswith(METRICS)})
+        if self._modes is None or self._modes_from != from_now:
+            self._modes = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(self.java))
+            self._modes_from = from_now
+        return self._modes
 
     def _remove_everything(self, update: JavaObject) -> None:
         with self._scan() as tasks:
