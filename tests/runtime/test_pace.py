@@ -1,4 +1,4 @@
-"""Repeated work keeps to its share of the time."""
+"""Repeated work keeps to its share of a core."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_work_takes_at_most_its_share(share: float, costs: list[float], waits: l
         if not pace.due(now):
             now += pace.wait_s(now)
         assert spent <= share * (now - first) + 1e-6
-        pace.done(now, now + cost)
+        pace.done(now, cost)
         spent += cost
         now += cost
 
@@ -29,6 +29,13 @@ def test_work_takes_at_most_its_share(share: float, costs: list[float], waits: l
 def test_cheap_work_is_always_due() -> None:
     """Work that takes next to nothing does not wait for the next tick."""
     pace = Pace(0.05)
-    pace.done(1.0, 1.0001)
+    pace.done(1.0, 0.0001)
     assert pace.due(1.1)
     assert pace.wait_s(1.1) == 0.0
+
+
+def test_waiting_does_not_count() -> None:
+    """Work that waited for a silent server for a minute is due as soon as work that did not."""
+    pace = Pace(0.05)
+    pace.done(1.0, 0.01)
+    assert pace.due(61.0)

@@ -1,4 +1,4 @@
-"""A limit on the share of the time that repeated work takes, whatever it costs. Pure."""
+"""A limit on the share of a core that repeated work takes, whatever it costs. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from __future__ import annotations
 class Pace:
     """Spaces out work whose cost grows with the number of tables. Times are of the monotonic clock, in seconds.
 
-    ``share`` is the highest share of the time that the work may take, above 0 and at most 1.
+    ``share`` is the highest share of a core that the work may take, above 0 and at most 1. Only CPU seconds count. If
+    waiting did, a store that is silent for a minute would stop the work for many more.
     """
 
     def __init__(self, share: float) -> None:
@@ -21,6 +22,6 @@ class Pace:
         """Return the seconds until the work may be done, 0 if it may be done now."""
         return max(0.0, self._next - now)
 
-    def done(self, started: float, ended: float) -> None:
-        """Record that the work was done between these times."""
-        self._next = started + (ended - started) / self._share
+    def done(self, started: float, cpu_s: float) -> None:
+        """Record that the work was done from this time on, and took so many CPU seconds."""
+        self._next = started + cpu_s / self._share

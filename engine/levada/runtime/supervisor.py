@@ -55,9 +55,9 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _ACTIONS_EVERY_S: Final = 2.0
 _SHARE_OF_STARTS: Final = 0.1
-"""The highest share of the thread's time for the walk over all tables that starts what is due."""
+"""The highest share of a core for the walk over all tables that starts what is due."""
 _SHARE_OF_PROGRESS: Final = 0.05
-"""The highest share of the thread's time for publishing the progress of all tables."""
+"""The highest share of a core for publishing the progress of all tables."""
 
 
 class Supervisor:
@@ -115,13 +115,9 @@ class Supervisor:
             while not self._stop.is_set() and self.registry.fatal is None:
                 wait_s = self._starts.wait_s(time.monotonic())
                 news = self._handle_reports(wait_s if news else max(wait_s, _TICK_S)) or news
-                if self._starts.due(now := time.monotonic()):
-                    self._start_due(now)
-                    self._starts.done(now, time.monotonic())
+                if _paced(self._starts, self._start_due):
                     news = False
-                if self._progress.due(now := time.monotonic()):
-                    self._publish(self)
-                    self._progress.done(now, time.monotonic())
+                _paced(self._progress, lambda _: self._publish(self))
         except LevadaError as error:
             self.registry.fail(error)
         except Exception as error:
@@ -251,3 +247,13 @@ class Supervisor:
         assert report.tables is not None
         if not self.registry.membership.discovered(report.tables, self._copy_after_session):
             self._discovery.soon()
+
+
+def _paced(pace: Pace, work: Callable[[float], None]) -> bool:
+    """Do the work, which gets the time, if it may be done now. Return True if it was done."""
+    if not pace.due(now := time.monotonic()):
+        return False
+    cpu = time.thread_time()
+    work(now)
+    pace.done(now, time.thread_time() - cpu)
+    return True
