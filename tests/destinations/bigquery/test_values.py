@@ -22,7 +22,7 @@ from levada.testing import ArrowRows, column, table
     ("kind", "values"),
     [
         (column(1, "k", Kind.FLOAT8), [float("nan"), -0.0, 1.5]),
-        (column(1, "k", Kind.JSON), ['{"a": 1}', "null", "[1,2]"]),
+        (column(1, "k", Kind.JSON), ['{"a": 1}', "1.10", "1.1"]),
         (column(1, "k", Kind.BYTEA), [b"", b"\x00", b"\xff"]),
         (column(1, "k", Kind.TIMESTAMPTZ), [dt.datetime(y, 1, 1, tzinfo=dt.UTC) for y in (1, 1970, 9999)]),
         (column(1, "k", Kind.DATE), [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31)]),
@@ -38,6 +38,7 @@ def test_keys_of_every_type(warehouse: Warehouse, kind: Column, values: list[Any
     """A row is updated and deleted by a key of any type, and never doubled."""
     if kind.type.kind is Kind.JSON:
         kind = replace(kind, type_oid=3802)
+        warehouse.manifest["jsonb"] = "String"
     schema = table(kind, column(2, "v", Kind.INT8), name="public.keyed")
     destination = warehouse.destination()
     rows = [{"k": k, "v": n} for n, k in enumerate(values)]
@@ -49,6 +50,36 @@ def test_keys_of_every_type(warehouse: Warehouse, kind: Column, values: list[Any
     apply(warehouse, destination, stream)
     found = warehouse.rows("keyed", "v")
     assert sorted(int(v) for (v,) in found) == [100 + n for n in range(1, len(values))]
+
+
+def test_a_key_that_bigquery_does_not_distinguish(warehouse: Warehouse) -> None:
+    """A key of jsonb is refused before anything is written, because 1.10 and 1.1 would be one row."""
+    kinds = (
+        replace(column(1, "k", Kind.JSON), type_oid=3802),
+        replace(column(1, "k", Kind.ARRAY, element=ColumnType(Kind.JSON)), type_oid=3807),
+    )
+    for kind in kinds:
+        schema = table(kind, column(2, "v", Kind.INT8), name="public.keyed")
+        destination, target = warehouse.destination(), TableTarget.of(schema)
+        rows = MemoryRows(schema, [])
+        for call in (
+            lambda d=destination, t=target: d.check_place(t),
+            lambda d=destination, t=target, r=rows: d.write_table_rows(t, r, warehouse.mark(1000)),
+        ):
+            assert error_of(call).code == "key_unsupported"
+        assert warehouse.server.tables(f"{warehouse.dataset}_meta") == set()
+
+
+def test_more_columns_than_a_query_can_name(warehouse: Warehouse) -> None:
+    """A table whose changes would exceed BigQuery's limit of a query is refused before it is copied."""
+    wide = [column(n, f"{'c' * 280}{n}", Kind.INT8) for n in range(2, 1000)]
+    schema = table(column(1, "id", Kind.INT8), *wide, name="public.wide")
+    destination, target = warehouse.destination(), TableTarget.of(schema)
+    error = error_of(lambda: destination.check_place(target))
+    assert error.code == "query_too_large"
+    assert "columns.exclude" in error.hint
+    narrow = table(column(1, "id", Kind.INT8), *wide[:100], name="public.wide")
+    destination.check_place(TableTarget.of(narrow))
 
 
 @pytest.mark.parametrize("day", ["10000-01-01", "0001-01-01 BC"])

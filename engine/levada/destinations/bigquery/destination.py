@@ -16,13 +16,14 @@ from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError, missing
 from levada.destinations.bigquery.intact import check_made, check_same
-from levada.destinations.bigquery.layout import Layout
+from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
 from levada.destinations.bigquery.ownership import MADE, Owner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
-from levada.destinations.bigquery.rest import RestClient
+from levada.destinations.bigquery.rest import RestClient, check_length
 from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
 from levada.destinations.bigquery.settings import Settings
+from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
@@ -111,9 +112,12 @@ class BigQueryDestination(Destination):
     def check_place(self, target: TableTarget) -> None:
         """Raise NeedsOperator if BigQuery has a table of that name which a copy must not replace.
 
-        It may replace this source table's own table, and that of a dropped source table of the same name.
+        It may replace this source table's own table, and that of a dropped source table of the same name. Raise it too
+        if BigQuery cannot have the columns.
         """
-        self._check_free(self._place(target), target.schema)
+        place = self._place(target)
+        self._check_free(place, target.schema)
+        self._describe(target, place)
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table. A missing table is no error.
@@ -226,6 +230,8 @@ class BigQueryDestination(Destination):
         resource = self._resource(served, schema.id)
         check_made(served, state, resource)
         check_same(served, state, schema, mode)
+        if mode is TableMode.UPSERT:
+            check_key(schema, state.description.columns)
         after = max(events.after, state.lsn)
         policy = self._context.on_schema_change
         state = evolve(served, state, resource, schema, self._settings.jsonb, policy, mark.epoch)
@@ -385,7 +391,13 @@ class BigQueryDestination(Destination):
         return served_name(self._settings, target.schema.name, target.name)
 
     def _describe(self, target: TableTarget, place: TableName) -> Description:
-        schema = target.schema
+        """Return the description of a new table. Raise NeedsOperator for columns that BigQuery cannot have."""
+        schema, mode = target.schema, self.effective_mode(target)
+        columns = Layout.of(schema, self._settings.jsonb)
+        if mode is TableMode.UPSERT:
+            check_key(schema, columns)
+            staged = StagedColumns(columns, schema.key, mode, is_copy=False)
+            check_length(f"write {place}", scripts.longest(place, self._metadata(f"changes_{'0' * 32}"), staged))
         return Description(
             pipeline=self._context.full_name,
             source_id=self._owner.source_id,
@@ -393,9 +405,9 @@ class BigQueryDestination(Destination):
             source=schema.name,
             dataset=place.dataset,
             name=place.name,
-            mode=self.effective_mode(target),
+            mode=mode,
             key=schema.key,
-            columns=Layout.of(schema, self._settings.jsonb),
+            columns=columns,
         )
 
     def _described_in(self, state_name: str) -> Description | None:

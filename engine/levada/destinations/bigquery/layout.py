@@ -18,7 +18,8 @@ from levada.destinations.schema_changes import (
     computed_default,
     unsupported,
 )
-from levada.schema import Column, ReplicatedTableSchema
+from levada.errors import NeedsOperator
+from levada.schema import Column, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 
 CHANGELOG: Final[tuple[tuple[str, str, str], ...]] = (
@@ -29,6 +30,24 @@ CHANGELOG: Final[tuple[tuple[str, str, str], ...]] = (
     (UNCHANGED, "STRING", "REPEATED"),
 )
 """The additional columns of a changelog: name, type and mode. The last one has the names of unknown values."""
+
+
+def check_key(schema: ReplicatedTableSchema, columns: Layout) -> None:
+    """Raise NeedsOperator ``key_unsupported`` for a key of jsonb that BigQuery has as JSON.
+
+    JSON does not distinguish 1.10 from 1.1. PostgreSQL does, so a change from one to the other is a change of the key.
+    """
+    for column in schema.key_columns:
+        kind, held = column.type.element or column.type, columns.get(column.attnum)
+        if kind.kind is Kind.JSON and held is not None and held.type == "JSON":
+            another = "give the table another key"
+            raise NeedsOperator(
+                "key_unsupported",
+                f"{schema.name}: the key has the column {column.name} of type {column.type_name}, and BigQuery's JSON"
+                " does not distinguish all of its values",
+                hint=another if column.type.element else f"set spec.destination.bigquery.jsonb to String, or {another}",
+            )
+
 
 _PLACEHOLDER: Final = "_levada_column_"
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure, unanswered
 from levada.destinations.bigquery.names import TableName
-from levada.errors import LoginFailed, Transient
+from levada.errors import LoginFailed, NeedsOperator, Transient
 
 if TYPE_CHECKING:
     import requests
@@ -24,6 +24,23 @@ JOB_S: Final = 6 * 3600
 """Seconds after which a query job is cancelled. It is BigQuery's own limit."""
 _LOST_S: Final = 120
 """Seconds for which a job is asked for again after a connection failed."""
+
+
+QUERY_BYTES: Final = 1 << 20
+"""BigQuery's limit of an "unresolved" query: https://cloud.google.com/bigquery/quotas#query_jobs"""
+
+
+def check_length(what: str, sql: str) -> None:
+    """Raise NeedsOperator ``query_too_large`` if BigQuery would refuse a query or script for its length."""
+    size = len(sql.encode())
+    if size > QUERY_BYTES:
+        raise NeedsOperator(
+            "query_too_large",
+            f"{what}: the statements name so many columns that they have {size} bytes, and BigQuery accepts"
+            f" {QUERY_BYTES}",
+            hint="exclude columns with columns.exclude in the table's TableSync, or give them shorter names."
+            " If the table has few columns, reduce spec.batch.maxBytes",
+        )
 
 
 class RestClient:
@@ -90,8 +107,10 @@ class RestClient:
         """Run a statement or a script, and return the rows of its last statement.
 
         ``what`` names it in errors. ``has_rows`` is False if an error of BigQuery cannot contain a value of a row.
-        Raise NotFoundError if it names a missing table. After Transient, the job may have succeeded.
+        Raise NotFoundError if it names a missing table, and NeedsOperator ``query_too_large`` for a text above
+        BigQuery's limit. After Transient, the job may have succeeded.
         """
+        check_length(what, sql)
         job = f"levada_{uuid.uuid4().hex}"
         body = {
             "jobReference": {"projectId": self._project, "jobId": job, "location": self._location},

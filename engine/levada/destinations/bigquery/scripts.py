@@ -106,6 +106,13 @@ def merge(table: TableName, staging: TableName, columns: StagedColumns, piece: P
     return "\n".join(lines)
 
 
+def longest(table: TableName, staging: TableName, columns: StagedColumns) -> str:
+    """Return the statements of a piece in which every column has unknown values of moved rows."""
+    unknown = tuple(c.attnum for c in columns.layout.columns)
+    piece = Piece(0, None, None, unknown, moved=True)
+    return check_known(table, staging, columns, piece) + merge(table, staging, columns, piece)
+
+
 def _source(table: TableName, staging: TableName, columns: StagedColumns, piece: Piece) -> str:
     """Return the query of a piece's rows, with unknown values of moved rows from the row with the former key."""
     selected = [f"S.{ACTION} AS {ACTION}", f"S.{UNKNOWN} AS {UNKNOWN}", f"S.{MOVED} AS {MOVED}"]
