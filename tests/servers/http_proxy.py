@@ -21,6 +21,8 @@ class Fate(Enum):
     """The server carries it out, and the client's connection is closed instead of an answer."""
     HELD = "held"
     """The server gets it after `HttpProxy.release`, even if the client is gone."""
+    LATE = "late"
+    """The server carries it out, and the client gets the answer after `HttpProxy.release`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class HttpProxy:
     fate: Callable[[Seen], Fate] = lambda _: Fate.PASSED
     seen: list[Seen] = field(default_factory=list)
     caught: threading.Event = field(default_factory=threading.Event)
-    """Set once a request had another fate than PASSED."""
+    """Set once a request had another fate than PASSED, and was carried out unless it is held or lost."""
     _released: threading.Event = field(default_factory=threading.Event)
     _done: threading.Event = field(default_factory=threading.Event)
     port: int = 0
@@ -69,12 +71,13 @@ class HttpProxy:
         request = Seen(handler.command, handler.path, handler.rfile.read(length) if length else b"")
         self.seen.append(request)
         fate = self.fate(request)
+        if fate is Fate.HELD:
+            self._caught()
+        answer = None if fate is Fate.LOST else self._forward(request, dict(handler.headers))
+        if fate is Fate.LATE:
+            self._caught()
         if fate is not Fate.PASSED:
             self.caught.set()
-        if fate is Fate.HELD:
-            self._released.wait(600)
-        answer = None if fate is Fate.LOST else self._forward(request, dict(handler.headers))
-        if fate is Fate.HELD:
             self._done.set()
         if answer is None or fate is Fate.UNANSWERED:
             handler.close_connection = True
@@ -89,6 +92,10 @@ class HttpProxy:
             handler.end_headers()
             if request.method != "HEAD":
                 handler.wfile.write(data)
+
+    def _caught(self) -> None:
+        self.caught.set()
+        self._released.wait(600)
 
     def _forward(self, request: Seen, headers: dict[str, str]) -> tuple[int, list[tuple[str, str]], bytes] | None:
         connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=600)

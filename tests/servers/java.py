@@ -79,7 +79,7 @@ def serving(
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from levada.destinations import json_text
-from levada.destinations.opensearch.client import CLOSED, Client, refusal
+from levada.destinations.opensearch.client import BLOCKED, CLOSED, Client, refusal
 from levada.errors import LevadaError, NeedsOperator, Transient
 
 BODY_BYTES: Final = 5 << 20
@@ -73,10 +73,10 @@ class Bulk:
 
     def _refused(self, lines: pa.Array, ids: pa.Array) -> pa.Array:
         """Send a body, and return the indices of the items that the busy cluster refused."""
-        doing = f"writing {self.table}"
-        answer = self.client.request(
-            "POST", f"/{self.alias}/_bulk", _body(lines), doing=doing, seconds=120, **_PARAMETERS
-        )
+        doing, body = f"writing {self.table}", _body(lines)
+        if len(body) > BODY_BYTES:
+            self._check_size(len(body), ids[0].as_py())
+        answer = self.client.request("POST", f"/{self.alias}/_bulk", body, doing=doing, seconds=120, **_PARAMETERS)
         items = answer.get("items", [])
         if len(items) != len(ids):
             raise Transient("destination_unavailable", f"{doing}: OpenSearch answers {len(items)} of {len(ids)} items")
@@ -86,10 +86,21 @@ class Bulk:
                 (result,) = item.values()
                 if (error := result.get("error")) is None or result["status"] == 409:
                     continue
-                if result["status"] != 429:
+                if result["status"] != 429 or error.get("type") == BLOCKED:
                     raise self._error(result["status"], error, ids[i].as_py())
                 busy.append(i)
         return pa.array(busy, pa.int64())
+
+    def _check_size(self, size: int, document: str) -> None:
+        """Raise NeedsOperator ``document_too_large`` if a node would close the connection instead of an answer."""
+        limit = self.client.content_length()
+        if size > limit:
+            raise NeedsOperator(
+                "document_too_large",
+                f"{self.table}: the document with _id {document} has {size} bytes, and OpenSearch accepts {limit}",
+                hint="raise http.max_content_length of the nodes, or exclude the column with columns.exclude in the"
+                " table's TableSync",
+            )
 
     def _error(self, status: int, error: dict[str, Any], document: str) -> LevadaError:
         kind = str(error.get("type"))

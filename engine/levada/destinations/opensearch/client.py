@@ -7,6 +7,7 @@ documents.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Mapping
@@ -28,7 +29,16 @@ for _name in ("opensearch", "opensearchpy.trace"):
 
 REQUEST_S: Final = 60
 """The time limit of a request, in seconds. It is far below `generations.KEPT_DELETES`."""
+_CONTENT_LENGTH: Final = 100 << 20
+"""OpenSearch's default of http.max_content_length."""
 CLOSED: Final = "index_closed_exception"
+BLOCKED: Final = "cluster_block_exception"
+_LIMIT: Final = re.compile(r"maximum (?:normal )?shards open|Limit of total fields \[\d+\] has been exceeded")
+"""OpenSearch's reasons that name a limit of the cluster or of an index. What they match has no value of a row."""
+_LIMIT_HINT: Final = (
+    "raise cluster.max_shards_per_node, or index.mapping.total_fields.limit of the index,"
+    " then: levada retry MANIFEST TABLE"
+)
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _JSON: Final = {"content-type": "application/json"}
 _BULK: Final = {"content-type": "application/x-ndjson"}
@@ -54,6 +64,7 @@ class Client:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _keys: dict[str, str] | None = None
     _open: OpenSearch | None = None
+    _content_length: int | None = None
 
     def request(
         self,
@@ -75,6 +86,19 @@ class Client:
             return self._client().transport.perform_request(method, path, params=timed, body=body, headers=headers)
         except (OpenSearchException, ssl.SSLError, ValueError) as error:
             raise error_of(doing, error) from None
+
+    def content_length(self) -> int:
+        """Return the size of the largest body that the nodes accept, in bytes. It is read once."""
+        if self._content_length is None:
+            parameter = "nodes.*.http.max_content_length_in_bytes"
+            try:
+                answer = self.request("GET", "/_nodes/http", doing="reading the limits of nodes", filter_path=parameter)
+            except NeedsOperator:
+                # The user may lack the privilege.
+                answer = {}
+            limits = [node["http"]["max_content_length_in_bytes"] for node in answer.get("nodes", {}).values()]
+            self._content_length = min(limits, default=_CONTENT_LENGTH)
+        return self._content_length
 
     def close(self) -> None:
         """Close the connections."""
@@ -131,11 +155,19 @@ def error_of(doing: str, error: Exception) -> LevadaError:
         return Transient("destination_unavailable", f"{doing}: no answer of OpenSearch: {type(cause).__name__}")
     status, kind = error.status_code, str(error.error)
     what = f"{doing}: OpenSearch answers {status} {kind}"
+    if (limit := _limit(error.info)) is not None:
+        return NeedsOperator("destination_limit", f"{what}: {limit}", hint=_LIMIT_HINT)
     if status == 404:
         return NotFound("destination_table_missing", what)
     if status == 409:
         return Conflict("destination_busy", what)
     return refusal(status, kind, what)
+
+
+def _limit(info: object) -> str | None:
+    """Return OpenSearch's words for a limit that a request exceeds, or None."""
+    found = _LIMIT.search(str(info))
+    return None if found is None else found[0]
 
 
 def refusal(status: object, kind: str, what: str) -> LevadaError:
@@ -146,7 +178,7 @@ def refusal(status: object, kind: str, what: str) -> LevadaError:
             what,
             hint="correct username and password in the Secret of spec.destination.opensearch.credentialsSecretRef",
         )
-    if status == 403 and kind != "cluster_block_exception":
+    if status == 403 and kind != BLOCKED:
         return AccessDenied(
             "destination_denied",
             what,
@@ -164,6 +196,12 @@ def refusal(status: object, kind: str, what: str) -> LevadaError:
             f"{what}: the index is closed",
             hint="open the index: POST /INDEX/_open, then: levada retry MANIFEST TABLE",
         )
-    if status in _BUSY or kind == "cluster_block_exception":
+    if status == 429 and kind == BLOCKED:
+        return Transient(
+            "destination_full",
+            f"{what}: an index has a block, because the disk of a node is full",
+            hint="free or add space. OpenSearch removes the block index.blocks.read_only_allow_delete then",
+        )
+    if status in _BUSY or kind == BLOCKED:
         return Transient("destination_unavailable", what)
     return NeedsOperator("destination_rejected", what, hint="see the log of the OpenSearch node")

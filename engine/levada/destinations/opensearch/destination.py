@@ -120,13 +120,18 @@ class OpenSearchDestination(Destination):
                     continue
                 self._remove(generation)
             state.forget()
-            state.shadow = None
+            state.shadow = state.seen = None
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows to a new index. Then the alias moves to it, and the former index is removed."""
         state = self._table(target.id)
         with state.lock:
             found = self._replaceable(target)
+            if not any(g.serves for g in found):
+                self._state.create()
+                self._generations.claim_place(_alias(self, target), mark.epoch)
+                # Another driver may have given the alias an index before.
+                found = self._replaceable(target)
             former = next((g for g in found if g.serves), None)
             for generation in found:
                 if generation.serves:
@@ -138,6 +143,7 @@ class OpenSearchDestination(Destination):
             with self._fenced(state, target.id, mark.epoch):
                 applied = self._copied(target, rows, mark)
                 state.applied = self._serve(applied, former, target)
+                state.seen = mark.lsn
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
@@ -151,6 +157,7 @@ class OpenSearchDestination(Destination):
                     raise missing(_alias(self, changes.target), changes.schema.name)
                 if before.progress.lsn is None:
                     raise missing(before.generation.alias, changes.schema.name, "its watermark was removed")
+                state.saw(before.progress.lsn, before.generation)
                 if mark.lsn < before.progress.lsn:
                     continue
                 # After an error, read the stored progress again.
@@ -160,6 +167,7 @@ class OpenSearchDestination(Destination):
                 )
                 moved = after.generation.index != before.generation.index
                 state.applied = self._serve(after, before.generation, changes.target) if moved else after
+                state.seen = mark.lsn
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
@@ -170,6 +178,7 @@ class OpenSearchDestination(Destination):
             progress = None if generation is None else self._state.read(generation)
             if generation is None or progress is None or progress.lsn is None:
                 return None
+            state.saw(progress.lsn, generation)
             if state.applied is not None and state.applied.generation.index != generation.index:
                 state.forget()
             return Watermark(self._context.pipeline, progress.epoch, progress.lsn)
@@ -195,6 +204,7 @@ class OpenSearchDestination(Destination):
         state = self._table(target.id)
         with state.lock:
             state.forget()
+            state.seen = None
 
     # -- the shadow copy of a table
 
@@ -255,7 +265,7 @@ class OpenSearchDestination(Destination):
                 except NotFound:
                     self._claim(former, mark.epoch)
                     return False
-            state.shadow, state.applied = None, Applied(generation, progress)
+            state.shadow, state.applied, state.seen = None, Applied(generation, progress), mark.lsn
             if former.index != generation.index:
                 self._remove_quietly(former)
             return True

@@ -18,6 +18,7 @@ from levada.destinations.opensearch.naming import (
     GENERATION,
     Naming,
     new_generation,
+    place_alias,
     writer_alias,
     writer_epoch,
 )
@@ -145,6 +146,30 @@ class Generations:
             raise Transient("destination_unavailable", f"{doing}: {index} is gone")
         return created
 
+    def claim_place(self, alias: str, epoch: int) -> None:
+        """Make the driver with this epoch the only one that may give the alias its first index.
+
+        An alias of Levada's own index, with the epoch in its name, stands for that right. `serve` ends it. Raise
+        StaleEpoch if a newer driver has the right.
+        """
+        index, place = self.naming.state_index, place_alias(alias, epoch)
+        doing = f"claiming the alias {alias}"
+        for _ in range(_CLAIMS):
+            found = self.client.request("GET", f"/{index}/_alias", doing=doing)
+            held = [a for entry in found.values() for a in entry["aliases"] if a.startswith(place_alias(alias))]
+            newest = max((e for a in held if (e := writer_epoch(a)) is not None), default=-1)
+            if newest > epoch:
+                raise StaleEpoch(epoch, newest)
+            if held == [place]:
+                return
+            removals = [{"remove": {"index": index, "alias": a, "must_exist": True}} for a in held if a != place]
+            try:
+                self._change([*removals, {"add": {"index": index, "alias": place}}], doing)
+            except NotFound:
+                continue
+            return
+        raise Transient("destination_busy", f"other drivers claim {alias} at the same moment")
+
     def claim(self, generation: Generation, epoch: int) -> Generation | None:
         """Make the driver with this epoch the only writer of the index. Return None if the index is gone.
 
@@ -172,8 +197,9 @@ class Generations:
     def serve(self, generation: Generation, epoch: int, instead_of: Generation | None) -> Generation:
         """Let the table's alias point to the index instead of the former one, in one atomic request.
 
-        Raise NotFound if this driver is no longer the writer of both, or if the former index is gone. The former index
-        stays, because a request cannot both remove an index and depend on its aliases.
+        Raise NotFound if this driver is no longer the writer of both, or if the former index is gone. Without a former
+        index, raise it if this driver has lost the place (`claim_place`). The former index stays, because a request
+        cannot both remove an index and depend on its aliases.
         """
         doing = f"moving the alias {generation.alias}"
         # The default interval, instead of that of a copy.
@@ -186,7 +212,10 @@ class Generations:
             {"add": mine},
             {"add": {"index": generation.index, "alias": generation.alias}},
         ]
-        if instead_of is not None:
+        if instead_of is None:
+            place = place_alias(generation.alias, epoch)
+            actions.append({"remove": {"index": self.naming.state_index, "alias": place, "must_exist": True}})
+        else:
             former = (writer_alias(instead_of.index, epoch), instead_of.alias)
             actions += [{"remove": {"index": instead_of.index, "alias": a, "must_exist": True}} for a in former]
         self._change(actions, doing)
@@ -227,6 +256,9 @@ class Generations:
         doing = f"counting {generation.index}"
         answer = self.client.request("GET", f"/{generation.index}/_count", doing=doing)
         _check_shards(answer, doing)
+        # A shard that no node has is not among the failed ones.
+        if answer["_shards"]["successful"] != answer["_shards"]["total"]:
+            raise Transient("destination_unavailable", f"{doing}: a shard has no node")
         return int(answer["count"])
 
     def _change(self, actions: list[Mapping[str, Any]], doing: str) -> None:

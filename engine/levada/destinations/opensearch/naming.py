@@ -73,6 +73,14 @@ def writer_alias(index: str, epoch: int) -> str:
     return f"{index}{_EPOCH}{epoch}"
 
 
+def place_alias(alias: str, epoch: int | None = None) -> str:
+    """Return the alias of Levada's own index that stands for the right to give ``alias`` its first index.
+
+    Without an epoch, return the beginning of that name.
+    """
+    return f"{alias}{GENERATION}{_EPOCH}{'' if epoch is None else epoch}"
+
+
 def writer_epoch(alias: str) -> int | None:
     """Return the epoch of a writer's alias, or None for another alias."""
     epoch = alias.rpartition(_EPOCH)[2]
