@@ -42,7 +42,8 @@ class ColumnStatistics:
 
     ``bytes`` is the compressed size. ``values`` counts values with NULLs. ``nulls`` is None if the file has no
     statistics of the column. ``low`` and ``high`` are inclusive bounds, in Parquet's physical type. They are None
-    without a value that is not NULL, and NaN has no place among them.
+    without a value that is not NULL, and if a row group has no bounds because of a value of more than 4 KB. NaN has no
+    place among them.
     """
 
     leaf: Leaf
@@ -80,13 +81,22 @@ def _merged(leaf: Leaf, chunks: list[Any]) -> ColumnStatistics:
         return ColumnStatistics(leaf, size, values, None)
     nulls = sum(s.null_count for s in found)
     bounded = [s for s in found if s.has_min_max]
-    if leaf.in_list or not bounded:
+    if leaf.in_list or not bounded or any(_hidden(leaf, s) for s in found):
         return ColumnStatistics(leaf, size, values, nulls)
     if len(bounded) == 1:
         return ColumnStatistics(leaf, size, values, nulls, bounded[0].min_raw, bounded[0].max_raw)
     order = _order(leaf.type)
     low, high = min((s.min_raw for s in bounded), key=order), max((s.max_raw for s in bounded), key=order)
     return ColumnStatistics(leaf, size, values, nulls, low, high)
+
+
+def _hidden(leaf: Leaf, statistics: Any) -> bool:
+    """Return True if a row group has values but no bounds of them.
+
+    Those of other row groups are then no bounds of the file, and readers would pass over the values. Floats without
+    bounds are all NaN.
+    """
+    return not (statistics.has_min_max or pa.types.is_floating(leaf.type)) and statistics.num_values > 0
 
 
 def _order(kind: pa.DataType) -> Callable[[Any], Any]:
