@@ -55,9 +55,7 @@ def write_parts(storage: Storage, layout: FileLayout, rows: pa.Table, parts: Seq
     files: list[WrittenFile] = []
     try:
         for part in parts:
-            with DataWriter(
-                storage, layout.arrow, float_bounds=layout.float_bounds, partition=part.partition
-            ) as writer:
+            with DataWriter(storage, layout.arrow, partition=part.partition) as writer:
                 for begin in range(part.begin, part.end, ROW_GROUP_ROWS):
                     writer.write(rows.slice(begin, min(ROW_GROUP_ROWS, part.end - begin)))
             files += writer.files
@@ -76,7 +74,7 @@ class ArrangedWriter:
     def __init__(self, storage: Storage, layout: FileLayout) -> None:
         self._storage = storage
         self._layout = layout
-        self._plain = DataWriter(storage, layout.arrow, float_bounds=layout.float_bounds)
+        self._plain = DataWriter(storage, layout.arrow)
         self._waiting: list[pa.Table] = []
         self._bytes = 0
         self._files: list[WrittenFile] = []

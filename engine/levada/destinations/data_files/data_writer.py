@@ -32,13 +32,12 @@ class DataWriter:
         storage: Storage,
         schema: pa.Schema,
         *,
-        float_bounds: bool = True,
         partition: Hashable = None,
     ) -> None:
         self._storage = storage
         self._partition = partition
         self._schema = schema
-        self._statistics: bool | list[str] = True if float_bounds else _without_floats(schema)
+        self._statistics = _without_floats(schema)
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
@@ -127,7 +126,11 @@ class DataWriter:
 
 
 def _without_floats(schema: pa.Schema) -> list[str]:
-    """Return the Parquet paths of the columns that are not floats."""
+    """Return the Parquet paths of the columns that are not floats.
+
+    NaN has no place among the statistics of floats. Readers like DuckDB and Spark would skip it by them, although it is
+    above all other values there, as in PostgreSQL.
+    """
     paths = []
     for f in schema:
         path, kind = f.name, f.type

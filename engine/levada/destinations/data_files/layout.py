@@ -45,8 +45,6 @@ class FileLayout:
     arrow: pa.Schema
     attnums: Mapping[int, int]
     missing: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    float_bounds: bool = True
-    """Whether data files have statistics of floats. NaN is not among them, and DuckDB skips it by them."""
     arrangement: Arrangement | None = None
     """The partitions and the order of rows in new files, or None if rows are written as they come."""
 

@@ -103,7 +103,7 @@ class LakeColumns:
             for a, text in self.missing.items()
             if a in by_attnum and a in self.attnums
         }
-        return FileLayout(pa.schema(fields), self.attnums, missing, float_bounds=False)
+        return FileLayout(pa.schema(fields), self.attnums, missing)
 
     def state(self) -> dict[str, Any]:
         """Return what the catalog does not have, and the definitions of the own columns, as plain values for JSON."""
