@@ -8,6 +8,7 @@ from tests.apply.test_backlog import segment
 
 from levada.apply.backlog import Backlog
 from levada.runtime.source.stored_ledger import StoredLedger
+from levada.segments.ends import PackedEnds, pack
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.stores import MemoryStore
@@ -122,3 +123,21 @@ def test_scratch_staging_keeps_no_ledger() -> None:
     kept = StoredLedger(store, durable=False)
     kept.save(Ledger({TableId(1): Lsn(30)}))
     assert StoredLedger(store, durable=True).load((), TABLES).ends == {}
+
+
+@given(
+    ends=st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), max_size=20),
+    known=st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), max_size=20),
+)
+def test_ends_are_unpacked_as_they_were_packed(ends: dict[TableId, Lsn], known: dict[TableId, Lsn]) -> None:
+    """Every table and every LSN comes back, in the types of the engine, whatever the order."""
+    packed = PackedEnds.loads(pack(ends))
+    assert dict(packed) == ends
+    assert packed == ends
+    assert all(packed[t] == end and packed.get(t) == end for t, end in ends.items())
+    assert {packed.get(TableId(t)) for t in known if t not in ends} <= {None}
+    assert all(type(t) is TableId and type(end) is Lsn for t, end in packed.items())
+    one, other = Ledger(known), Ledger(known)
+    one.add(packed)
+    other.add(ends)
+    assert one.ends == other.ends

@@ -42,7 +42,8 @@ class StagedSegment:
         The ends of other tables' segments are left out: with many tables and segments they would fill the memory.
         """
         tables = manifest.tables
-        return cls(replace(manifest, newest={t: end for t, end in manifest.newest.items() if t in tables}), tables)
+        newest = {table: end for table in tables if (end := manifest.newest.get(table)) is not None}
+        return cls(replace(manifest, newest=newest), tables)
 
     def rows(self, table: TableId) -> int:
         """Return the number of the table's rows."""

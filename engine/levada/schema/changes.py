@@ -7,6 +7,7 @@ identity provides. Names that begin with ``_levada_`` are reserved. Preflight re
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ ALWAYS: Final = pa.schema(
 """The columns that every batch of changes has after the table's own."""
 
 
+@lru_cache(maxsize=8192)
 def change_schema(table: ReplicatedTableSchema, *, old: bool, unchanged: bool, unrepresentable: bool) -> pa.Schema:
     """Return the layout of a batch of changes of this version of a table.
 

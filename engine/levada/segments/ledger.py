@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from levada.segments.ends import PackedEnds
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId
 
@@ -27,14 +28,19 @@ class Ledger:
     def add(self, ends: Mapping[TableId, Lsn]) -> None:
         """Add the ends that are higher than the known ones."""
         known = self._ends
-        newer = {table: end for table, end in ends.items() if end > known.get(table, -1)}
+        if isinstance(ends, PackedEnds):
+            newer = ends.above(known)
+        else:
+            newer = {table: end for table, end in ends.items() if end > known.get(table, -1)}
         if newer:
             self._ends = {**known, **newer}
 
     def add_segments(self, manifests: Iterable[Manifest]) -> None:
         """Add the ends of these segments, and the ends recorded in their manifests."""
         for manifest in manifests:
-            self.add(manifest.newest_with)
+            if manifest.newest is not self._ends:
+                self.add(manifest.newest)
+            self.add(dict.fromkeys(manifest.tables, manifest.end_lsn))
 
     def dumps(self) -> str:
         """Return the ledger as text for the store."""

@@ -8,7 +8,6 @@ position that a table has applied, the table lacks a segment.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
+from levada.segments.ends import Ends
 from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
 from levada.values import Lsn, SnapshotId, TableId, Witness
@@ -73,7 +73,7 @@ class Manifest:
     committed: TransactionFile
     first_commit_ts_us: int | None
     last: Witness | None
-    newest: Mapping[TableId, Lsn]
+    newest: Ends
 
     @property
     def name(self) -> str:
@@ -121,11 +121,6 @@ class Manifest:
         """The tables with a change in the segment."""
         changed = {f.table for f in self.files} | {r.schema.id for r in self.relations}
         return frozenset(changed.union(*(t.tables for t in self.truncates)))
-
-    @property
-    def newest_with(self) -> Mapping[TableId, Lsn]:
-        """The end of each table's newest segment, this one included."""
-        return {**self.newest, **dict.fromkeys(self.tables, self.end_lsn)}
 
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""

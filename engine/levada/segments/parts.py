@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,7 +85,10 @@ class Part:
         """Write the buffered rows: as a piece if they have at most ``piece_bytes`` Arrow bytes, else as a row group."""
         if not self._buffered:
             return
-        arrow = _arrow(self.schema, self.layout)
+        layout = self.layout
+        arrow = change_schema(
+            self.schema, old=layout.old, unchanged=layout.unchanged, unrepresentable=layout.unrepresentable
+        )
         padded = [_pad(b, arrow) for b in self._buffered]
         if self._parquet is None and self.buffered_bytes <= piece_bytes:
             rows = padded[0] if len(padded) == 1 else pa.concat_batches(padded)
@@ -144,11 +146,6 @@ class Part:
             )
         )
         self._rows = 0
-
-
-@lru_cache(maxsize=4096)
-def _arrow(schema: ReplicatedTableSchema, layout: Layout) -> pa.Schema:
-    return change_schema(schema, old=layout.old, unchanged=layout.unchanged, unrepresentable=layout.unrepresentable)
 
 
 def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
