@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-index: setup ## Measure the key index, side by side with LMDB, SQLite and 
 
 bench-deletes: setup ## Measure deletion vectors, side by side with position deletes and Iceberg's own writer
 	$(BIN)/python -m benchmarks.deletes
+
+bench-scale: setup ## Measure how costs grow with the work (CURVES=..., SCALE_OPTIONS=--full)
+	$(BIN)/python -m benchmarks.scale $(CURVES) $(SCALE_OPTIONS)
 
 bench-operator: setup ## Measure the operator with 50 Pipelines and 2,000 TableSyncs (needs KUBECONFIG)
 	$(BIN)/python -m benchmarks.operator_load $(AUDIT_LOG:%=--audit-log %)

@@ -247,7 +247,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     spark = spark_session(
-        "apply", memory="3g", defaults=IcebergDestination.spark_conf(None), jars=IcebergDestination.jars()
+        "apply",
+        conf={"spark.driver.memory": "3g"},
+        defaults=IcebergDestination.spark_conf(None),
+        jars=IcebergDestination.jars(),
     )
     with tempfile.TemporaryDirectory() as folder:
         walls = {n: compare(spark, n, options.changes, options.turns, Path(folder)) for n in options.rows}

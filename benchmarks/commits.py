@@ -60,7 +60,10 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="write a profile of this process for pstats")
     options = parser.parse_args()
     spark = spark_session(
-        "commits", memory="700m", defaults=IcebergDestination.spark_conf(None), jars=IcebergDestination.jars()
+        "commits",
+        conf={"spark.driver.memory": "700m"},
+        defaults=IcebergDestination.spark_conf(None),
+        jars=IcebergDestination.jars(),
     )
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     calls = Calls(spark)

@@ -22,7 +22,10 @@ _TURNS = 4
 
 def rows(sizes: Sequence[int], folder: Path) -> Points:
     spark = spark_session(
-        "scale", memory="1g", defaults=IcebergDestination.spark_conf(None), jars=IcebergDestination.jars()
+        "scale",
+        conf={"spark.driver.memory": "1g"},
+        defaults=IcebergDestination.spark_conf(None),
+        jars=IcebergDestination.jars(),
     )
     points: Points = {"a batch of 10 changes": [], "a batch of 100,000 changes": []}
     for size in sizes:

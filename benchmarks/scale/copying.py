@@ -16,7 +16,11 @@ from levada.runtime.resources.spark import spark_session
 def rows(sizes: Sequence[int], folder: Path) -> Points:
     points: Points = {"CPU s": []}
     spark = spark_session(
-        "scale", memory="1g", cores=2, defaults=IcebergDestination.spark_conf(None), jars=IcebergDestination.jars()
+        "scale",
+        conf={"spark.driver.memory": "1g"},
+        cores=2,
+        defaults=IcebergDestination.spark_conf(None),
+        jars=IcebergDestination.jars(),
     )
     for turn, size in enumerate([10_000, *sizes]):
         with EmbeddedPostgres(folder / f"data_{turn}") as server:

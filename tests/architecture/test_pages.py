@@ -105,6 +105,7 @@ def test_each_benchmark_is_described() -> None:
     runs = {target: target.removeprefix("bench-") for target in patterned[1].split()}
     runs |= dict(re.findall(rf"^(bench-\w+): setup .*{recipe}(\w+)", makefile, re.MULTILINE))
     text = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
-    assert dict(re.findall(r"^\| `make (bench-\w+)` \| \[`(\w+)\.py`\]", text, re.MULTILINE)) == runs
+    assert dict(re.findall(r"^\| `make (bench-\w+)` \| \[`(\w+)(?:\.py)?`\]", text, re.MULTILINE)) == runs
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")}
+    programs |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     assert programs == set(runs.values())
