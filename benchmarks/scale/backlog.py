@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from benchmarks.apply import SCHEMA, rows_of
-from benchmarks.measure import rss_bytes
 from benchmarks.scale.curve import Definition, Points
 
 from levada.apply.backlog import Backlog
@@ -85,12 +84,11 @@ def waiting(sizes: Sequence[int], folder: Path) -> Points:
 
 
 def start(sizes: Sequence[int], folder: Path) -> Points:
-    points: Points = {"list and keep the segments": [], "find the end of the newest": [], "MB of memory": []}
+    points: Points = {"list and keep the segments": [], "find the end of the newest": []}
     for size in sizes:
         staging = Staging.open(str(folder / f"staging_{size}"), durable=False)
         segments(SegmentLog(staging, "shop"), size)
         log, kept = SegmentLog(staging, "shop"), Backlog(Ledger())
-        before = rss_bytes()
 
         def begin(log: SegmentLog = log, kept: Backlog = kept) -> None:
             for manifest in log.list():
@@ -99,7 +97,6 @@ def start(sizes: Sequence[int], folder: Path) -> Points:
                 kept.track(TableId(n), Lsn(0))
 
         points["list and keep the segments"].append((size, _ms(begin) / 1000))
-        points["MB of memory"].append((size, max(1.0, (rss_bytes() - before) / 1e6)))
         points["find the end of the newest"].append((size, _ms(log.end) / 1000))
     return points
 
@@ -113,6 +110,6 @@ def _ms(step: Callable[[], object]) -> float:
 DEFINITIONS = (
     Definition("backlog", "Steps of the supervisor with 1,000 tables, by the segments that wait", "waiting segments",
                "CPU ms", (60, 600, 3600), (60, 600, 3600, 10_800), 0.0, waiting),
-    Definition("start", "A start with 1,000 tables, by the segments that wait", "waiting segments", "CPU s; MB",
+    Definition("start", "A start with 1,000 tables, by the segments that wait", "waiting segments", "CPU s",
                (100, 1000, 10_000), (100, 1000, 10_000), 1.0, start),
 )  # fmt: skip
