@@ -396,7 +396,8 @@ class IcebergDestination(Destination):
     def _open(self, state: TableState) -> IcebergTable | None:
         """Return the table with its current metadata, or None if there is no table."""
         now = time.monotonic()
-        if state.table is None or now - state.loaded_at >= _RELOAD_S or self._tables.repeats_versions:
+        aged = now - state.loaded_at >= _RELOAD_S
+        if state.table is None or aged or (self._tables.repeats_versions and not state.table.has_same_file()):
             state.table, state.loaded_at = self._tables.load(state.name, state.id), now
             return state.table
         try:

@@ -60,19 +60,26 @@ class Missing(Transient):
     """The table or namespace does not exist."""
 
 
-class JavaPackage:
-    """A package whose classes and packages are looked up once. py4j asks the JVM for each use of a name."""
+class JavaNames:
+    """A package or class whose members are looked up once. py4j asks the JVM for each use of a name.
 
-    def __init__(self, package: JavaObject) -> None:
-        self._package = package
+    A static field is read once, so only constants may be used.
+    """
+
+    def __init__(self, named: JavaObject) -> None:
+        self._named = named
 
     def __getattr__(self, name: str) -> JavaObject:
-        from py4j.java_gateway import JavaPackage as Package
+        from py4j.java_gateway import JavaClass, JavaPackage
 
-        found = getattr(self._package, name)
-        known = JavaPackage(found) if isinstance(found, Package) else found
+        found = getattr(self._named, name)
+        known = JavaNames(found) if isinstance(found, JavaPackage | JavaClass) else found
         setattr(self, name, known)
         return known
+
+    def __call__(self, *arguments: JavaObject) -> JavaObject:
+        """Return a new object of the class."""
+        return self._named(*arguments)
 
 
 class Jvm:
@@ -82,11 +89,11 @@ class Jvm:
         self.session: JavaObject = spark._jsparkSession
         self._gateway: JavaObject = spark.sparkContext._gateway
         jvm: JavaObject = spark._jvm
-        self.iceberg: JavaObject = JavaPackage(jvm.org.apache.iceberg)
+        self.iceberg: JavaObject = JavaNames(jvm.org.apache.iceberg)
         self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
         self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
         self._sessions: JavaObject = jvm.org.apache.spark.sql.classic.SparkSession
-        self._java: JavaObject = JavaPackage(jvm.java)
+        self._java: JavaObject = JavaNames(jvm.java)
 
     def actions(self) -> JavaObject:
         """Return Iceberg's actions in Spark.
@@ -128,7 +135,9 @@ class Jvm:
         return array
 
     def map(self, values: Mapping[str, str]) -> JavaObject:
-        """Return a ``java.util.HashMap``."""
+        """Return a ``java.util.Map``. Only one with several entries can be changed."""
+        if len(values) == 1:
+            return self._java.util.Collections.singletonMap(*next(iter(values.items())))
         result = self._java.util.HashMap()
         for key, value in values.items():
             result.put(key, value)

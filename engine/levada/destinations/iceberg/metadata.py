@@ -144,13 +144,14 @@ class TableMetadata:
     """The branches and tags by name, with the main branch."""
 
     @classmethod
-    def parse(cls, text: str) -> TableMetadata:
-        """Parse Iceberg's JSON."""
+    def parse(cls, text: str, known: Mapping[int, Snapshot] | None = None) -> TableMetadata:
+        """Parse Iceberg's JSON. ``known`` has snapshots of the table that were parsed before, which never change."""
         data = json.loads(text)
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
         layout = IcebergSchema.of(schema["fields"], _columns(properties.get(Property.COLUMNS.value)))
-        snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
+        known = known or {}
+        snapshots = {s["snapshot-id"]: known.get(s["snapshot-id"]) or _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
             data["table-uuid"],
             data["location"],

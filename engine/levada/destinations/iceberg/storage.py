@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,6 +60,27 @@ def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
     from pyiceberg.io import load_file_io
 
     return load_file_io(dict(properties), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """The identity of a file that is written once: another file of the same path differs."""
+
+    inode: int
+    bytes: int
+    modified_ns: int
+
+
+def local_file(location: str) -> LocalFile | None:
+    """Return the identity of a file by its location as Hadoop writes it, or None if it is missing or not local."""
+    path = location.removeprefix("file:")
+    if not path.startswith("/") or path.startswith("//"):
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return LocalFile(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def parquet_settings(properties: Mapping[str, str]) -> ParquetSettings:

@@ -36,7 +36,7 @@ from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
 from levada.destinations.iceberg.partitioning import FilePartition, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
-from levada.destinations.iceberg.storage import IcebergStorage, parquet_settings
+from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
@@ -62,23 +62,38 @@ class IcebergTable:
         self._format_version = format_version
         self._jvm = jvm
         self.java = java
+        self._read_from = ""
+        self._read_file: LocalFile | None = None
+        self._snapshots: Mapping[int, Snapshot] = {}
         self._modes: MetricsModes | None = None
         self._modes_from: tuple[int, int, Mapping[str, str]] | None = None
+        self._stored: tuple[tuple[str, str], ...] = ()
+        self._storage: IcebergStorage | None = None
         with java_errors(f"read {name}"):
             self._ops = java.operations()
-            self._read()
+            current = self._ops.current()
+            self._read(current, current.metadataFileLocation())
 
     def refresh(self) -> None:
         """Read the table's newest metadata."""
         with java_errors(f"read {self.name}"):
-            self.java.refresh()
-            if self._ops.current().metadataFileLocation() != self._read_from:
-                self._read()
+            current = self._ops.refresh()
+            location = current.metadataFileLocation()
+            if location != self._read_from:
+                self._read(current, location)
 
-    def _read(self) -> None:
-        current = self._ops.current()
-        self._read_from = current.metadataFileLocation()
-        self.metadata = TableMetadata.parse(self._jvm.iceberg.TableMetadataParser.toJson(current))
+    def _read(self, current: JavaObject, location: str) -> None:
+        text = self._jvm.iceberg.TableMetadataParser.toJson(current)
+        self.metadata = TableMetadata.parse(text, self._snapshots)
+        self._snapshots = self.metadata.snapshots
+        self._read_from, self._read_file = location, local_file(location)
+
+    def has_same_file(self) -> bool:
+        """Return True if the metadata was read from a local file, and the file is still the same.
+
+        Otherwise a table that was dropped and created again may have another file of the same name.
+        """
+        return self._read_file is not None and self._read_file == local_file(self._read_from)
 
     def check_intact(self) -> Lineage:
         """Return the snapshots since Levada's last commit, none of which changes a row.
@@ -245,10 +260,15 @@ class IcebergTable:
 
     def storage(self) -> IcebergStorage:
         """Return the folder for new files, and the properties to access it."""
-        with java_errors(f"read {self.name}"):
-            folder = self.java.locationProvider().newDataLocation("")
-            form = parquet_settings(self.metadata.properties)
-            return IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
+        properties = ((k, v) for k, v in self.metadata.properties.items() if k.startswith("write."))
+        depends_on = (("location", self.metadata.location), *sorted(properties))
+        if self._storage is None or self._stored != depends_on:
+            with java_errors(f"read {self.name}"):
+                folder = self.java.locationProvider().newDataLocation("")
+                form = parquet_settings(self.metadata.properties)
+                self._storage = IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
+                self._stored = depends_on
+        return self._storage
 
     def write(
         self,
@@ -441,10 +461,11 @@ class IcebergTable:
                 update.set(key, value)
             snapshot = self._apply(update)
             base = self._ops.current()
-            # The files may not be valid in another format version.
-            upgraded = int(base.formatVersion()) != self.metadata.format_version
-            if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
-                raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
+            if base.metadataFileLocation() != self._read_from:
+                # The files may not be valid in another format version.
+                upgraded = int(base.formatVersion()) != self.metadata.format_version
+                if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
+                    raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
             builder, schema_id = self._builder(base), self.metadata.schema_id
             if layout is not None and layout != self.metadata.layout:
                 kept, properties = self._without_lost_columns(base, layout, properties)
@@ -502,8 +523,8 @@ class IcebergTable:
         Every write to the table ends here.
         """
         self._ops.commit(base, changed)
-        self.java.refresh()
-        self._read()
+        current = self._ops.refresh()
+        self._read(current, current.metadataFileLocation())
 
 
 def _is_strange(file: JavaObject) -> bool:
