@@ -5,6 +5,10 @@ the WAL and the time after each. Every snapshot of a table tells the position th
 from the two follows, exactly and without looking often, when each commit was visible in Iceberg. Usage::
 
     python -m benchmarks.freshness [--rate 1000] [--tables 5] [--seconds 300] [--freshness 2]
+
+Many small tables::
+
+    python -m benchmarks.freshness --tables 200 --rate 300 --freshness 10
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from levada.runtime.host.work_dir import running_progress
 from levada.values import Lsn
 
 _PER_TRANSACTION = 10
-_FIRST_ROWS = 100_000
+_MOST_ROWS = 100_000
+_ALL_ROWS = 500_000
+"""The rows of a table before the changes, and of all tables together."""
 _WARM_UP_S = 15.0
 
 
@@ -48,11 +54,15 @@ def names(tables: int) -> list[str]:
     return [f"orders_{n}" for n in range(tables)]
 
 
+def first_rows(tables: Sequence[str]) -> int:
+    return min(_MOST_ROWS, _ALL_ROWS // len(tables))
+
+
 def fill(server: EmbeddedPostgres, tables: Sequence[str]) -> None:
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for name in tables:
             c.execute(f"CREATE TABLE {name} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-            c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(_FIRST_ROWS))  # type: ignore[arg-type]  # as above
+            c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(first_rows(tables)))  # type: ignore[arg-type]  # as above
 
 
 def write_manifest(folder: Path, server: EmbeddedPostgres, freshness_s: int) -> Path:
@@ -92,7 +102,7 @@ def engine(folder: Path, manifest: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def until_applied(
-    folder: Path, process: subprocess.Popen[bytes], tables: int, target: int, *, patience_s: float = 180
+    folder: Path, process: subprocess.Popen[bytes], tables: int, target: int, *, patience_s: float = 900
 ) -> None:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and process.poll() is None:
@@ -115,7 +125,7 @@ def write(server: EmbeddedPostgres, tables: Sequence[str], rate: int, seconds: f
         began = time.monotonic()
         for turn in range(int(seconds / pause)):
             name = tables[turn % len(tables)]
-            ids = [int(i) for i in random.integers(1, _FIRST_ROWS, 8)]
+            ids = [int(i) for i in random.integers(1, first_rows(tables), 8)]
             new = first + 2 * turn
             with c.transaction():
                 c.execute(
@@ -175,20 +185,22 @@ def main() -> None:
         fill(server, tables)
         with engine(folder, write_manifest(folder, server, options.freshness)) as process:
             until_applied(folder, process, len(tables), 0)
-            warm = write(server, tables, options.rate, _WARM_UP_S, _FIRST_ROWS + 1)
+            warm_up_s = max(_WARM_UP_S, 2.0 * options.freshness)
+            warm = write(server, tables, options.rate, warm_up_s, first_rows(tables) + 1)
             with Meter(process.pid) as meter:
-                first = _FIRST_ROWS + 1 + 2 * len(warm)
+                first = first_rows(tables) + 1 + 2 * len(warm)
                 written = write(server, tables, options.rate, options.seconds, first)
                 steady = memory_bytes(process.pid)
                 until_applied(folder, process, len(tables), written[-1].lsn)
             seconds = trailing(folder, written)
+            commits = sum(int((visible(folder, name)[1] > written[0].at).sum()) for name in tables)
     changes = len(written) * _PER_TRANSACTION
     p50, p95, worst = np.percentile(seconds, [50, 95, 100])
     print(
         table(
-            ("changes", "a second", "p50 s", "p95 s", "worst s", "CPU s/M", "MB"),
-            [(changes, round(changes / options.seconds), float(p50), float(p95), float(worst),
-              meter.usage.cpu * 1e6 / changes, round(steady / 1e6))],
+            ("tables", "changes", "a second", "commits", "p50 s", "p95 s", "worst s", "CPU s/M", "of a core", "MB"),
+            [(len(tables), changes, round(changes / options.seconds), commits, float(p50), float(p95), float(worst),
+              meter.usage.cpu * 1e6 / changes, meter.usage.cpu / meter.usage.wall, round(steady / 1e6))],
         )
     )  # fmt: skip
 

@@ -104,6 +104,14 @@ class Jvm:
         self._sessions.setActiveSession(self.session)
         return self.iceberg.spark.actions.SparkActions.get(self.session)
 
+    def write_no_checksum_files(self) -> None:
+        """Let Hadoop write no ``.crc`` file for each file on a local disk, which holds for the whole process.
+
+        It starts another process for each file that it creates, to set permissions. So they took a third of the CPU of
+        a commit. Only Hadoop reads them, and data files have none either.
+        """
+        self.path("file:///").getFileSystem(self.hadoop_conf).setWriteChecksum(False)
+
     def open_catalog(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         """Return a new catalog with the configuration of the session's catalog of this name. The caller closes it."""
         conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
