@@ -32,6 +32,13 @@ def test_a_full_batch_is_due_at_once(waited: float, last_apply: float) -> None:
     assert apply_due(waited, last_apply, 10.0, 10, 10)
 
 
+@given(st.floats(0, 3), st.floats(0, 1000))
+def test_many_tables_gather_changes_for_longer(waited: float, round_s: float) -> None:
+    """If the small batches of many tables keep the threads busy, each waits for longer, but not past its time."""
+    assert apply_due(waited, 0.0, 10.0, 1, 10, round_s) == (waited >= min(5.0, max(2.5, round_s * 2)))
+    assert apply_due(5.0, 0.0, 10.0, 1, 10, round_s)
+
+
 def test_time_in_an_open_segment_counts() -> None:
     """A change waits from its commit on, not from when its segment was staged; one without transactions has no age."""
     segment = Manifest(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Final
 
 from levada.apply.applier import Applied, Applier
 from levada.destinations import Ordering
@@ -24,6 +25,8 @@ from levada.stores.workers import table_worker
 from levada.values import Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)
+_WEIGHT: Final = 0.1
+"""The weight of the last batch in the average duration."""
 
 
 class ApplyStage(Stage):
@@ -33,7 +36,10 @@ class ApplyStage(Stage):
         super().__init__(parts)
         self._applier = applier
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
-        self._pool = ThreadPoolExecutor(1 if self._together else parts.config_ref.current.apply_threads, "levada-apply")
+        self._threads = 1 if self._together else parts.config_ref.current.apply_threads
+        self._pool = ThreadPoolExecutor(self._threads, "levada-apply")
+        self._batch_s = 0.0
+        """The duration of a batch of one table in seconds, on average over the last ones."""
 
     # ---- watermarks -----------------------------------------------------------------------------------------------
 
@@ -77,7 +83,8 @@ class ApplyStage(Stage):
         waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
         if self._together and any(keeps_others(r, backlog.pending(r.id)) for r in tables):
             return
-        ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), self._config_ref.current, now)]
+        config, round_s = self._config_ref.current, len(waiting) * self._batch_s / self._threads
+        ready = [r for r in waiting if apply_is_due(r, backlog.pending(r.id), config, now, round_s)]
         if self._together:
             floor = self._highest_position()
             # A copy may be ahead of the staged changes. Without those up to it, the tables would not be at one LSN.
@@ -118,6 +125,8 @@ class ApplyStage(Stage):
 
     def ended(self, records: list[TableRecord], outcome: Applied | BaseException) -> None:
         """Record the outcome of a batch, or park its tables if it failed."""
+        if isinstance(outcome, Applied) and not self._together:
+            self._batch_s += (outcome.seconds - self._batch_s) * _WEIGHT
         for record in records:
             record.end()
             if isinstance(outcome, InterruptedError) and self._applier.stopping.is_set():

@@ -93,15 +93,17 @@ def keeps_others(record: TableRecord, pending: Pending) -> bool:
     return (retried and pending.segments > 0) or isinstance(phase, FinishedCopy)
 
 
-def apply_is_due(record: TableRecord, pending: Pending, config: PipelineConfig, now: float) -> bool:
+def apply_is_due(
+    record: TableRecord, pending: Pending, config: PipelineConfig, now: float, round_s: float = 0.0
+) -> bool:
     """Return True if the table's next batch is due. Before Ready it always is, to catch up as fast as possible.
 
-    ``now`` is of the monotonic clock, in seconds.
+    ``now`` is of the monotonic clock, in seconds. ``round_s`` is that of `apply_due`.
     """
     if not isinstance(record.phase, Ready):
         return True
     waited = now - (record.apply.pending_since or 0.0)
-    return apply_due(waited, record.apply.last_apply_s, config.freshness_s, pending.rows, config.batch_rows)
+    return apply_due(waited, record.apply.last_apply_s, config.freshness_s, pending.rows, config.batch_rows, round_s)
 
 
 def maintenance_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
