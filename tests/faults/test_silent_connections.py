@@ -27,7 +27,7 @@ def test_stalled_connections_are_opened_again(engine: Engine) -> None:
         engine.manifest.write_text(manifest)
         engine.start()
         engine.wait_caught_up()
-        assert ready(engine) == 200
+        engine.wait_for(lambda _: ready(engine) == 200)
         proxy.stall(new=False)
         engine.db.execute("INSERT INTO t SELECT generate_series(101, 200)")
         engine.wait_for(lambda p: not p["capture"]["connected"])
