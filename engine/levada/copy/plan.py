@@ -28,20 +28,49 @@ class BlockRange:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedLeaf:
+    """The size of a partition when its ranges were planned."""
+
+    name: QualifiedTable
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """The plan of a copy: its partitions, and the size in bytes at which they are split into ranges."""
+
+    leaves: tuple[PlannedLeaf, ...]
+    target_bytes: int
+
+    @classmethod
+    def of(cls, leaves: Sequence[Leaf], connections: int) -> RangePlan:
+        """Return the plan of partitions that are read by ``connections`` tasks at a time.
+
+        There are at least as many ranges as ``connections``, unless they would be smaller than `MIN_RANGE_BYTES`.
+        """
+        total = sum(leaf.bytes for leaf in leaves)
+        target = min(MAX_RANGE_BYTES, max(MIN_RANGE_BYTES, -(-total // max(1, connections))))
+        return cls(tuple(PlannedLeaf(leaf.name, leaf.blocks, leaf.bytes) for leaf in leaves), target)
+
+    def ranges(self) -> tuple[BlockRange, ...]:
+        """Return the ranges, largest first. Each block is in exactly one range.
+
+        A partition has at most as many ranges as blocks. Outdated sizes lose no row: the first range of a partition
+        begins with its first block, and the last one has no end. A partition without blocks has one range too. Plans
+        that are equal have the same ranges in the same order.
+        """
+        ranges = [r for leaf in self.leaves for r in _cut(leaf, self.target_bytes)]
+        return tuple(sorted(ranges, key=lambda r: -r.bytes))
+
+
 def plan_ranges(leaves: Sequence[Leaf], connections: int) -> tuple[BlockRange, ...]:
-    """Split the partitions into ranges of at most `MAX_RANGE_BYTES`, largest first. Each block is in exactly one range.
-
-    There are at least as many ranges as ``connections``, unless they would be smaller than `MIN_RANGE_BYTES`. A
-    partition has at most as many ranges as blocks. Outdated sizes lose no row: the first range of a partition begins
-    with its first block, and the last one has no end. A partition without blocks has one range too.
-    """
-    total = sum(leaf.bytes for leaf in leaves)
-    target = min(MAX_RANGE_BYTES, max(MIN_RANGE_BYTES, -(-total // max(1, connections))))
-    ranges = [r for leaf in leaves for r in _cut(leaf, target)]
-    return tuple(sorted(ranges, key=lambda r: -r.bytes))
+    """Return the ranges of the plan for these partitions, see `RangePlan`."""
+    return RangePlan.of(leaves, connections).ranges()
 
 
-def _cut(leaf: Leaf, target: int) -> list[BlockRange]:
+def _cut(leaf: PlannedLeaf, target: int) -> list[BlockRange]:
     count = max(1, min(leaf.blocks, -(-leaf.bytes // target)))
     bounds = [leaf.blocks * i // count for i in range(count)]
     return [

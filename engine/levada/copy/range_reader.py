@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange
 from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.pgoutput.copybinary import CopyDecoder, select_list
@@ -62,7 +63,7 @@ class RangeReader:
     rows: int = field(default=0, init=False)
     unrepresentable: int = field(default=0, init=False)
 
-    def batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range in batches, one for each slice of `copy_out`.
 
         Raise Unrepresentable under the policy ERROR for a value that the column's type cannot represent. Raise
@@ -75,7 +76,7 @@ class RangeReader:
                 raise Transient("table_changed", f"table {self.schema.name} changed during its copy") from error
             raise
 
-    def _batches(self, part: BlockRange) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, "copy") as conn:
@@ -105,21 +106,26 @@ class RangeReader:
         )
 
 
-def copy_statement(schema: ReplicatedTableSchema, part: BlockRange, row_filter: str | None) -> bytes:
-    """Return the COPY statement for a range, with the columns in the schema's order.
+def copy_statement(schema: ReplicatedTableSchema, part: BlockRange | KeyedRows, row_filter: str | None) -> bytes:
+    """Return the COPY statement for a range, or for rows by their keys, with the columns in the schema's order.
 
     The column names are those of the root table, because every partition has the same ones.
     """
-    conditions = []
-    if part.first:
-        conditions.append(f"ctid >= '({part.first},0)'::tid")
-    if part.end is not None:
-        conditions.append(f"ctid < '({part.end},0)'::tid")
+    conditions = [part.condition] if isinstance(part, KeyedRows) else _in_blocks(part)
     if row_filter is not None:
         conditions.append(f"({row_filter})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     query = f"SELECT {select_list(schema)} FROM ONLY {quote_table(part.leaf)}{where}"
     return f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()
+
+
+def _in_blocks(part: BlockRange) -> list[str]:
+    conditions = []
+    if part.first:
+        conditions.append(f"ctid >= '({part.first},0)'::tid")
+    if part.end is not None:
+        conditions.append(f"ctid < '({part.end},0)'::tid")
+    return conditions
 
 
 def quote_table(table: QualifiedTable) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,9 +13,9 @@ from levada.copy.guard import TableGuard
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
-from levada.copy.rows import TableRows
+from levada.copy.rows import FinishedRange, TableRows
 from levada.copy.tasks import TaskRunner, run_tasks
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _RangeResult(Generic[T]):
-    value: T
-    rows: int
-    unrepresentable: int
 
 
 class SnapshotRows(TableRows):
@@ -78,21 +70,24 @@ class SnapshotRows(TableRows):
         Raise a task's error with its original type. A task that raises Transient is retried.
         """
         self._meter.start()
-        tasks: list[Callable[[], _RangeResult[T]]] = [
-            partial(_run_range, self._reader, part, fn) for part in self.ranges
-        ]
-        results = run_tasks(
+        results = self._run([partial(run_range, self._reader, part, fn) for part in self.ranges], self._count)
+        self.check()
+        return [r.value for r in results]
+
+    def _run(self, tasks: Sequence[Callable[[], T]], done: Callable[[int, T], None]) -> list[T]:
+        return run_tasks(
             self._runner,
             tasks,
             f"copy of {self.schema.name}",
             parallel=self._connections,
             cancelled=self._cancelled,
-            done=self._count,
+            done=done,
             final=frozenset({"snapshot_gone", "table_changed"}),
-            ended=self._guard.ended if self._guard is not None else lambda: None,
+            ended=self._ended,
         )
-        self.check()
-        return [r.value for r in results]
+
+    def _ended(self) -> LevadaError | None:
+        return None if self._guard is None else self._guard.ended()
 
     def check(self) -> None:
         """Release the table's locks. Raise Transient if the table may have changed during the copy."""
@@ -124,18 +119,19 @@ class SnapshotRows(TableRows):
         for part in self.ranges:
             rows, unrepresentable = self._reader.rows, self._reader.unrepresentable
             for batch in self._reader.batches(part):
-                if self._guard is not None and (ended := self._guard.ended()) is not None:
+                if (ended := self._ended()) is not None:
                     raise ended
                 yield batch
             self._meter.add(self._reader.rows - rows, part.bytes, self._reader.unrepresentable - unrepresentable)
         self.check()
 
-    def _count(self, index: int, result: _RangeResult[Any]) -> None:
+    def _count(self, index: int, result: FinishedRange[Any]) -> None:
         self._meter.add(result.rows, self.ranges[index].bytes, result.unrepresentable)
 
 
-def _run_range(
+def run_range(
     reader: RangeReader, part: BlockRange, fn: Callable[[pa.RecordBatchReader], T]
-) -> _RangeResult[T]:  # runs in a Python worker
+) -> FinishedRange[T]:  # runs in a Python worker
+    """Run ``fn`` on the rows of a range."""
     value = fn(pa.RecordBatchReader.from_batches(reader.schema.arrow, reader.batches(part)))
-    return _RangeResult(value, reader.rows, reader.unrepresentable)
+    return FinishedRange(value, reader.rows, reader.unrepresentable)

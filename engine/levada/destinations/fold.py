@@ -16,7 +16,7 @@ each primary key that is not DEFERRABLE.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,26 @@ def fold(
     return Folded(
         _table(images.columns, history.exists, sources), keys.take(history.exists), history.affected_keys, partial_rows
     )
+
+
+def key_steps(changes: pa.Table, schema: ReplicatedTableSchema) -> tuple[pa.Table, Mask]:
+    """Return the keys under which changes remove and add rows, in the order of the changes.
+
+    ``changes`` need only the key columns and the optional columns. The result has the key columns of each step, and a
+    mask of the steps that add a row. A step that adds no row removes one. Raise NeedsOperator ``unknown_value`` if a
+    key is unknown.
+    """
+    images = _Images.read(changes, replace(schema, columns=schema.key_columns))
+    new = pa.table(dict(images.columns))
+    old = new
+    if images.old is not None:
+        has_old = pa.array(images.has_old)
+        of_old = {n: pc.if_else(has_old, pc.struct_field(images.old, n), new.column(n)) for n in new.column_names}
+        old = pa.table(of_old)
+    removes, adds = ~_equals(changes, OP, "I"), ~_equals(changes, OP, "D")
+    moments = np.flatnonzero(np.column_stack((removes, adds)))
+    events, added = moments >> 1, moments % 2 == 1
+    return pa.concat_tables([old, new]).take(events + added * changes.num_rows), added
 
 
 @dataclass(frozen=True, slots=True, eq=False)

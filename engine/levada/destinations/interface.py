@@ -51,7 +51,9 @@ class Capabilities:
     ``replacement``: the destination can write a shadow copy while the table stays readable, by
     `Destination.copy_replacement` and the three methods after it. Without it, or with Ordering.PIPELINE, a resync drops
     the table first. ``spark``: the destination needs the engine's Spark session, whose tasks then also read the copied
-    rows. Without it no JVM starts, and worker processes read them.
+    rows. Without it no JVM starts, and worker processes read them. ``keeps_ranges``: `Destination.write_table_rows`
+    reads the rows by `TableRows.map_ranges`, whose finished ranges outlive the process. Without it an interrupted copy
+    begins again.
     """
 
     upsert: bool = False
@@ -59,6 +61,7 @@ class Capabilities:
     replacement: bool = False
     ordering: Ordering = Ordering.TABLE
     spark: bool = False
+    keeps_ranges: bool = False
 
 
 class Source(Protocol):

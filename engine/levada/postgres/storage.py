@@ -18,6 +18,11 @@ _POSITION: Final = (
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text"
 )
 
+_IDENTITY_INDEXES: Final = """
+SELECT indexrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_index
+WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class StorageSnapshot:
@@ -39,6 +44,16 @@ class StorageSnapshot:
         A transaction is in the WAL, and may be streamed, before other sessions see it.
         """
         return xid not in self.running and (self.next_xid - xid) % 2**32 < 2**31 and xid != self.next_xid
+
+
+@source_errors("reading the indexes of the replica identity")
+def read_identity_indexes(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> list[list[int]]:
+    """Return the primary keys and identity indexes of relations, each with the version of its catalog row.
+
+    The version changes if another index becomes the replica identity, also if that is undone.
+    """
+    rows = conn.execute(_IDENTITY_INDEXES, [[int(r) for r in relations]]).fetchall()
+    return [list(row) for row in rows]
 
 
 @source_errors("looking for rewritten tables")

@@ -19,6 +19,7 @@ from levada.destinations.interface import Destination, Ordering
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
+from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
@@ -43,7 +44,7 @@ from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.discovery import Discovery
-from levada.runtime.stages.messages import Fatal, Reconfigured, Report, next_inbox
+from levada.runtime.stages.messages import ChangesWanted, Fatal, Reconfigured, Report, next_inbox
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
@@ -364,7 +365,8 @@ class Pipeline:
         assert tasks is not None
         together = destination.capabilities.ordering is Ordering.PIPELINE
         turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-        copier = TableCopy(config_ref, store, destination, tasks, self._epoch, turn)
+        changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
+        copier = TableCopy(config_ref, store, destination, tasks, self._epoch, turn, changes=changes)
 
         def target(schema: ReplicatedTableSchema) -> TableTarget:
             return table_target(store, config_ref.current, schema)

@@ -24,6 +24,7 @@ from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.messages import (
     ApplyEnded,
+    ChangesWanted,
     CopyEnded,
     CopyStarted,
     Discovered,
@@ -169,6 +170,8 @@ class Supervisor:
                     self._storage_poller.soon()
             case CopyStarted(table, rows):
                 self._copies.started(tables[table], rows)
+            case ChangesWanted(table):
+                self._copies.changes_wanted(tables[table], report)
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
             case JobStarted(begun, at):

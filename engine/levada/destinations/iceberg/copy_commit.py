@@ -6,32 +6,45 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from levada.copy.rows import TableRows
+from levada.copy.rows import CopiedRows, TableRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.iceberg.table import NO_DELETES, IcebergTable
 from levada.errors import LevadaError
 from levada.values import Watermark
 
 _ATTEMPTS: Final = 3
 
 
-def write_leased(rows: TableRows, writer: PartitionWriter, lease: CopyLease, table: IcebergTable) -> list[WrittenFile]:
-    """Write the rows to data files. After an error, remove the files that were written."""
+def write_leased(
+    rows: TableRows, writer: PartitionWriter, keeper: RangeFiles, lease: CopyLease, table: IcebergTable
+) -> CopiedRows[list[WrittenFile]]:
+    """Write the rows to data files. After an error, remove the files, unless the next attempt can use some of them."""
     try:
-        return [file for part in rows.map_partitions(writer) for file in part]
+        return rows.map_ranges(writer, keeper)
     except Exception:
-        # Files that cannot be removed now are removed with the lease, when the next copy begins.
-        with suppress(LevadaError):
-            lease.release(table)
+        if rows.kept_place != lease.folder:
+            # Files that cannot be removed now are removed with the lease, when the next copy begins.
+            with suppress(LevadaError):
+                lease.release(table)
         raise
 
 
-def commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Watermark, lease: CopyLease) -> int:
+def commit_copy(
+    table: IcebergTable,
+    files: Sequence[WrittenFile],
+    mark: Watermark,
+    lease: CopyLease,
+    deletes: NewDeletes = NO_DELETES,
+) -> int:
     """Commit the copied rows, and remove all earlier rows. Return the snapshot's ID.
+
+    ``deletes`` are rows of ``files`` that do not belong to the table.
 
     Raise CommitConflict if another copy of the table has begun in the meantime, and StaleEpoch if its driver is newer.
     """
@@ -44,7 +57,8 @@ def commit_copy(table: IcebergTable, files: Sequence[WrittenFile], mark: Waterma
         try:
             # The copied rows have all values, so a pending backfill is obsolete.
             done = {Property.FILL.value: None, Property.COPY_LEASE.value: None}
-            return table.write(files, mark=mark, replacing=bool(table.metadata.facts.data_files), properties=done)
+            replacing = bool(table.metadata.facts.data_files)
+            return table.write(files, deletes, mark=mark, replacing=replacing, properties=done)
         except CommitConflict:
             if attempt == _ATTEMPTS:
                 raise

@@ -17,6 +17,7 @@ from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.storage import IcebergStorage
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import StaleEpoch
+from levada.locations import lies_below
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -44,8 +45,10 @@ class CopyLease:
             return None
 
     @classmethod
-    def take(cls, table: IcebergTable, mark: Watermark) -> CopyLease:
+    def take(cls, table: IcebergTable, mark: Watermark, kept_folder: str | None = None) -> CopyLease:
         """Take the lease on the table. If there is an earlier lease, replace it and remove its files.
+
+        The files in ``kept_folder`` are not removed, and the new lease has that folder, if the earlier one had it.
 
         Raise StaleEpoch if the earlier lease belongs to a newer driver.
         """
@@ -53,9 +56,13 @@ class CopyLease:
         if former is not None:
             if former.epoch > mark.epoch:
                 raise StaleEpoch(mark.epoch, former.epoch)
-            _log.info("%s: removing the files of an interrupted copy", table.name)
-            former.remove_files(table)
-        lease = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
+            if former.folder != kept_folder:
+                _log.info("%s: removing the files of an interrupted copy", table.name)
+                former.remove_files(table)
+        if former is not None and former.folder == kept_folder and lies_below(former.folder, table.storage().folder):
+            lease = cls(mark.epoch, former.folder)
+        else:
+            lease = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
         text = json.dumps({"epoch": lease.epoch, "folder": lease.folder})
         table.set_properties({Property.COPY_LEASE.value: text})
         return lease

@@ -31,7 +31,9 @@ from levada.destinations.iceberg.maintenance import (
     expire,
     remove_orphans,
 )
+from levada.destinations.iceberg.range_files import RangeFiles
 from levada.destinations.iceberg.replacement import Replacement, vanishing
+from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
@@ -74,7 +76,9 @@ class IcebergDestination(Destination):
     """
 
     name: ClassVar[str] = "iceberg"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, spark=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True
+    )
     settings_model = Settings
     table_settings_model = TableSettings
 
@@ -198,14 +202,20 @@ class IcebergDestination(Destination):
             table.upgrade()
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
-            lease = CopyLease.take(table, mark)
+            lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout)
-            writer = PartitionWriter(lease.storage(table), new_files, schema, copied)
-            files = write_leased(rows, writer, lease, table)
-            snapshot = commit_copy(table, files, mark, lease)
+            storage = lease.storage(table)
+            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage)
+            written = write_leased(rows, writer, keeper, lease, table)
+            if written.changed_keys is not None:
+                commit_resumed(state, table, schema, layout, written, mark, lease)
+            else:
+                files = [file for part in written.snapshots[0] for file in part]
+                snapshot = commit_copy(table, files, mark, lease)
+                if mode is TableMode.UPSERT:
+                    index_copy(state, table, schema, layout, files, snapshot)
             state.schema, state.mark = schema, mark
-            if mode is TableMode.UPSERT:
-                index_copy(state, table, schema, layout, files, snapshot)
+            keeper.remove(written.names)
         return Durability.DURABLE
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:

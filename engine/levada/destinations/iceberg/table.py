@@ -48,7 +48,7 @@ VECTORS_SINCE: Final = 3
 
 METRICS: Final = "write.metadata.metrics."
 """The prefix of Iceberg's properties for the metrics of columns."""
-_NO_DELETES: Final = NewDeletes()
+NO_DELETES: Final = NewDeletes()
 
 
 class IcebergTable:
@@ -273,7 +273,7 @@ class IcebergTable:
     def write(
         self,
         files: Sequence[WrittenFile],
-        deletes: NewDeletes = _NO_DELETES,
+        deletes: NewDeletes = NO_DELETES,
         *,
         mark: Watermark | None,
         replacing: bool = False,

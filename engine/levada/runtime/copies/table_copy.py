@@ -13,23 +13,30 @@ from psycopg import sql
 
 from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
+from levada.copy.kept import KeptCopy, digest
+from levada.copy.keyed_rows import has_literals
+from levada.copy.resumable import OUTDATED, Keeping, ResumableRows, outdated
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_table_description
+from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
+from levada.postgres.storage import read_identity_indexes
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
+from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
+from levada.runtime.tables.kept_copies import kept_copy, store_kept_copy
 from levada.runtime.tables.publication_gaps import published_table, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, TableMode, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +47,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEWEST: Final = SnapshotId(2**64 - 1)
+_FILES_LOST: Final = frozenset({"file_vanished", "commit_conflict"})
+"""Codes of commits that fail again with the same files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceTable:
+    """A table in the snapshot of its copy. ``basis`` is that of `KeptCopy`."""
+
+    published: PublishedTable
+    description: TableDescription
+    schema: ReplicatedTableSchema
+    basis: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +83,8 @@ class TableCopy:
     """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
     require_order: Callable[[], object] = lambda: None
     """Raises an error if the driver wants another copy by now. Called before something that exists is changed."""
+    changes: StagedChanges | None = None
+    """The staged changes of tables, without which an interrupted copy begins again."""
 
     def run(
         self,
@@ -72,16 +93,30 @@ class TableCopy:
         plan: Recreate | ReplaceInPlace,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
+        since: Lsn | None = None,
     ) -> Copied:
         """Copy the table with a snapshot of its own. ``started`` receives the rows, which count their progress.
 
+        ``since`` is the LSN from which on the table's segments are kept. If it is given, an interrupted copy is
+        resumed, and this one can be.
+
         The rows are durable when this returns. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
+        kept = None if since is None else kept_copy(self.store, table)
+        if kept is not None:
+            assert isinstance(plan, Recreate)
+            try:
+                return self._resume(table, name, plan, kept, cancelled, started)
+            except Transient as error:
+                if error.code != OUTDATED:
+                    raise
+                _log.info("%s", error.message)
+                store_kept_copy(self.store, table, None)
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, plan.settings, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, plan, cancelled, since) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
@@ -89,6 +124,32 @@ class TableCopy:
                 self.store.store_table_schema(rows.schema)
             else:
                 self._recreate(plan, former, rows, mark, cancelled)
+            return Copied(rows.schema, snapshot.lsn, storage)
+
+    def _resume(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Recreate,
+        kept: KeptCopy,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows], None],
+    ) -> Copied:
+        """Continue an interrupted copy with another snapshot. The table and its stored state stay.
+
+        Raise Transient ``copy_outdated`` if its finished ranges cannot be used.
+        """
+        config = self.config_ref.current
+        with (
+            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
+        ):
+            started(rows)
+            target = self._target(plan.settings, rows.schema)
+            perform(self.destination.check_place, target)
+            self.store.require_epoch()
+            self._write(target, rows, Watermark(config.name, self.epoch, snapshot.lsn), cancelled)
+            rows.check()
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
@@ -106,7 +167,7 @@ class TableCopy:
         config = self.config_ref.current
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, plan.settings, cancelled) as (rows, storage),
+            self._rows(snapshot, table, name, plan, cancelled, None) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
@@ -197,7 +258,14 @@ class TableCopy:
     def _write(self, target: TableTarget, rows: SnapshotRows, mark: Watermark, cancelled: threading.Event) -> None:
         """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
-        if require_durability(write(target, rows, mark), write) is Durability.DURABLE:
+        try:
+            durability = require_durability(write(target, rows, mark), write)
+        except LevadaError as error:
+            if isinstance(rows, ResumableRows) and rows.complete and (not error.retried or error.code in _FILES_LOST):
+                # The commit of the same files would fail again.
+                rows.forget()
+            raise
+        if durability is Durability.DURABLE:
             return
         try:
             with self.turn:
@@ -219,25 +287,75 @@ class TableCopy:
         snapshot: ExportedSnapshot,
         table: TableId,
         name: QualifiedTable,
-        settings: CopySettings,
+        plan: CopyPlan,
         cancelled: threading.Event,
+        since: Lsn | None,
+        kept: KeptCopy | None = None,
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
-        """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in."""
+        """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in.
+
+        Raise Transient ``copy_outdated`` if ``kept`` has another basis.
+        """
         config = self.config_ref.current
-        published, description, schema = self._read_schema(snapshot, table, name, settings)
-        with hold_table(config.source, published, schema, description) as guard:
-            rows = SnapshotRows(
-                self.tasks,
-                config.source,
-                snapshot,
-                published,
-                schema,
-                connections=config.copy_connections,
-                policy=config.on_unrepresentable,
-                cancelled=cancelled,
-                guard=guard,
+        read = self._read_schema(snapshot, table, name, plan.settings)
+        published, schema, policy = read.published, read.schema, config.on_unrepresentable
+        if kept is not None and kept.basis != read.basis:
+            raise outdated(schema, "the table, its publication, its settings or the server changed meanwhile")
+        keeping = None
+        if since is not None and self._keeps_ranges(plan, schema):
+            keeping = self._keeping(table, self._target(plan.settings, schema), read.basis, since, kept)
+        with hold_table(config.source, published, schema, read.description) as guard:
+            rows = (
+                SnapshotRows(
+                    self.tasks,
+                    config.source,
+                    snapshot,
+                    published,
+                    schema,
+                    connections=config.copy_connections,
+                    policy=policy,
+                    cancelled=cancelled,
+                    guard=guard,
+                )
+                if keeping is None
+                else ResumableRows(
+                    self.tasks,
+                    config.source,
+                    snapshot,
+                    published,
+                    schema,
+                    keeping,
+                    connections=config.copy_connections,
+                    policy=policy,
+                    cancelled=cancelled,
+                    guard=guard,
+                )
             )
-            yield rows, description.storage
+            yield rows, read.description.storage
+
+    def _keeps_ranges(self, plan: CopyPlan, schema: ReplicatedTableSchema) -> bool:
+        """Return True if finished ranges of the copy can be kept.
+
+        A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
+        """
+        if not isinstance(plan, Recreate) or not has_literals(schema):
+            return False
+        target = self._target(plan.settings, schema)
+        return self.destination.effective_mode(target) is TableMode.UPSERT
+
+    def _keeping(
+        self, table: TableId, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None
+    ) -> Keeping | None:
+        if self.changes is None:
+            return None
+        read = self.changes.read
+        return Keeping(
+            basis,
+            since,
+            kept,
+            lambda record: store_kept_copy(self.store, table, record),
+            lambda first, until, rows, stopped: read(target, first, until, rows, stopped),
+        )
 
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
         controls = self.store.get_table_controls(table) or TableControls()
@@ -247,18 +365,35 @@ class TableCopy:
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
-    ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
+    ) -> _SourceTable:
         config = self.config_ref.current
         with config.source.connect(application="copy") as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
             published = published_table(connection, config.publication.name, table, name)
-            record_membership(self.store, connection, config.publication.name, table, name)
+            membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             schema = description.schema(
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
-            return published, description, schema
+            basis = digest(
+                schema.to_json(),
+                _versions(description.storage),
+                membership,
+                published.row_filter,
+                settings.to_text(),
+                config.on_unrepresentable.value,
+                config.slot.name,
+                read_start_time(connection),
+                read_identity_indexes(connection, {table, *description.storage.leaves}),
+            )
+            return _SourceTable(published, description, schema, basis)
+
+
+def _versions(storage: TableStorage) -> str:
+    """Return the storage with the versions of its catalog rows, without what is no property of the table."""
+    leaves = {oid: replace(leaf, empty=False) for oid, leaf in storage.leaves.items()}
+    return replace(storage, leaves=leaves).to_text()

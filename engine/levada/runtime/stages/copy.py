@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import CopyEnded, CopyStarted
+from levada.runtime.stages.messages import ChangesWanted, CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
+from levada.runtime.tables.kept_copies import kept_copy, store_kept_copy
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
@@ -21,7 +23,7 @@ from levada.stores.workers import table_worker
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
-    from levada.values import QualifiedTable, TableId
+    from levada.values import Lsn, QualifiedTable, TableId
 
 
 class CopyStage(Stage):
@@ -31,6 +33,7 @@ class CopyStage(Stage):
         super().__init__(parts)
         self._copier = copier
         self._stopping = False
+        self._wanted: dict[TableId, ChangesWanted] = {}
         self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
     def start(self, sessions: int) -> None:
@@ -38,6 +41,8 @@ class CopyStage(Stage):
 
         A new table waits for the session that has its columns.
         """
+        for table in list(self._wanted):
+            self._answer(self._registry.tables[table])
         for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
             record.copy.cancelled.clear()
             record.copy.outdated = False
@@ -47,31 +52,61 @@ class CopyStage(Stage):
             record.begin(Job.COPY)
             self._registry.phases.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
-            # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
-            self._registry.backlog.track(record.id, self._registry.staged_lsn)
-            self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled)
+            elsewhere = self._config_ref.current.table(record.name).dedicated_copy
+            since = self._keep_segments(record, plan, elsewhere)
+            self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
+
+    def _keep_segments(self, record: TableRecord, plan: Recreate | ReplaceInPlace, elsewhere: bool) -> Lsn | None:
+        """Keep the table's segments during its copy. Return from where on, None if the copy cannot be resumed."""
+        resumes = self._destination.capabilities.keeps_ranges and isinstance(plan, Recreate) and not elsewhere
+        if resumes and (kept := kept_copy(self._store, record.id)) is not None:
+            # Its segments are kept already, see `Positions.track`.
+            return kept.since
+        store_kept_copy(self._store, record.id, None)
+        # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
+        self._registry.backlog.track(record.id, self._registry.staged_lsn)
+        return self._registry.staged_lsn if resumes else None
 
     def _run(  # in a pool
-        self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace, cancelled: threading.Event
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Recreate | ReplaceInPlace,
+        cancelled: threading.Event,
+        since: Lsn | None,
+        elsewhere: bool,
     ) -> None:
-        elsewhere = self._config_ref.current.table(name).dedicated_copy
-        copier = (
-            DedicatedCopy(
-                self._config_ref,
-                self._store,
-                self._destination,
-                self._copier.epoch,
-                self._config_ref.current.progress_deadline_s,
-            )
-            if elsewhere
-            else self._copier
-        )
+        def started(rows: RunningCopy) -> None:
+            self._inbox.put(CopyStarted(table, rows))
+
         try:
-            copied = copier.run(table, name, plan, cancelled, lambda rows: self._inbox.put(CopyStarted(table, rows)))
+            if elsewhere:
+                copied = self._dedicated().run(table, name, plan, cancelled, started)
+            else:
+                copied = self._copier.run(table, name, plan, cancelled, started, since)
         except BaseException as error:
             self._inbox.put(CopyEnded(table, error))
         else:
             self._inbox.put(CopyEnded(table, copied))
+
+    def _dedicated(self) -> DedicatedCopy:
+        config = self._config_ref.current
+        epoch, silence_s = self._copier.epoch, config.progress_deadline_s
+        return DedicatedCopy(self._config_ref, self._store, self._destination, epoch, silence_s)
+
+    def changes_wanted(self, record: TableRecord, request: ChangesWanted) -> None:
+        """Answer a resumed copy's request for staged changes as soon as they are staged."""
+        self._wanted[record.id] = request
+        self._answer(record)
+
+    def _answer(self, record: TableRecord) -> None:
+        request = self._wanted.get(record.id)
+        if request is None or self._registry.staged_lsn < request.until:
+            return
+        del self._wanted[record.id]
+        backlog = self._registry.backlog
+        complete = backlog.missing(record.id) is None
+        request.reply(backlog.next_batch(record.id, sys.maxsize) if complete else None)
 
     def started(self, record: TableRecord, rows: RunningCopy) -> None:
         """Record that a copy has its snapshot."""
@@ -81,6 +116,7 @@ class CopyStage(Stage):
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
         record.end()
         copy = record.copy
+        self._wanted.pop(record.id, None)
         if copy.running is not None:
             copy.finished, copy.running = copy.running.progress(), None
             copy.unrepresentable += copy.finished.unrepresentable
@@ -103,6 +139,7 @@ class CopyStage(Stage):
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)
+        store_kept_copy(self._store, record.id, None)
         self._registry.storage.record_copy(record.id, outcome.lsn, outcome.storage)
         self._registry.phases.enter(record, FinishedCopy(outcome.lsn))
         self._registry.backlog.applied(record.id, outcome.lsn)

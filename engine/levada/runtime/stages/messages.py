@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from levada.apply.applier import Applied
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
+from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.storage_journal import TableAltered
@@ -44,6 +45,18 @@ class CopyEnded:
 
     table: TableId
     outcome: Copied | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesWanted:
+    """A copy that is resumed needs the segments with the table's changes below ``until``.
+
+    ``reply`` is called once they are staged, with None if a segment is missing. It returns immediately.
+    """
+
+    table: TableId
+    until: Lsn
+    reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +148,7 @@ Report = (
     SegmentStaged
     | CopyStarted
     | CopyEnded
+    | ChangesWanted
     | JobStarted
     | WatermarkRead
     | ApplyEnded

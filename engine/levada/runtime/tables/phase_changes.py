@@ -13,6 +13,7 @@ from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.phases import at_restart, check_transition
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import forget_membership
@@ -93,6 +94,8 @@ class PhaseChanges:
 
     def release_segments(self, record: TableRecord) -> None:
         """Keep no segments for a table that begins with a copy, or that only a resync repairs."""
+        # Without the segments, an interrupted copy cannot be resumed.
+        store_kept_copy(self._store, record.id, None)
         if isinstance(record.phase, Init):
             # A failure of the next copy must not be judged by the membership of an earlier copy.
             forget_membership(self._store, record.id)

@@ -8,6 +8,7 @@ import time
 from levada.destinations import Destination
 from levada.errors import NeedsOperator
 from levada.runtime.job import Job
+from levada.runtime.tables.kept_copies import kept_copy
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
@@ -58,6 +59,8 @@ class Positions:
 
     def track(self, record: TableRecord) -> None:
         """Keep the segments that the table needs, or all of them until its watermark has been read."""
+        if isinstance(record.phase, Init) and self._track_kept_copy(record):
+            return
         if needs_resync(record.phase) or isinstance(record.phase, Init):
             self._phases.release_segments(record)
         elif self._destination.capabilities.watermark:
@@ -66,6 +69,16 @@ class Positions:
             record.apply.read_watermark()
         else:
             self.set_position(record, self._store.get_replication_progress(table_worker(record.id)))
+
+    def _track_kept_copy(self, record: TableRecord) -> bool:
+        """Keep the segments that an interrupted copy needs. Return False if there is none, or if one is missing."""
+        kept = kept_copy(self._store, record.id)
+        if kept is None:
+            return False
+        # The copy compares the server itself.
+        self._unverified.resolve(record.id)
+        self._tables.backlog.track(record.id, kept.since)
+        return self._tables.backlog.missing(record.id) is None
 
     def set_position(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep the table's segments from its watermark ``position`` on. Park the table if it has none."""

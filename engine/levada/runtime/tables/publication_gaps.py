@@ -49,8 +49,8 @@ def published_table(
 
 def record_membership(
     store: PipelineStore, connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
-) -> None:
-    """Record the table's membership in the publication as the snapshot of its copy sees it.
+) -> str:
+    """Record the table's membership in the publication as the snapshot of its copy sees it, and return it as text.
 
     Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if the publication does not publish all
     of INSERT, UPDATE and DELETE.
@@ -66,7 +66,9 @@ def record_membership(
             " miss such changes",
             hint=f"ALTER PUBLICATION \"{publication}\" SET (publish = 'insert, update, delete, truncate')",
         )
-    store.store_fingerprint(_copy_of(table), membership.to_text())
+    text = membership.to_text()
+    store.store_fingerprint(_copy_of(table), text)
+    return text
 
 
 def adopt_membership(store: PipelineStore, table: TableId) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Init
@@ -23,6 +24,7 @@ def apply_requested_resyncs(store: PipelineStore) -> None:
     """
     for table, action in store.take_table_actions().items():
         if action is TableAction.RESYNC:
+            store_kept_copy(store, table, None)
             store.update_table_replication_states({table: Init()})
         else:
             store.request_table_action(table, action)
@@ -37,6 +39,7 @@ def apply_manifest_resyncs(config: PipelineConfig, store: PipelineStore, tables:
         table_config = config.table(table.name)
         wanted = CopySettings.of(config, table.name, last_copy_settings(controls))
         if pending_request(controls, table_config, wanted) is TableRequest.RESYNC:
+            store_kept_copy(store, table.id, None)
             store.update_table_replication_states({table.id: Init()})
             nonces = replace(controls, retry_nonce=table_config.retry_nonce, resync_nonce=table_config.resync_nonce)
             store.store_table_controls(table.id, nonces)

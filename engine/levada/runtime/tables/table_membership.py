@@ -8,6 +8,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -72,6 +73,9 @@ class TableMembership:
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for table in source.published:
             stored = phases.get(table.id)
+            if resync:
+                # The changes since the interrupted copy are no longer staged.
+                store_kept_copy(self._store, table.id, None)
             begins = resync and not (stored is not None and needs_resync(stored))
             self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
         self._publication.check(source)
@@ -165,5 +169,6 @@ class TableMembership:
     def _forget(self, table: TableId) -> None:
         self._store.delete_table_pipeline_state(table)
         forget_membership(self._store, table)
+        store_kept_copy(self._store, table, None)
         self._positions.forget(table)
         self._shadows.forget(table)
