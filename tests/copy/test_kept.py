@@ -155,7 +155,7 @@ def histories(draw: st.DrawFn) -> tuple[Table, Copy, list[Any]]:
     return source, Copy(schema, record), [domain, steps]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(histories())
 def test_a_resumed_copy_is_the_table_at_its_last_snapshot(drawn: tuple[Table, Copy, list[Any]]) -> None:
     """However rows move, change keys, come and go between the snapshots, the copy has each row once, as it is last."""

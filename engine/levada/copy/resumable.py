@@ -37,8 +37,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OUTDATED: Final = "copy_outdated"
-"""The code of the error after which the finished ranges are useless, and the copy begins again."""
 _SAVE_EVERY_S: Final = 2.0
 _LOADERS: Final = 8
 
@@ -58,7 +56,7 @@ class ChangedKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Where the finished ranges of a copy are recorded.
+    """The record of the finished ranges of a copy, and the changes that complete them.
 
     ``basis`` and ``since`` are those of this attempt, see `KeptCopy`. ``kept`` is the record of the earlier attempts
     with the same basis, None without one. ``save`` stores a record, or deletes it if it is None. ``changes`` returns
@@ -75,7 +73,7 @@ class Keeping:
 
 def outdated(schema: ReplicatedTableSchema, why: str) -> Transient:
     """Return the error of a copy whose finished ranges cannot be used."""
-    return Transient(OUTDATED, f"the interrupted copy of {schema.name} begins again: {why}")
+    return Transient("copy_outdated", f"the interrupted copy of {schema.name} begins again: {why}")
 
 
 class ResumableRows(SnapshotRows):
@@ -145,7 +143,7 @@ class ResumableRows(SnapshotRows):
         try:
             copied = self._map_ranges(fn, keeper, kept)
         except Transient as error:
-            if error.code == OUTDATED:
+            if error.code == "copy_outdated":
                 self.forget()
             raise
         self._complete = True

@@ -23,6 +23,9 @@ SELECT indexrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_index
 WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
 """
 
+# The access method heap has the OID 2 in every database.
+_OTHER_METHODS: Final = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[]) AND relam <> 2 LIMIT 1"
+
 
 @dataclass(frozen=True, slots=True)
 class StorageSnapshot:
@@ -54,6 +57,13 @@ def read_identity_indexes(conn: psycopg.Connection[Any], relations: Collection[T
     """
     rows = conn.execute(_IDENTITY_INDEXES, [[int(r) for r in relations]]).fetchall()
     return [list(row) for row in rows]
+
+
+@source_errors("reading the access methods of the table")
+def are_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> bool:
+    """Return True if all relations are heaps, in which an unchanged row keeps its place until the file is rewritten."""
+    row = conn.execute(_OTHER_METHODS, [[int(r) for r in relations]]).fetchone()
+    return row is None
 
 
 @source_errors("looking for rewritten tables")

@@ -20,7 +20,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class DataSync:
-    """Being copied. After a restart the copy starts again."""
+    """Being copied. After a restart the copy is resumed, or starts again."""
 
     name: ClassVar[TablePhase] = TablePhase.DATA_SYNC
     persisted: ClassVar[bool] = True

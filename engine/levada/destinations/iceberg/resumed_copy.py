@@ -10,6 +10,7 @@ from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_commit import commit_copy
 from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.replacement import vanishing
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
@@ -48,15 +49,16 @@ def commit_resumed(
         reader = KeyReader.of(schema, layout.files, index.seed)
         outdated = KeyEncoder(schema, index.seed).encode(copied.changed_keys)
         try:
-            for of_snapshot in snapshots:
-                # Snapshot by snapshot, because the index has only one row for each key.
-                add_files(index, reader, storage, (without_deletes(file.path) for file in of_snapshot))
-                gone = index.lookup(outdated, forget=True)
-                found = np.flatnonzero(gone.found)
-                if len(found):
-                    numbers, places = np.unique(gone.file_id[found], return_inverse=True)
-                    deletes.add([index.file_path(int(n)) for n in numbers], places, gone.position[found])
-            add_files(index, reader, storage, (without_deletes(file.path) for file in changed))
+            with vanishing():
+                for of_snapshot in snapshots:
+                    # Snapshot by snapshot, because the index has only one row for each key.
+                    add_files(index, reader, storage, (without_deletes(file.path) for file in of_snapshot))
+                    gone = index.lookup(outdated, forget=True)
+                    found = np.flatnonzero(gone.found)
+                    if len(found):
+                        numbers, places = np.unique(gone.file_id[found], return_inverse=True)
+                        deletes.add([index.file_path(int(n)) for n in numbers], places, gone.position[found])
+                add_files(index, reader, storage, (without_deletes(file.path) for file in changed))
             snapshot = commit_copy(table, files, mark, lease, finish(deletes, {}))
         except BaseException:
             state.index.forget()

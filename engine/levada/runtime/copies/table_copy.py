@@ -15,7 +15,7 @@ from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy, digest
 from levada.copy.keyed_rows import has_literals
-from levada.copy.resumable import OUTDATED, Keeping, ResumableRows, outdated
+from levada.copy.resumable import Keeping, ResumableRows, outdated
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
@@ -24,7 +24,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_table_description
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
-from levada.postgres.storage import read_identity_indexes
+from levada.postgres.storage import are_heaps, read_identity_indexes
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.source.record import SourceRecord
@@ -53,12 +53,16 @@ _FILES_LOST: Final = frozenset({"file_vanished", "commit_conflict"})
 
 @dataclass(frozen=True, slots=True)
 class _SourceTable:
-    """A table in the snapshot of its copy. ``basis`` is that of `KeptCopy`."""
+    """A table in the snapshot of its copy. ``basis`` is that of `KeptCopy`.
+
+    ``rows_stay`` is True if a row that does not change keeps its place.
+    """
 
     published: PublishedTable
     description: TableDescription
     schema: ReplicatedTableSchema
     basis: str
+    rows_stay: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,10 @@ class TableCopy:
         """
         kept = None if since is None else kept_copy(self.store, table)
         if kept is not None:
-            assert isinstance(plan, Recreate)
             try:
                 return self._resume(table, name, plan, kept, cancelled, started)
             except Transient as error:
-                if error.code != OUTDATED:
+                if error.code != "copy_outdated":
                     raise
                 _log.info("%s", error.message)
                 store_kept_copy(self.store, table, None)
@@ -130,12 +133,15 @@ class TableCopy:
         self,
         table: TableId,
         name: QualifiedTable,
-        plan: Recreate,
+        plan: Recreate | ReplaceInPlace,
         kept: KeptCopy,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows], None],
     ) -> Copied:
         """Continue an interrupted copy with another snapshot. The table and its stored state stay.
+
+        Only a new table has finished ranges, so the table at the destination is the unfinished one, also if the plan is
+        to replace it.
 
         Raise Transient ``copy_outdated`` if its finished ranges cannot be used.
         """
@@ -302,7 +308,7 @@ class TableCopy:
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, "the table, its publication, its settings or the server changed meanwhile")
         keeping = None
-        if since is not None and self._keeps_ranges(plan, schema):
+        if since is not None and read.rows_stay and self._keeps_ranges(plan.settings, schema):
             keeping = self._keeping(table, self._target(plan.settings, schema), read.basis, since, kept)
         with hold_table(config.source, published, schema, read.description) as guard:
             rows = (
@@ -333,15 +339,13 @@ class TableCopy:
             )
             yield rows, read.description.storage
 
-    def _keeps_ranges(self, plan: CopyPlan, schema: ReplicatedTableSchema) -> bool:
+    def _keeps_ranges(self, settings: CopySettings, schema: ReplicatedTableSchema) -> bool:
         """Return True if finished ranges of the copy can be kept.
 
         A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
         """
-        if not isinstance(plan, Recreate) or not has_literals(schema):
-            return False
-        target = self._target(plan.settings, schema)
-        return self.destination.effective_mode(target) is TableMode.UPSERT
+        upserts = self.destination.effective_mode(self._target(settings, schema)) is TableMode.UPSERT
+        return upserts and has_literals(schema)
 
     def _keeping(
         self, table: TableId, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None
@@ -390,7 +394,8 @@ class TableCopy:
                 read_start_time(connection),
                 read_identity_indexes(connection, {table, *description.storage.leaves}),
             )
-            return _SourceTable(published, description, schema, basis)
+            rows_stay = are_heaps(connection, description.storage.leaves.keys())
+            return _SourceTable(published, description, schema, basis, rows_stay)
 
 
 def _versions(storage: TableStorage) -> str:

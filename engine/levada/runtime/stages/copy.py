@@ -53,12 +53,12 @@ class CopyStage(Stage):
             self._registry.phases.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
             elsewhere = self._config_ref.current.table(record.name).dedicated_copy
-            since = self._keep_segments(record, plan, elsewhere)
+            since = self._keep_segments(record, elsewhere)
             self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
 
-    def _keep_segments(self, record: TableRecord, plan: Recreate | ReplaceInPlace, elsewhere: bool) -> Lsn | None:
+    def _keep_segments(self, record: TableRecord, elsewhere: bool) -> Lsn | None:
         """Keep the table's segments during its copy. Return from where on, None if the copy cannot be resumed."""
-        resumes = self._destination.capabilities.keeps_ranges and isinstance(plan, Recreate) and not elsewhere
+        resumes = self._destination.capabilities.keeps_ranges and not elsewhere
         if resumes and (kept := kept_copy(self._store, record.id)) is not None:
             # Its segments are kept already, see `Positions.track`.
             return kept.since

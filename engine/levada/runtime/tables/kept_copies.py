@@ -1,7 +1,7 @@
 """The stored records of interrupted copies, see `levada.copy.kept`.
 
 A record exists only while a table is at Init, DataSync or Errored before its copy is complete. The segments from its
-``since`` on must be kept for the same time. Whoever releases them deletes the record first.
+``since`` on must be kept for the same time. Delete the record before they are released.
 """
 
 from __future__ import annotations

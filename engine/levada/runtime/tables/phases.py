@@ -4,7 +4,7 @@
 Phase        Followed by                              At a restart
 ============ ======================================== =================================================
 Init         DataSync, Errored                        Init
-DataSync     FinishedCopy, Errored, Init              Init: the unfinished copy is dropped and repeated
+DataSync     FinishedCopy, Errored, Init              Init: the copy is resumed, or dropped and repeated
 FinishedCopy SyncWait, Errored, Init                  FinishedCopy: the copy is kept, changes are staged
 SyncWait     Catchup, Errored, Init                   (not persisted)
 Catchup      SyncDone, Errored, Init                  (not persisted)

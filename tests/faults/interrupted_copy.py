@@ -1,0 +1,47 @@
+"""``levada run`` with small ranges, which kills itself during a copy.
+
+The arguments are a command: ``python interrupted_copy.py python -m levada run ...``.
+
+``KILL_AT`` in the environment says where: ``range`` after each range that was recorded, ``changes`` after the changed
+rows were read, ``commit`` after the commit at the destination, or nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from levada.copy import plan, resumable
+from levada.destinations.iceberg import resumed_copy
+
+
+def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same, and ends all processes of the engine."""
+
+    def dying(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+        os.killpg(0, signal.SIGKILL)
+
+    return dying
+
+
+def main() -> None:
+    """Run the command after the name of this file and that of the interpreter."""
+    plan.MAX_RANGE_BYTES = plan.MIN_RANGE_BYTES = 4 << 20  # type: ignore[misc]  # for small tables
+    match os.environ.get("KILL_AT"):
+        case "range":
+            resumable._Journal.finished = then_die(resumable._Journal.finished)  # type: ignore[method-assign]
+        case "changes":
+            resumable.ResumableRows.check = then_die(resumable.ResumableRows.check)  # type: ignore[method-assign]
+        case "commit":
+            resumed_copy.commit_copy = then_die(resumed_copy.commit_copy)
+    sys.argv = sys.argv[3:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
