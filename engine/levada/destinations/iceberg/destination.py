@@ -205,7 +205,7 @@ class IcebergDestination(Destination):
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout)
             storage = lease.storage(table)
-            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage)
+            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
             written = write_leased(rows, writer, keeper, lease, table)
             if written.changed_keys is not None:
                 commit_resumed(state, table, schema, layout, written, mark, lease)

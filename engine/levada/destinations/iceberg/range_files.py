@@ -9,7 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+
 from levada.copy.rows import FinishedRange
+from levada.destinations.data_files.live_files import open_parquet
+from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import WrittenFile, damaged, storage_errors, table_file
 from levada.destinations.iceberg.partitioning import FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage
@@ -19,9 +23,14 @@ _REMOVERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RangeFiles:
-    """The `levada.copy.rows.RangeKeeper` of an Iceberg table. ``storage`` is that of the lease's folder."""
+    """The `levada.copy.rows.RangeKeeper` of an Iceberg table.
+
+    ``storage`` is that of the lease's folder, and ``schema`` that of the data files. Statistics are not in the
+    descriptions, because they are in the footers of the files.
+    """
 
     storage: IcebergStorage
+    schema: pa.Schema
 
     @property
     def place(self) -> str:
@@ -86,4 +95,9 @@ class RangeFiles:
         if "/" in name or not name.endswith(".parquet"):
             raise ValueError("not a data file of this folder")
         partition = None if place is None else FilePartition(int(place[0]), str(place[1]), int(place[2]))
-        return WrittenFile(self.storage.folder + name, int(rows), int(size), partition)
+        path = self.storage.folder + name
+        with open_parquet(self.storage, path) as file, table_file(path):
+            if file.metadata.num_rows != rows:
+                raise damaged(path)
+            columns = column_statistics(self.schema, file.metadata)
+        return WrittenFile(path, int(rows), int(size), partition, columns)
