@@ -153,10 +153,10 @@ def test_connections_that_are_lost(engine: Engine, items: Database) -> None:
 
     def lose() -> None:
         with items.connect() as connection:
-            while not lost.wait(0.2):
+            while not lost.wait(0.01):
                 connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '_copy_'"
-                    " AND EXISTS (SELECT FROM pg_stat_progress_copy) AND random() < 0.3"
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE temporary AND active"
+                    " AND EXISTS (SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 5000)"
                 )
 
     with Movers(items):
