@@ -7,6 +7,7 @@ one for worker processes of this machine.
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import threading
 import traceback
@@ -22,6 +23,8 @@ from levada.errors import LevadaError, Transient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -195,6 +198,7 @@ class _Run(Generic[T]):
             except Transient as error:
                 if number == _ATTEMPTS or error.code in self._final or self._stop.wait(number * _RETRY_DELAY_S):
                     raise
+                _log.warning("a task runs again, attempt %d: %s", number + 1, error)
         raise AssertionError
 
 

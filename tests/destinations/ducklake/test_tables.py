@@ -44,6 +44,22 @@ def test_catalogs_that_cannot_be_written(ducklake: DuckLake) -> None:
     assert code_of(ducklake.destination().startup) == "catalog_unsupported"
 
 
+def test_a_catalog_that_is_upgraded_under_a_running_driver(ducklake: DuckLake) -> None:
+    """A version that a newer DuckDB wrote after the start is an error before anything is written."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    ducklake.db.execute("UPDATE lake.ducklake_metadata SET value = '1.1' WHERE key = 'version'")
+    newest = "SELECT max(snapshot_id) FROM lake.ducklake_snapshot"
+    before = ducklake.db.query(newest)
+    stream.update(id=1, item="A", note="n")
+    assert code_of(lambda: apply(ducklake, destination, stream)) == "catalog_unsupported"
+    assert code_of(lambda: copy(ducklake, destination, lsn=5000)) == "catalog_unsupported"
+    assert ducklake.db.query(newest) == before
+    ducklake.db.execute("UPDATE lake.ducklake_metadata SET value = '1.0' WHERE key = 'version'")
+    destination.write_events(stream.batch(since=1000), ducklake.mark(stream.taken))
+    assert ducklake.items()[1] == "A"
+
+
 def test_a_catalog_that_duckdb_has_made(ducklake: DuckLake) -> None:
     """Levada writes to a catalog that DuckDB's extension created, next to its tables."""
     ducklake.folder.mkdir()

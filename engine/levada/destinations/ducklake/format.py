@@ -108,12 +108,7 @@ def read_format(connection: WatchedConnection, where: str, wanted: str) -> Catal
         return None
     rows = connection.execute("SELECT key, value FROM ducklake_metadata WHERE scope IS NULL").fetchall()
     kept: Mapping[str, str] = dict(rows)
-    if kept.get("version") != VERSION:
-        raise NeedsOperator(
-            "catalog_unsupported",
-            f"the DuckLake catalog at {where} has version {kept.get('version')}, but Levada writes {VERSION}",
-            hint=_HINT,
-        )
+    require_version(where, kept.get("version"))
     if kept.get("encrypted", "false") != "false":
         raise NeedsOperator(
             "catalog_unsupported",
@@ -132,6 +127,16 @@ def read_format(connection: WatchedConnection, where: str, wanted: str) -> Catal
             hint=f"set dataPath in the destination's settings to {path}, or leave it out",
         )
     return CatalogFormat(path)
+
+
+def require_version(where: str, version: str | None) -> None:
+    """Raise NeedsOperator ``catalog_unsupported`` for a version that Levada cannot write."""
+    if version != VERSION:
+        raise NeedsOperator(
+            "catalog_unsupported",
+            f"the DuckLake catalog at {where} has version {version}, but Levada writes {VERSION}",
+            hint=_HINT,
+        )
 
 
 def create_catalog(connection: WatchedConnection, schema: str, where: str, wanted: str) -> CatalogFormat:

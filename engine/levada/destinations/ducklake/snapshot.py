@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
+from levada.destinations.ducklake.format import require_version
 from levada.destinations.ducklake.statistics import DataFile, TableStats, table_stats
 from levada.destinations.ducklake.tables import LakeSchema
 from levada.destinations.ducklake.types import FLOATS
@@ -47,19 +48,25 @@ class NextSnapshot:
 
     @classmethod
     def begin(cls, connection: WatchedConnection, author: str) -> NextSnapshot:
-        """Take the next snapshot ID, or wait for the writer that has taken it."""
+        """Take the next snapshot ID, or wait for the writer that has taken it.
+
+        Raise NeedsOperator ``catalog_unsupported`` for a version that Levada cannot write.
+        """
         # Levada's own writers wait here, instead of repeating their transactions.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 20417))")
         newest = connection.execute(
-            "SELECT snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
+            "SELECT (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL),"
+            " snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
             " ORDER BY snapshot_id DESC LIMIT 1"
         ).fetchone()
         assert newest is not None
+        version, number, schema_version, catalog_id, file_id = newest
+        # A newer DuckDB may have upgraded the catalog since it was opened.
+        require_version(connection.info.host, version)
         connection.execute(
             "INSERT INTO ducklake_snapshot VALUES (%s, clock_timestamp(), %s, %s, %s)",
-            [newest[0] + 1, *newest[1:]],
+            [number + 1, schema_version, catalog_id, file_id],
         )
-        number, schema_version, catalog_id, file_id = newest
         return cls(connection, number + 1, schema_version, catalog_id, file_id, author)
 
     def finish(self) -> None:
