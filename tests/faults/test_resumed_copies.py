@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -94,9 +95,14 @@ class Movers:
                 connection.execute("VACUUM items")
 
 
-def configure(engine: Engine) -> None:
+def configure(engine: Engine, **iceberg: Any) -> None:
     """Let one task read at a time, so that the ranges end one after the other."""
-    engine.spec = {"copy": {"connectionsPerTable": 1}, "retries": {"delaySeconds": 1, "maxDelaySeconds": 1}}
+    catalog = {"type": "Hadoop", "warehouse": f"file://{engine.warehouse}"}
+    engine.spec = {
+        "copy": {"connectionsPerTable": 1},
+        "retries": {"delaySeconds": 1, "maxDelaySeconds": 1},
+        "destination": {"iceberg": {"catalog": catalog, "namespace": "shop_{schema}", **iceberg}},
+    }
     engine.write_manifest()
 
 
@@ -132,6 +138,40 @@ def test_killed_at_every_range(engine: Engine, items: Database) -> None:
     engine.wait_caught_up()
     engine.assert_equal("items")
     assert not [p for p in engine.warehouse.rglob("*.json") if re.fullmatch(r"[0-9a-f]{16}-\d+\.json", p.name)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_killed_in_a_table_with_partitions(engine: Engine, db: Database, version: int) -> None:
+    """The same with partitions at the source and in the lake, and with each way to delete rows of finished ranges."""
+    db.execute(
+        "CREATE TABLE items (shop int, code text, n int, v text, big text, PRIMARY KEY (shop, code))"
+        " PARTITION BY LIST (shop)",
+        "CREATE TABLE items_a PARTITION OF items FOR VALUES IN (0, 1, 2)",
+        "CREATE TABLE items_b PARTITION OF items FOR VALUES IN (3, 4)",
+        "CREATE TABLE items_c PARTITION OF items DEFAULT",
+        "INSERT INTO items SELECT i % 7, 'o''k\\' || i, 0, repeat(md5(i::text), 5),"
+        f" CASE WHEN i % 60 = 0 THEN repeat(md5(i::text), 100) END FROM generate_series(1, {ROWS}) i",
+        "ANALYZE items",
+    )
+    configure(engine, formatVersion=version)
+    sync = {"pipelineRef": {"name": "shop"}, "table": {"schema": "public", "name": "items"}}
+    engine.write_manifest(
+        {
+            "apiVersion": "levada.dev/v1alpha1",
+            "kind": "TableSync",
+            "metadata": {"name": "items"},
+            "spec": {**sync, "iceberg": {"partitionBy": ["shop"]}},
+        }
+    )
+    with Movers(db):
+        for _ in range(3):
+            run_until_killed(engine, "range")
+        run_until_killed(engine, "changes")
+        engine.start(*INTERRUPTED)
+        engine.wait_for(lambda p: p["ready"])
+    assert "begins again" not in engine.log
+    engine.wait_caught_up()
+    engine.assert_equal("items")
 
 
 def test_killed_after_the_commit(engine: Engine, items: Database) -> None:
