@@ -67,4 +67,4 @@ def test_sparks_scratch_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.
     shared.rename(tmp_path / "elsewhere")
     shared.symlink_to(tmp_path)
     assert process_folder("levada-spark").parent not in (shared, tmp_path)
-    assert _settings("x", "1", None, {"spark.local.dir": "/fast"})["spark.local.dir"] == "/fast"
+    assert _settings("x", "1", {"spark.local.dir": "/fast"})["spark.local.dir"] == "/fast"
