@@ -157,7 +157,9 @@ def trailing(folder: Path, written: Sequence[Written]) -> np.ndarray:
         marks, at = visible(folder, name)
         mine = [w for w in written if w.table == name]
         first = np.searchsorted(marks, np.array([w.lsn for w in mine], dtype=np.uint64))
-        found.append(at[first] - np.array([w.at for w in mine]))
+        # The position noted after a table's last commit may be above its mark, if the server wrote WAL in between.
+        known = first < len(at)
+        found.append(at[first[known]] - np.array([w.at for w in mine])[known])
     return np.concatenate(found)
 
 

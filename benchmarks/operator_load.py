@@ -1,8 +1,9 @@
 """The operator under load, on a real API server: what it writes, what it keeps in memory, how soon it tells.
 
 The drivers are simulated: their pods are objects that nobody runs, their ``/v1/progress`` comes from this process, on
-one loopback address each. $KUBECONFIG names a cluster that may be a control plane alone; ``--audit-log`` its audit
-log, from which the operator's writes are counted (else its own metric tells them). Usage::
+one loopback address each. $KUBECONFIG names a cluster with the CRDs (``kubectl apply --server-side -f crds``) that
+starts no pods: a control plane alone, or ``kubectl cordon`` each node. ``--audit-log`` is its audit log, from which the
+operator's writes are counted (else its own metric tells them). Usage::
 
     python -m benchmarks.operator_load [--pipelines 50] [--tables 40] [--seconds 300] [--audit-log FILE]
 """
