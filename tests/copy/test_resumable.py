@@ -104,7 +104,7 @@ def rows_of(
             snapshot,
             published,
             schema,
-            keeping,
+            keeping=keeping,
             connections=1,
             policy=OnUnrepresentable.ERROR,
             cancelled=threading.Event(),

@@ -30,7 +30,7 @@ from levada.runtime.report.snapshot import (
     pipeline_progress,
     starting_progress,
 )
-from levada.runtime.resources.destination_start import start_up, start_up_with_retries
+from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
@@ -62,7 +62,6 @@ from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.status import PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import DataSync, Init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,7 +270,10 @@ class Pipeline:
         store.load_fingerprints()
         apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()
-        self._open_destination()
+        phases = store.get_table_replication_states().values()
+        open_destination(
+            self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
+        )
         self._before = read_source_objects(config)
         self._assemble(None)
         self._sampler.start()
@@ -327,26 +329,6 @@ class Pipeline:
         """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
         apply_manifest_resyncs(self.config, self._store, tables)
         refuse_collisions(self.config, self._store, self._destination.target_name, tables)
-
-    def _open_destination(self) -> None:
-        """Start the destination up. If that raises a retried error and a table was already copied, log it and continue.
-
-        The pipeline keeps staging changes until the destination can be used. If no table was copied, wait and retry
-        after Transient.
-        """
-        phases = self._store.get_table_replication_states().values()
-        copied = not all(isinstance(phase, Init | DataSync) for phase in phases)
-        try:
-            if copied:
-                start_up(self._destination)
-            else:
-                start_up_with_retries(
-                    self._destination, self.config.retries, self._stop_asked, report=self._report_waiting
-                )
-        except LevadaError as error:
-            if not error.retried or not copied:
-                raise
-            _log.warning("changes are staged until the destination can be used: %s", error)
 
     def _report_waiting(self, error: LevadaError | None) -> None:
         self._progress = replace(self._progress, error=fatal_progress(error))

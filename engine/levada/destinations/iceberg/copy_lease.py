@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.storage import IcebergStorage
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import StaleEpoch
+from levada.errors import LevadaError, StaleEpoch
 from levada.locations import lies_below
 from levada.values import Watermark
 
@@ -83,9 +84,21 @@ class CopyLease:
     def remove_files(self, table: IcebergTable) -> None:
         """Remove the files.
 
-        Call it only while the table has the lease, as no snapshot refers to the files until then.
+        Call it only while the table has the lease, as no snapshot refers to the files until then. Files that cannot be
+        removed are left as orphans. A folder outside of the table's data, or with files of the table, is not removed,
+        because any writer can set the property.
         """
-        table.remove_folder(self.folder)
+        if not lies_below(self.folder, table.storage().folder):
+            _log.warning("%s: %s is not removed, because it is not below the table's data", table.name, self.folder)
+            return
+        try:
+            with java_errors(f"remove {self.folder}"):
+                if any(lies_below(path, self.folder) for path in table.paths_in_use()):
+                    _log.warning("%s: %s is not removed, because the table has files there", table.name, self.folder)
+                    return
+                table.java.io().deletePrefix(self.folder)
+        except LevadaError as error:
+            _log.warning("cannot remove the orphan files in %s: %s", self.folder, error.message)
 
     def storage(self, table: IcebergTable) -> IcebergStorage:
         """Return the storage for the copy's folder, with the table's current credentials."""

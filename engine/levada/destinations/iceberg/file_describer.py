@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +18,8 @@ from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage
 
+_METRICS: Final = "write.metadata.metrics."
+"""The prefix of Iceberg's properties for the metrics of columns."""
 _READERS: Final = 8
 """Threads that look for the files of a commit. That of a copy may have hundreds."""
 
@@ -35,6 +37,23 @@ class MetricsModes:
         if names not in self.known:
             self.known[names] = Mode.parse(str(self.config.columnMode(".".join(names)).toString()))
         return self.known[names]
+
+
+class KnownModes:
+    """The metrics modes of one table, read again only if what they depend on has changed."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+        self._modes: MetricsModes | None = None
+        self._from: tuple[int, int, Mapping[str, str]] | None = None
+
+    def of(self, java: JavaObject, metadata: TableMetadata) -> MetricsModes:
+        """Return the modes for the table's columns, sort order and properties."""
+        properties = {k: v for k, v in metadata.properties.items() if k.startswith(_METRICS)}
+        now = (metadata.schema_id, metadata.order_id, properties)
+        if self._modes is None or self._from != now:
+            self._modes, self._from = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(java)), now
+        return self._modes
 
 
 @dataclass(frozen=True, slots=True)

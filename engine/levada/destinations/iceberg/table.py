@@ -22,7 +22,7 @@ from levada.destinations.iceberg.delete_files import (
     PlannedDeletes,
     read_vector,
 )
-from levada.destinations.iceberg.file_describer import FileDescriber, MetricsModes, require_files
+from levada.destinations.iceberg.file_describer import FileDescriber, KnownModes, require_files
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import (
     CommitConflict,
@@ -37,8 +37,7 @@ from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot,
 from levada.destinations.iceberg.partitioning import FilePartition, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
-from levada.locations import lies_below
+from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -46,8 +45,6 @@ _log = logging.getLogger(__name__)
 VECTORS_SINCE: Final = 3
 """The format version from which rows are deleted by deletion vectors instead of position-delete files."""
 
-METRICS: Final = "write.metadata.metrics."
-"""The prefix of Iceberg's properties for the metrics of columns."""
 NO_DELETES: Final = NewDeletes()
 
 
@@ -65,8 +62,7 @@ class IcebergTable:
         self._read_from = ""
         self._read_file: LocalFile | None = None
         self._snapshots: Mapping[int, Snapshot] = {}
-        self._modes: MetricsModes | None = None
-        self._modes_from: tuple[int, int, Mapping[str, str]] | None = None
+        self._modes = KnownModes(jvm)
         self._stored: tuple[tuple[str, str], ...] = ()
         self._storage: IcebergStorage | None = None
         with java_errors(f"read {name}"):
@@ -326,16 +322,7 @@ class IcebergTable:
         return self._commit(update, None, {})
 
     def _describer(self) -> FileDescriber:
-        return FileDescriber(self._jvm, self.java, self.name, self.metadata, self._metrics_modes())
-
-    def _metrics_modes(self) -> MetricsModes:
-        """Return the metrics modes. They are read again if the columns, the sort order or the properties changed."""
-        now, properties = self.metadata, self.metadata.properties
-        from_now = (now.schema_id, now.order_id, {k: v for k, v in properties.items() if k.startswith(METRICS)})
-        if self._modes is None or self._modes_from != from_now:
-            self._modes = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(self.java))
-            self._modes_from = from_now
-        return self._modes
+        return FileDescriber(self._jvm, self.java, self.name, self.metadata, self._modes.of(self.java, self.metadata))
 
     def _remove_everything(self, update: JavaObject) -> None:
         with self._scan() as tasks:
@@ -416,24 +403,6 @@ class IcebergTable:
             for name, snapshot in tagged.items():
                 builder = builder.setRef(name, self._jvm.iceberg.SnapshotRef.tagBuilder(snapshot).build())
             self.commit_metadata(base, builder.build())
-
-    def remove_folder(self, folder: str) -> None:
-        """Remove a folder below the table's data, with files that no snapshot refers to.
-
-        Files that cannot be removed are left as orphans. A folder outside of the table's data is not removed, because
-        the path comes from a table property, which any writer can set.
-        """
-        if not lies_below(folder, self.storage().folder):
-            _log.warning("%s: %s is not removed, because it is not below the table's data", self.name, folder)
-            return
-        try:
-            with java_errors(f"remove {folder}"):
-                if any(lies_below(path, folder) for path in self.paths_in_use()):
-                    _log.warning("%s: %s is not removed, because the table has files there", self.name, folder)
-                    return
-                self.java.io().deletePrefix(folder)
-        except LevadaError as error:
-            _log.warning("cannot remove the orphan files in %s: %s", folder, error.message)
 
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
@@ -311,31 +312,17 @@ class TableCopy:
         if since is not None and read.rows_stay and self._keeps_ranges(plan.settings, schema):
             keeping = self._keeping(table, self._target(plan.settings, schema), read.basis, since, kept)
         with hold_table(config.source, published, schema, read.description) as guard:
-            rows = (
-                SnapshotRows(
-                    self.tasks,
-                    config.source,
-                    snapshot,
-                    published,
-                    schema,
-                    connections=config.copy_connections,
-                    policy=policy,
-                    cancelled=cancelled,
-                    guard=guard,
-                )
-                if keeping is None
-                else ResumableRows(
-                    self.tasks,
-                    config.source,
-                    snapshot,
-                    published,
-                    schema,
-                    keeping,
-                    connections=config.copy_connections,
-                    policy=policy,
-                    cancelled=cancelled,
-                    guard=guard,
-                )
+            kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
+            rows = kind(
+                self.tasks,
+                config.source,
+                snapshot,
+                published,
+                schema,
+                connections=config.copy_connections,
+                policy=policy,
+                cancelled=cancelled,
+                guard=guard,
             )
             yield rows, read.description.storage
 
