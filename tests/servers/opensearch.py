@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.servers.java import fetched, serving
-from tests.servers.ports import is_free
+from tests.servers.ports import ReservedPort
 
 # The last version for Java 17.
 _JARS: Final = """
@@ -25,8 +25,13 @@ class Node:
     """A node with its data below ``folder``, which is killed and started again on the same port."""
 
     folder: Path
-    port: int = field(default_factory=lambda: next(p for p in _PORTS if is_free(p)))
+    reserved: ReservedPort = field(default_factory=lambda: ReservedPort.of(_PORTS))
     _running: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, kept over restarts."""
+        return self.reserved.number
 
     @property
     def url(self) -> str:
