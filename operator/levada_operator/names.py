@@ -16,6 +16,8 @@ PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 ROLE_LABEL: Final = f"{GROUP}/role"
 STATE_ROLE: Final = "state"
 """The role label of the ConfigMaps whose content only the driver writes."""
+COPY_ROLE: Final = "copy"
+"""The role label of dedicated copies."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SKIP_CLEANUP: Final = f"{GROUP}/skip-cleanup"
 """Annotation of a Pipeline: ``"true"`` skips the clean-up when the Pipeline is deleted."""
@@ -46,6 +48,11 @@ def driver_pod(pipeline: str) -> str:
 def executor_name(pipeline: str) -> str:
     """Return the name of the executors' ServiceAccount, which is also the prefix of their pods' names."""
     return f"{pipeline}-executor"
+
+
+def copies_name(pipeline: str) -> str:
+    """Return the name of the NetworkPolicy of dedicated copies."""
+    return f"{pipeline}-copies"
 
 
 def manifest_name(pipeline: str) -> str:

@@ -11,7 +11,7 @@ from tests.operator.samples import owner
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.runtime.resources.spark import _START_NOISE, _properties, _settings, java_properties
-from levada_operator.desired.spark import spark_properties
+from levada_operator.desired.spark import copy_spark_properties, spark_properties
 
 
 def settings(conf: dict[str, str]) -> dict[str, str]:
@@ -35,6 +35,16 @@ def test_local_is_the_default() -> None:
     assert found["spark.master"] == "local[2]"
     assert found["spark.driver.bindAddress"] == "127.0.0.1"
     assert not [name for name in found if name.startswith("spark.executor.")]
+
+
+def test_variable_goes_before_the_operators_file(operators: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dedicated copy has the file's settings, but its own address and number of executors."""
+    text = copy_spark_properties(3).replace("$(LEVADA_POD_IP)", "10.0.0.7").replace("$(LEVADA_POD_NAME)", "copy-x")
+    monkeypatch.setenv("LEVADA_SPARK_CONF", text)
+    found = settings({})
+    assert (found["spark.driver.host"], found["spark.kubernetes.driver.pod.name"]) == ("10.0.0.7", "copy-x")
+    assert (found["spark.executor.instances"], found["spark.dynamicAllocation.enabled"]) == ("3", "false")
+    assert found["spark.driver.port"] == operators["spark.driver.port"]
 
 
 def test_operators_file_goes_before_the_defaults(operators: dict[str, str]) -> None:

@@ -74,14 +74,18 @@ def test_spark_authenticates_its_executors() -> None:
 
 
 def test_executors_are_reached_by_their_own_spark_alone() -> None:
-    """Only the Pipeline's driver and executors may open a connection to an executor."""
+    """Only the Pipeline's driver, copies and executors may open a connection to an executor, and these to a copy."""
     assert set(objects("NetworkPolicy")) == {"shop-driver"}
-    policy = objects("NetworkPolicy", driver={"mode": "Cluster"})["shop-executor"]["spec"]
+    policies = objects("NetworkPolicy", driver={"mode": "Cluster"})
+    policy, copies = policies["shop-executor"]["spec"], policies["shop-copies"]["spec"]
     label, role = "levada.dev/pipeline", "levada.dev/role"
     assert policy["podSelector"]["matchLabels"] == {label: "shop", role: "executor"}
     (rule,) = policy["ingress"]
     allowed = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
-    assert allowed == [{label: "shop", role: "driver"}, {label: "shop", role: "executor"}]
+    assert allowed == [{label: "shop", role: name} for name in ("driver", "copy", "executor")]
+    assert copies["podSelector"]["matchLabels"] == {label: "shop", role: "copy"}
+    (peer,) = (peer for rule in copies["ingress"] for peer in rule["from"])
+    assert peer["podSelector"]["matchLabels"] == {label: "shop", role: "executor"}
 
 
 def test_token_is_mounted_and_needs_the_operators() -> None:

@@ -100,6 +100,51 @@ def test_jobs_and_table_syncs() -> None:
     )
 
 
+def with_copy(copy: str, **changes: Any) -> Owner:
+    """Return an owner with a TableSync of public.orders."""
+    sync = (
+        "---\napiVersion: levada.dev/v1alpha1\nkind: TableSync\nmetadata: {name: orders}\n"
+        f"spec: {{pipelineRef: {{name: shop}}, table: {{name: orders}}, copy: {copy}}}\n"
+    )
+    return owner_of(yaml.safe_dump(yaml.safe_load(MANIFEST) | {"spec": spec(**changes)}) + sync)
+
+
+def test_resources_of_a_dedicated_copy() -> None:
+    """An amount that the TableSync does not set is that of the driver. No other table and no other Job has them."""
+    own = "{driver: Dedicated, resources: {requests: {cpu: '4'}, limits: {memory: 8Gi}}}"
+    one = with_copy(own, driver={"resources": {"limits": {"ephemeral-storage": "9Gi"}}})
+
+    def resources(job: dict[str, Any]) -> Any:
+        return job["spec"]["template"]["spec"]["containers"][0]["resources"]
+
+    assert resources(build_copy_job(one, "public", "orders", "o")) == {
+        "requests": {"cpu": "4"},
+        "limits": {"memory": "8Gi", "ephemeral-storage": "9Gi"},
+    }
+    drivers = {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "3Gi", "ephemeral-storage": "9Gi"}}
+    for job in (build_copy_job(one, "public", "others", "o"), build_copy_job(one, "x", "orders", "o")):
+        assert resources(job) == drivers
+    assert resources(build_cleanup_job(one)) == drivers
+
+
+def test_executors_of_a_dedicated_copy() -> None:
+    """The copy's pod is the driver of its own Spark, with that many executors and the operator's other properties."""
+    one = with_copy("{driver: Dedicated, executors: 3}", driver={"mode": "Cluster"})
+    pod = build_copy_job(one, "public", "orders", "o")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    environment = pod["containers"][0]["env"]
+    names = [variable["name"] for variable in environment]
+    assert names[-4:] == ["LEVADA_POD_NAME", "LEVADA_POD_IP", "LEVADA_SPARK_PROPERTIES", "LEVADA_SPARK_CONF"]
+    assert environment[-1]["value"].splitlines() == [
+        "spark.driver.host $(LEVADA_POD_IP)",
+        "spark.dynamicAllocation.enabled false",
+        "spark.executor.instances 3",
+        "spark.kubernetes.driver.pod.name $(LEVADA_POD_NAME)",
+    ]
+    other = build_copy_job(one, "public", "others", "o")["spec"]["template"]["spec"]["containers"][0]
+    assert "LEVADA_SPARK_PROPERTIES" not in {variable["name"] for variable in other["env"]}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_pods_meet_the_restricted_standard(name: str) -> None:
     """Every container of every pod: not root, no new privileges, no capability, seccomp, its root read-only."""

@@ -142,10 +142,11 @@ def test_drift_is_mended(kind: str) -> None:
 
 
 def test_superfluous_objects_go() -> None:
-    """Back from Cluster to Local mode, the executors' account and policy and the driver's role are deleted."""
+    """Back from Cluster to Local mode, the executors' account, the policies and the driver's role are deleted."""
     plan = reconcile(running(owned=owned(owner(driver={"mode": "Cluster"}))))
     assert set(plan.delete) == {
         ObjectKey("NetworkPolicy", "shop-executor"),
+        ObjectKey("NetworkPolicy", "shop-copies"),
         ObjectKey("ServiceAccount", "shop-executor"),
         ObjectKey("Role", "shop-driver"),
         ObjectKey("RoleBinding", "shop-driver"),

@@ -28,6 +28,9 @@ NOT_THE_ENGINES = {
     "staging.volumeClaim.size": "the operator asks the volume's claim for more",
     "table.custom.options": "needs another package: see test_table_settings",
     "table.copy.driver": "the operator makes the other driver",
+    "table.copy.resources.requests": "of the operator's Job",
+    "table.copy.resources.limits": "of the operator's Job",
+    "table.copy.executors": "of the operator's Job",
 }
 """Hot fields that a running engine has nothing to take up of, and who does."""
 

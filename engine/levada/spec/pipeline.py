@@ -16,6 +16,7 @@ from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_mos
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
+from levada.spec.quantity import Amount
 from levada.spec.running import (
     Batch,
     Copy,
@@ -24,6 +25,7 @@ from levada.spec.running import (
     DriverMode,
     Executor,
     Health,
+    Resources,
     Retries,
     Staging,
     StoreSpec,
@@ -222,11 +224,47 @@ class Columns(Model):
     """Columns that are not replicated, as the catalog spells them."""
 
 
+class CopyResources(Resources):
+    """Resource requests and limits of the container of a dedicated copy. A change applies to the next copy."""
+
+    requests: dict[str, Amount] = setting(Change.HOT, {})
+    """Reserved amounts by resource: cpu, memory, ephemeral-storage."""
+    limits: dict[str, Amount] = setting(Change.HOT, {})
+    """Upper limits by resource."""
+
+
+_NEEDS_DEDICATED: Final = "needs driver: Dedicated, because a Shared copy runs in the pipeline's driver"
+
+
 class TableCopy(Model):
     """The initial copy of this table."""
 
+    rules = (
+        Rule(
+            _NEEDS_DEDICATED,
+            "self.driver == 'Dedicated' || (size(self.resources.requests) == 0 && size(self.resources.limits) == 0)",
+            lambda c: c.driver is CopyDriver.DEDICATED or not (c.resources.requests or c.resources.limits),
+            field="resources",
+        ),
+        Rule(
+            _NEEDS_DEDICATED,
+            "self.driver == 'Dedicated' || self.executors == 0",
+            lambda c: c.driver is CopyDriver.DEDICATED or not c.executors,
+            field="executors",
+        ),
+    )
+
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
     """Shared: the pipeline's driver copies the table. Dedicated: a separate driver pod copies it."""
+    resources: CopyResources = setting(Change.HOT, {})
+    """The resources of the pod's container. An amount that is in neither requests nor limits is that of the driver.
+    Only for driver Dedicated.
+    """
+    executors: StrictInt = setting(Change.HOT, 0, ge=0, le=1000)
+    """The number of executors that copy the table, as pods of their own with the resources of spec.executor. 0: the
+    copy's own pod copies it. No more than copy.connectionsPerTable tasks run at a time. Only for driver Dedicated, and
+    for a Pipeline with driver.mode Cluster.
+    """
 
 
 class CustomTableSettings(PluginTableSettings):
@@ -291,7 +329,12 @@ else:
 
 
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
-    """Return the problem of a TableSync with settings for another destination than its Pipeline's, or None."""
+    """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
+
+    They are settings for another destination than the Pipeline's, and executors without driver.mode Cluster.
+    """
+    if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
+        return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
     found = table.destination_section
     if found is None or getattr(pipeline.destination, found[0]) is not None:
         return None

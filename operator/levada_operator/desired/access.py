@@ -8,7 +8,15 @@ from levada.spec import DeletionAction, DriverMode, state_names
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
-from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, driver_name, executor_name
+from levada_operator.names import (
+    COPY_ROLE,
+    PIPELINE_LABEL,
+    ROLE_LABEL,
+    STATE_ROLE,
+    copies_name,
+    driver_name,
+    executor_name,
+)
 from levada_operator.observe.pods import DRIVER_CONTAINER
 
 _RBAC = "rbac.authorization.k8s.io/v1"
@@ -84,9 +92,7 @@ def build_network_policy(owner: Owner) -> dict[str, Any]:
         }
     ]
     if owner.spec.driver.mode is DriverMode.CLUSTER:
-        executors = {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: EXECUTOR_ROLE}}
-        ports = [{"protocol": "TCP", "port": port} for port in (DRIVER_PORT, BLOCK_PORT)]
-        ingress.append({"from": [{"podSelector": executors}], "ports": ports})
+        ingress.append(_from_executors(owner))
     spec = {
         "podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: DRIVER_CONTAINER}},
         "policyTypes": ["Ingress"],
@@ -97,13 +103,33 @@ def build_network_policy(owner: Owner) -> dict[str, Any]:
     )
 
 
+def build_copy_policy(owner: Owner) -> dict[str, Any] | None:
+    """Return the NetworkPolicy that lets in the executors of dedicated copies, or None if there are no executors."""
+    if owner.spec.driver.mode is not DriverMode.CLUSTER:
+        return None
+    spec = {
+        "podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: COPY_ROLE}},
+        "policyTypes": ["Ingress"],
+        "ingress": [_from_executors(owner)],
+    }
+    return build_object(
+        owner, "NetworkPolicy", "networking.k8s.io/v1", copies_name(owner.name), COPY_ROLE, {"spec": spec}
+    )
+
+
+def _from_executors(owner: Owner) -> dict[str, Any]:
+    executors = {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: EXECUTOR_ROLE}}
+    ports = [{"protocol": "TCP", "port": port} for port in (DRIVER_PORT, BLOCK_PORT)]
+    return {"from": [{"podSelector": executors}], "ports": ports}
+
+
 def build_executor_policy(owner: Owner) -> dict[str, Any] | None:
-    """Return the NetworkPolicy that lets in the driver and other executors, or None if there are no executors."""
+    """Return the NetworkPolicy that lets in drivers, copies and other executors, or None if there are no executors."""
     if owner.spec.driver.mode is not DriverMode.CLUSTER:
         return None
     peers = [
         {"podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: role}}}
-        for role in (DRIVER_CONTAINER, EXECUTOR_ROLE)
+        for role in (DRIVER_CONTAINER, COPY_ROLE, EXECUTOR_ROLE)
     ]
     spec = {
         "podSelector": {"matchLabels": {PIPELINE_LABEL: owner.name, ROLE_LABEL: EXECUTOR_ROLE}},

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada.spec import DriverMode
+from levada.spec.pipeline import TableCopy
+from levada.values import QualifiedTable
+from levada_operator.desired.manifest import SPARK_FILE
 from levada_operator.desired.owner import Owner, build_object
-from levada_operator.desired.pod import MANIFEST, STAGING_VOLUME, WORK_DIR, build_job_template
+from levada_operator.desired.pod import (
+    CONFIG_DIR,
+    MANIFEST,
+    SPARK_PROPERTIES,
+    STAGING_VOLUME,
+    WORK_DIR,
+    build_job_template,
+)
+from levada_operator.desired.resources import copy_resources
 from levada_operator.desired.secrets import SECRETS_DIR
-from levada_operator.desired.spark import build_executor_template
-from levada_operator.names import cleanup_name, copy_name, executor_name, lag_name
+from levada_operator.desired.spark import POD_VARIABLES, build_executor_template, copy_spark_properties
+from levada_operator.names import COPY_ROLE, cleanup_name, copy_name, executor_name, lag_name
 
 LAG_ROLE: Final = "lag"
 CLEANUP_ROLE: Final = "cleanup"
-COPY_ROLE: Final = "copy"
 
 
 def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
@@ -32,7 +43,7 @@ def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
 
 
 def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[str, Any]:
-    """Return the Job of a dedicated copy. A pod that dies is replaced, and copies again from the start.
+    """Return the Job of a dedicated copy. A pod that dies is replaced, and the next one continues the copy.
 
     A failed copy reports its error to the driver through the store. The driver's retry is a new order and a new Job.
     """
@@ -42,9 +53,24 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
     pod, container = template["spec"], template["spec"]["containers"][0]
     pod["volumes"] = [v for v in pod["volumes"] if v["name"] != STAGING_VOLUME]
     container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != STAGING_VOLUME]
+    copy = _table_copy(owner, QualifiedTable(schema, table))
+    container["resources"] = copy_resources(owner, copy)
+    if copy.executors and owner.spec.driver.mode is DriverMode.CLUSTER:
+        container["env"] += [*POD_VARIABLES, *_spark_variables(copy.executors)]
     spec = {"backoffLimit": 3, "ttlSecondsAfterFinished": 3600, "template": template}
     name = copy_name(owner.name, schema, table, order)
     return build_object(owner, "Job", "batch/v1", name, COPY_ROLE, {"spec": spec})
+
+
+def _table_copy(owner: Owner, table: QualifiedTable) -> TableCopy:
+    found = (t.spec.copy_ for t in owner.manifests.table_syncs if t.spec.table.qualified == table)
+    return next(found, TableCopy())
+
+
+def _spark_variables(executors: int) -> list[dict[str, str]]:
+    # Kubernetes inserts the values of the variables before them.
+    variables = {SPARK_PROPERTIES: f"{CONFIG_DIR}/{SPARK_FILE}", "LEVADA_SPARK_CONF": copy_spark_properties(executors)}
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def build_executor_rehearsal(owner: Owner) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from levada_operator.desired.access import (
+    build_copy_policy,
     build_executor_policy,
     build_network_policy,
     build_role,
@@ -19,7 +20,7 @@ from levada_operator.desired.owner import Owner
 def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
     """Return the objects in the order to apply them. The StatefulSet is last, because its pod needs the others."""
     claim = build_staging_claim(owner)
-    executors = build_executor_policy(owner)
+    executors = [policy for policy in (build_executor_policy(owner), build_copy_policy(owner)) if policy is not None]
     return [
         build_manifest(owner),
         *build_service_accounts(owner),
@@ -27,7 +28,7 @@ def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
         *build_state(owner),
         *([] if claim is None else [claim]),
         build_network_policy(owner),
-        *([] if executors is None else [executors]),
+        *executors,
         build_service(owner),
         build_stateful_set(owner, running=running),
     ]

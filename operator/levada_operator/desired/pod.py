@@ -25,6 +25,7 @@ CONFIG_DIR: Final = "/etc/levada"
 WORK_DIR: Final = "/var/lib/levada"
 STAGING_VOLUME: Final = "staging"
 MANIFEST: Final = f"{CONFIG_DIR}/{MANIFEST_FILE}"
+SPARK_PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
 
 
 def build_driver_template(owner: Owner) -> dict[str, Any]:
@@ -88,8 +89,8 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     if name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
         environment["LEVADA_TERMINATION_LOG"] = "/dev/termination-log"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
-        # Jobs start no executors: executors are owned by the driver's pod.
-        environment["LEVADA_SPARK_PROPERTIES"] = f"{CONFIG_DIR}/{SPARK_FILE}"
+        # Of the Jobs, only dedicated copies may start executors.
+        environment[SPARK_PROPERTIES] = f"{CONFIG_DIR}/{SPARK_FILE}"
     ours = {
         "name": name,
         "image": owner.image,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada.spec.pipeline import TableCopy
+from levada.spec.running import Resources
 from levada_operator.desired.owner import Owner
 
 WITH_SPARK: Final = {"cpu": "1", "memory": "3Gi"}
@@ -13,16 +15,27 @@ WITHOUT_SPARK: Final = {"cpu": "500m", "memory": "1Gi"}
 
 
 def driver_resources(owner: Owner) -> dict[str, Any]:
-    """Return the resources of the driver, of its preflight, and of each Job that copies or cleans up.
+    """Return the resources of the driver, of its preflight, and of the Job that cleans up.
 
     The manifest may set one amount only. The other then has its default.
     """
-    own = owner.spec.driver.resources.model_dump(mode="json", by_alias=True)
     default = WITH_SPARK if owner.spec.destination.spark else WITHOUT_SPARK
-    added = {name: amount for name, amount in default.items() if name not in {*own["requests"], *own["limits"]}}
+    memory = {name: amount for name, amount in default.items() if name == "memory"}
+    return _completed(owner.spec.driver.resources, {"requests": default, "limits": memory})
+
+
+def copy_resources(owner: Owner, copy: TableCopy) -> dict[str, Any]:
+    """Return the resources of a dedicated copy. An amount that the table does not set is that of the driver."""
+    return _completed(copy.resources, driver_resources(owner))
+
+
+def _completed(resources: Resources, default: dict[str, Any]) -> dict[str, Any]:
+    """Add the amounts of each resource that is in neither requests nor limits."""
+    own = resources.model_dump(mode="json", by_alias=True)
+    given = {*own["requests"], *own["limits"]}
     return {
-        "requests": {**added, **own["requests"]},
-        "limits": {**{name: amount for name, amount in added.items() if name == "memory"}, **own["limits"]},
+        kind: {**{name: amount for name, amount in default[kind].items() if name not in given}, **own[kind]}
+        for kind in ("requests", "limits")
     }
 
 

@@ -15,10 +15,30 @@ from levada_operator.names import driver_name, driver_pod, executor_name, labels
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
 EXECUTOR_ROLE: Final = "executor"
+POD_NAME: Final = "LEVADA_POD_NAME"
+POD_IP: Final = "LEVADA_POD_IP"
+POD_VARIABLES: Final = (
+    {"name": POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+)
+"""Environment variables of a pod with its own name and address."""
 _CONFIG: Final = "/etc/levada"
 _MIB: Final = 1 << 20
 _MAX_PREFIX: Final = 36
 """Spark allows 47 characters. The driver appends eleven."""
+
+
+def copy_spark_properties(executors: int) -> str:
+    """Return the properties in which a dedicated copy differs from the driver. They refer to `POD_VARIABLES`."""
+    settings = {
+        # The pod of a Job has no DNS name.
+        "spark.driver.host": f"$({POD_IP})",
+        "spark.kubernetes.driver.pod.name": f"$({POD_NAME})",
+        # A copy has work for all of them until it ends.
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.executor.instances": str(executors),
+    }
+    return _written(settings)
 
 
 def spark_properties(owner: Owner) -> str:
@@ -61,6 +81,10 @@ def spark_properties(owner: Owner) -> str:
         "spark.dynamicAllocation.executorIdleTimeout": "60s",
         "spark.decommission.enabled": "true",
     }
+    return _written(settings)
+
+
+def _written(settings: dict[str, str]) -> str:
     return "".join(f"{key} {value}\n" for key, value in sorted(settings.items()))
 
 

@@ -3,7 +3,7 @@
 It is local by default, logs little, returns memory when idle, and uses the jars in this machine's cache. A setting is
 taken from the first place that has it: the caller's ``conf`` (``spec.driver.sparkConf``), the file that
 ``LEVADA_SPARK_PROPERTIES`` names (the operator writes it for ``driver.mode: Cluster``), the destination's ``defaults``,
-and this module's defaults.
+and this module's defaults. The lines of ``LEVADA_SPARK_CONF`` override those of that file.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ _LOCATIONS: Final = frozenset(
 )
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 _PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
+_OVERRIDES: Final = "LEVADA_SPARK_CONF"
 _SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
@@ -230,10 +231,10 @@ def _pod_names(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _properties() -> dict[str, str]:
-    """Return the settings in the file of the operator, which has the format of spark-defaults.conf."""
-    if not (named := os.environ.get(_PROPERTIES)):
-        return {}
-    lines = (line.split(None, 1) for line in Path(named).read_text().splitlines() if not line.startswith("#"))
+    """Return the operator's settings, whose file and variable have the format of spark-defaults.conf."""
+    named = os.environ.get(_PROPERTIES)
+    text = f"{Path(named).read_text()}\n{os.environ.get(_OVERRIDES, '')}" if named else ""
+    lines = (line.split(None, 1) for line in text.splitlines() if not line.startswith("#"))
     return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
 
 
