@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonpatch
 from aiohttp import web
@@ -20,15 +20,25 @@ from levada_operator.kube.interface import RESOURCES
 _KINDS = {r.plural: kind for kind, r in RESOURCES.items()}
 
 
+class Request(NamedTuple):
+    """A request as it arrived. ``token`` tells its sender from others."""
+
+    method: str
+    path: str
+    token: str
+
+
 class StandInApiServer:
-    """Serves on a free port of the loopback; a context manager. ``requests`` has (method, path, content type)."""
+    """Serves on a free port of the loopback; a context manager."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.requests: list[tuple[str, str, str]] = []
+        self.requests: list[Request] = []
         self.refused: set[str] = set()
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
         self._version = 100
+        self._events: list[dict[str, Any]] = []
+        """All events, so that a watch has those since the list that it follows."""
         self._watchers: list[tuple[str, asyncio.Queue[dict[str, Any]]]] = []
         self._loop = asyncio.new_event_loop()
         self._lock = threading.RLock()
@@ -45,14 +55,14 @@ class StandInApiServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
-    def kubeconfig(self) -> str:
-        """Return a kubeconfig's text."""
+    def kubeconfig(self, token: str = "t") -> str:
+        """Return the text of a kubeconfig with that token."""
         return json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
                 "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
+                "users": [{"name": "u", "user": {"token": token}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "data"}}],
                 "current-context": "x",
             }
@@ -101,7 +111,8 @@ class StandInApiServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
-        self.requests.append((request.method, request.path, request.headers.get("Content-Type", "")))
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        self.requests.append(Request(request.method, request.path, token))
         rest = parts[2:] if parts[0] == "api" else parts[3:]
         if not rest:
             return self._discovery(parts)
@@ -109,15 +120,17 @@ class StandInApiServer:
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
         kind = _KINDS.get(rest[0], "")
+        # Read before anything is looked up: another request may be answered meanwhile.
+        sent = json.loads(text) if (text := await request.text()) else {}
         if request.method == "POST" and len(rest) == 1:
             with self._lock:
-                return self._created(kind, namespace, json.loads(await request.text()))
+                return self._created(kind, namespace, sent)
         if len(rest) == 1:
             if request.query.get("watch"):
                 return await self._watch(request, kind)
             return web.json_response(self._list(kind, request.query.get("labelSelector", "")))
         with self._lock:
-            return await self._one(request, kind, namespace, rest[1], "/".join(rest[2:]))
+            return self._one(request, sent, (kind, namespace, rest[1]), "/".join(rest[2:]))
 
     def _discovery(self, parts: list[str]) -> web.Response:
         if parts in (["api"], ["apis"]):
@@ -149,7 +162,12 @@ class StandInApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._watchers.append((kind, queue))
+        with self._lock:
+            since = int(request.query.get("resourceVersion") or self._version)
+            for event in self._events:
+                if event["object"]["kind"] == kind and int(event["object"]["metadata"]["resourceVersion"]) > since:
+                    queue.put_nowait(event)
+            self._watchers.append((kind, queue))
         while True:
             try:
                 event = await asyncio.wait_for(queue.get(), 20)
@@ -158,36 +176,31 @@ class StandInApiServer:
                 event = {"type": "BOOKMARK", "object": {"kind": kind, "metadata": metadata}}
             await response.write(json.dumps(event).encode() + b"\n")
 
-    async def _one(
-        self, request: web.Request, kind: str, namespace: str, name: str, subresource: str
-    ) -> web.StreamResponse:
-        there = self.objects.get((kind, namespace, name))
+    def _one(self, request: web.Request, sent: Any, key: tuple[str, str, str], subresource: str) -> web.Response:
+        kind, namespace, name = key
+        there = self.objects.get(key)
         if request.method == "PATCH":
-            patch = json.loads(await request.text())
-            if isinstance(patch, list):
-                return self._patched(kind, namespace, name, there, patch)
+            if isinstance(sent, list):
+                return self._patched(kind, namespace, name, there, sent)
             applied = "apply-patch" in request.headers["Content-Type"]
             if there is None and (not applied or subresource):
                 return _failure(404, "not found")
             if "dryRun" in request.query:
-                return web.json_response(patch)
+                return web.json_response(sent)
             if there is None and kind in self.refused:
                 return _failure(403, "being terminated", "NamespaceTerminating")
             if applied and subresource and there is not None:
                 # Server-side apply by one manager: what is no longer in it goes.
-                return web.json_response(
-                    self._store((kind, namespace, name), there, {**there, **patch, "metadata": there["metadata"]})
-                )
-            return web.json_response(self._merge(kind, namespace, name, patch))
+                return web.json_response(self._store(key, there, {**there, **sent, "metadata": there["metadata"]}))
+            return web.json_response(self._merge(kind, namespace, name, sent))
         if there is None:
             return _failure(404, "not found")
         if request.method == "DELETE":
             self._delete(kind, namespace, name)
         if request.method == "PUT":
-            body = json.loads(await request.text())
-            if body["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
+            if sent["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
                 return _failure(409, "the object has been modified")
-            return web.json_response(self._store((kind, namespace, name), there, body))
+            return web.json_response(self._store(key, there, sent))
         return web.json_response(there)
 
     def _created(self, kind: str, namespace: str, body: dict[str, Any]) -> web.Response:
@@ -241,9 +254,11 @@ class StandInApiServer:
             self._tell("DELETED", {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}})
 
     def _tell(self, type_: str, body: dict[str, Any]) -> None:
+        event = {"type": type_, "object": body}
+        self._events.append(event)
         for kind, queue in self._watchers:
             if kind == body["kind"]:
-                self._loop.call_soon_threadsafe(queue.put_nowait, {"type": type_, "object": body})
+                self._loop.call_soon_threadsafe(queue.put_nowait, event)
 
 
 def _selected(body: dict[str, Any], selector: str) -> bool:

@@ -41,7 +41,7 @@ def test_superseded_leader_patches_no_finalizer(server: StandInApiServer) -> Non
                 await session.patch(found.server + PIPELINE, json={"metadata": {"finalizers": []}}, headers=merge)
 
     asyncio.run(script())
-    assert [method for method, _, _ in server.requests].count("PATCH") == 1
+    assert [r.method for r in server.requests].count("PATCH") == 1
 
 
 def test_refused_credentials_are_known_again() -> None:
