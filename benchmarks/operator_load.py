@@ -2,8 +2,8 @@
 
 The drivers are simulated: their pods are objects that nobody runs, their ``/v1/progress`` comes from this process, on
 one loopback address each. $KUBECONFIG names a cluster with the CRDs (``kubectl apply --server-side -f crds``) that
-starts no pods: a control plane alone, or ``kubectl cordon`` each node. ``--audit-log`` is its audit log, from which the
-operator's writes are counted (else its own metric tells them). Usage::
+starts no pods: a control plane without a scheduler, because a scheduler reports that no node takes them.
+``--audit-log`` is its audit log, from which the operator's writes are counted (else its own metric tells them). Usage::
 
     python -m benchmarks.operator_load [--pipelines 50] [--tables 40] [--seconds 300] [--audit-log FILE]
 """
@@ -287,7 +287,7 @@ def main() -> None:
                 ready = until(lambda: phases(cluster, "pipelines").count("Streaming") == options.pipelines, 1)
                 print(f"every Pipeline streams, as kubectl tells it, {ready:.0f} s after its pod is ready", flush=True)
                 tables = options.pipelines * options.tables
-                until(lambda: phases(cluster, "tablesyncs").count("Ready") == tables, 10)
+                until(lambda: phases(cluster, "tablesyncs").count("Ready") == tables, 5)
             total = metric("levada_operator_writes_total")
             note("from nothing to all told", meter.usage.wall, total, began, meter, rss_bytes(process.pid))
             since, before = datetime.now(UTC), metric("levada_operator_writes_total")

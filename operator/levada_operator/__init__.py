@@ -6,7 +6,7 @@ The packages follow the steps observe, decide, act:
 - ``decide``: `reconcile`, a pure function from the observed state to a plan, and its parts.
 - ``desired``: pure functions that build the desired state of every owned object.
 - ``act``: execution of plans, within a budget of writes to the API server.
-- ``kube``: requests to the API server and to drivers. Only this package imports the Kubernetes client.
+- ``kube``: requests to the API server and to drivers.
 - ``crds``: the generated CustomResourceDefinitions.
 - ``app``: the process. Only this package imports kopf, which triggers reconciliation and decides nothing.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import kopf
 
 from levada_operator.app.controller import Controller
+from levada_operator.app.credentials import read_connection
 from levada_operator.app.session import FencedSessions
 from levada_operator.names import GROUP, VERSION
 from levada_operator.observe.objects import PipelineKey, read_pipeline
@@ -23,8 +24,8 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, leads: Cal
     sessions = FencedSessions(leads)
 
     @kopf.on.login(registry=registry)
-    async def login(**kwargs: Any) -> Any:
-        info = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    async def login(*, settings: kopf.OperatorSettings, **_: Any) -> Any:
+        info = read_connection(settings)
         return None if info is None else sessions.session(info)
 
     @kopf.on.startup(registry=registry)

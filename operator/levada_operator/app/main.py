@@ -19,10 +19,10 @@ from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.controller import Controller
+from levada_operator.app.credentials import connect
 from levada_operator.app.handlers import register
 from levada_operator.app.probes import Probes
 from levada_operator.app.settings import settings
-from levada_operator.kube.client import ApiServer
 from levada_operator.kube.fenced import FencedCluster
 from levada_operator.kube.progress import fetch_progress
 
@@ -46,7 +46,8 @@ async def operate(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     callbacks = Callbacks(lambda: loop.call_soon_threadsafe(elected.set), _end)
-    leases = ApiServer.connect(config.timings.renew_s / 2)
+    options = settings(namespaced=bool(config.namespaces))
+    leases = connect(options, read_s=config.timings.renew_s / 2)
     elector = Elector(leases, config.lease, _identity(), config.timings, time.monotonic, callbacks)
     controllers: list[Controller] = []
     probes = Probes(config.address, config.port, lambda: next((s.watchdog.unhealthy_reason() for s in controllers), ""))
@@ -54,21 +55,27 @@ async def operate(config: Config) -> None:
     elector.start()
     try:
         if await _first(elected, stop) is elected:
-            cluster = FencedCluster(ApiServer.connect(), lambda: elector.leads)
+            cluster = FencedCluster(connect(options), lambda: elector.leads)
             controllers.append(Controller(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
-            await _lead(config, controllers[0], lambda: elector.leads, stop)
+            await _lead(config, options, controllers[0], lambda: elector.leads, stop)
     finally:
         # The Lease is released after the last write, so that two leaders never write at the same time.
         await asyncio.to_thread(elector.stop)
         await probes.stop()
 
 
-async def _lead(config: Config, controller: Controller, leads: Callable[[], bool], stop: asyncio.Event) -> None:
+async def _lead(
+    config: Config,
+    options: kopf.OperatorSettings,
+    controller: Controller,
+    leads: Callable[[], bool],
+    stop: asyncio.Event,
+) -> None:
     registry = kopf.OperatorRegistry()
     register(registry, controller, leads)
     await kopf.operator(
         registry=registry,
-        settings=settings(namespaced=bool(config.namespaces)),
+        settings=options,
         clusterwide=not config.namespaces,
         namespaces=config.namespaces,
         stop_flag=stop,

@@ -1,43 +1,48 @@
-"""Requests with the official client's connection pool and credentials. Its models are not used: objects are dicts."""
+"""Requests over a pool of connections. Objects are dicts.
+
+The official client is not used: importing it takes 25 MB, most of it for models of objects.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import urllib3
-from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
 
 from levada_operator.kube.interface import RESOURCES, RequestFailed
 from levada_operator.names import FIELD_MANAGER
 from levada_operator.observe.objects import Body
 
 _CONNECT_S: Final = 2
-_READ_S: Final = 30
+READ_S: Final = 30.0
+"""The time-out of an answer, in seconds."""
 _LONGEST_WAIT_S: Final = 60.0
-_RETRIES: Final = 1
-"""Retries of a connection. A write is thus sent within 4 s or never, and the leader's safety margin is 5 s."""
+_RETRIES: Final = urllib3.Retry(1, redirect=0, respect_retry_after_header=False)
+"""Retries of a connection. A write is thus sent within 4 s or never, and the leader's safety margin is 5 s.
+
+A 429 is not repeated here: the budget of writes takes its Retry-After."""
+_CONNECTIONS: Final = 10
 
 
 class ApiServer:
-    """Implementation of `levada_operator.kube.interface.Cluster` and of `LeaseRequests`."""
+    """Implementation of `levada_operator.kube.interface.Cluster` and of `LeaseRequests`.
 
-    def __init__(self, api: client.ApiClient, read_s: float = _READ_S) -> None:
-        self._api = api
-        self._timeout_s = (_CONNECT_S, read_s)
+    ``headers`` returns the headers with the credentials. It is called for each request, because tokens are replaced.
+    ``read_s`` is the time-out of an answer, in seconds.
+    """
 
-    @classmethod
-    def connect(cls, read_s: float = _READ_S) -> ApiServer:
-        """Connect with the pod's service account, else with the kubeconfig. ``read_s`` is the time-out of an answer."""
-        try:
-            config.load_incluster_config()  # type: ignore[no-untyped-call]  # as the client has it
-        except config.ConfigException:
-            config.load_kube_config()  # type: ignore[no-untyped-call]  # as the client has it
-        configuration = client.Configuration.get_default_copy()
-        configuration.retries = _RETRIES
-        return cls(client.ApiClient(configuration), read_s)
+    def __init__(
+        self, server: str, context: ssl.SSLContext, headers: Callable[[], Mapping[str, str]], read_s: float = READ_S
+    ) -> None:
+        self._server = server.rstrip("/")
+        self._headers = headers
+        self._pool = urllib3.PoolManager(
+            maxsize=_CONNECTIONS, ssl_context=context, timeout=urllib3.Timeout(_CONNECT_S, read_s), retries=_RETRIES
+        )
 
     def list_objects(
         self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
@@ -45,7 +50,7 @@ class ApiServer:
         """Return the objects of a kind, from the API server's watch cache."""
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
-        query: list[tuple[str, Any]] = [("resourceVersion", "0")]
+        query = [("resourceVersion", "0")]
         if labels:
             query.append(("labelSelector", labels))
         if fields:
@@ -109,26 +114,23 @@ class ApiServer:
         path: str,
         body: Body | None = None,
         *,
-        query: list[tuple[str, Any]] | None = None,
+        query: Sequence[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})
-        # JSON is valid YAML. The client does not encode bytes again.
-        sent = body if content_type == "application/json" else json.dumps(body).encode()
-        request = self._api.param_serialize(
-            method, path, query_params=query or [], header_params=headers, body=sent, auth_settings=["BearerToken"]
-        )
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER, **self._headers()}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        url = self._server + path + (f"?{urlencode(query)}" if query else "")
+        # JSON is valid YAML.
+        sent = json.dumps(body).encode() if body is not None else None
         try:
-            response = self._api.call_api(*request, _request_timeout=self._timeout_s)
-            data = response.read()  # type: ignore[no-untyped-call]  # as the client has it
-        except ApiException as error:
-            text = str(error.body or error.reason or "")
-            raise _failure(int(error.status or 0), text, _retry_after_s(error.headers)) from None
+            response = self._pool.request(method, url, body=sent, headers=headers)
         except urllib3.exceptions.HTTPError as error:
             raise RequestFailed(0, f"no answer from the API server: {type(error).__name__}") from None
         if not 200 <= response.status < 300:
-            raise _failure(response.status, data.decode(errors="replace"), _retry_after_s(response.headers))
-        answer: dict[str, Any] = json.loads(data)
+            text = response.data.decode(errors="replace")
+            raise _failure(response.status, text, _retry_after_s(response.headers))
+        answer: dict[str, Any] = json.loads(response.data)
         return answer
 
 
@@ -147,7 +149,7 @@ def _failure(status: int, text: str, retry_after_s: float) -> RequestFailed:
         return RequestFailed(status, text[:200], retry_after_s=retry_after_s)
 
 
-def _retry_after_s(headers: Mapping[str, str] | None) -> float:
+def _retry_after_s(headers: Mapping[str, str]) -> float:
     """Return the seconds of a header ``Retry-After``, 0 without one. The API server never sends a date there."""
-    value = (headers or {}).get("Retry-After", "")
+    value = headers.get("Retry-After", "")
     return min(float(value), _LONGEST_WAIT_S) if value.isdecimal() else 0.0

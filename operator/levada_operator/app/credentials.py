@@ -1,0 +1,64 @@
+"""The API server's address and this process's credentials, from the pod's service account or a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import kopf
+
+from levada_operator.kube.client import READ_S, ApiServer
+
+_REREAD_S: Final = 60.0
+"""The kubelet replaces the token of a service account when four fifths of its time are over, an hour by default."""
+
+
+def read_connection(options: kopf.OperatorSettings) -> kopf.ConnectionInfo | None:
+    """Return the address and the credentials, or None if there are none.
+
+    A pod uses the API server's address in its environment, as client-go does, and needs no DNS for it.
+    """
+    info = kopf.login_with_service_account(settings=options)
+    if info is None:
+        return kopf.login_with_kubeconfig(settings=options)
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return info
+    return replace(info, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
+
+
+def connect(options: kopf.OperatorSettings, *, read_s: float = READ_S, reread_s: float = _REREAD_S) -> ApiServer:
+    """Connect to the API server. Raise kopf.LoginError without credentials.
+
+    ``read_s`` is the time-out of an answer, and ``reread_s`` how long the credentials are kept, in seconds.
+    """
+    info = read_connection(options)
+    if info is None:
+        raise kopf.LoginError("there is neither a service account nor a kubeconfig: set KUBECONFIG")
+    headers = _Headers(lambda: read_connection(options), info, reread_s)
+    return ApiServer(info.server, info.as_ssl_context(), headers, read_s)
+
+
+class _Headers:
+    """The headers with the credentials, read again every ``reread_s`` seconds. Several threads may call it."""
+
+    def __init__(
+        self, read: Callable[[], kopf.ConnectionInfo | None], first: kopf.ConnectionInfo, reread_s: float
+    ) -> None:
+        self._read = read
+        self._reread_s = reread_s
+        self._lock = threading.Lock()
+        self._headers = first.as_http_headers()
+        self._read_at = time.monotonic()
+
+    def __call__(self) -> Mapping[str, str]:
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._reread_s:
+                self._read_at = time.monotonic()
+                if (info := self._read()) is not None:
+                    self._headers = info.as_http_headers()
+            return self._headers

@@ -1,0 +1,117 @@
+"""Requests to an API server, against the stand-in and a server that only refuses."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import kopf
+import pytest
+from tests.operator.apiserver import StandInApiServer
+from tests.operator.samples import pipeline
+
+from levada_operator.app.credentials import connect
+from levada_operator.kube.client import ApiServer
+from levada_operator.kube.interface import RequestFailed
+
+
+@pytest.fixture
+def server() -> Iterator[StandInApiServer]:
+    """A stand-in for an API server with a Pipeline."""
+    with StandInApiServer() as one:
+        one.put(pipeline())
+        yield one
+
+
+def client(port: int, token: str = "t") -> ApiServer:
+    """Return a client of a server on the loopback."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return ApiServer(f"http://127.0.0.1:{port}/", ssl.create_default_context(), lambda: headers)
+
+
+def test_objects_from_creation_to_deletion(server: StandInApiServer) -> None:
+    """Every kind of request reaches its path, with the token, and returns the object."""
+    api = client(server.port)
+    lease = {"kind": "Lease", "metadata": {"namespace": "data", "name": "one"}}
+    created = api.create(lease)
+    replaced = api.replace({**created, "spec": {"holderIdentity": "me"}})
+    assert api.get("Lease", "data", "one") == replaced
+    with pytest.raises(RequestFailed) as conflict:
+        api.replace({**created, "spec": {"holderIdentity": "other"}})
+    assert conflict.value.status == 409
+    assert api.apply_status("Pipeline", "data", "shop", {"phase": "Streaming"})["status"] == {"phase": "Streaming"}
+    (listed,) = api.list_objects("Pipeline", "data", labels="")
+    assert (listed["kind"], listed["apiVersion"], listed["metadata"]["name"]) == (
+        "Pipeline", "levada.dev/v1alpha1", "shop"
+    )  # fmt: skip
+    api.delete("Pipeline", "data", "shop")
+    assert api.get("Pipeline", "data", "shop") is None
+    api.delete("Pipeline", "data", "shop")
+    assert {r.token for r in server.requests} == {"t"}
+
+
+def test_refusal_for_a_while_is_not_repeated() -> None:
+    """A 429 is reported with its Retry-After. The client does not sleep and repeat by itself, not even a read."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+            self.send_response(429)
+            self.send_header("Retry-After", "7")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as busy:
+        thread = threading.Thread(target=busy.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        with pytest.raises(RequestFailed) as refused:
+            client(busy.server_port).list_objects("Pod", labels="levada.dev/pipeline")
+        busy.shutdown()
+        thread.join()
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 7.0)
+    assert seen == ["/api/v1/pods?resourceVersion=0&labelSelector=levada.dev%2Fpipeline"]
+
+
+def test_no_answer_is_a_failure_without_a_status() -> None:
+    """A server that is away is no permanent refusal."""
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as closed:
+        port = closed.server_port
+    with pytest.raises(RequestFailed) as failed:
+        client(port).get("Pod", "data", "one")
+    assert failed.value.status == 0
+    assert not failed.value.refused
+
+
+def test_replaced_token_is_read(server: StandInApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is replaced in the file of the credentials is sent without a restart."""
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    path.write_text(server.kubeconfig("first"))
+    api = connect(kopf.OperatorSettings(), reread_s=0)
+    api.get("Pipeline", "data", "shop")
+    path.write_text(server.kubeconfig("second"))
+    api.get("Pipeline", "data", "shop")
+    assert [r.token for r in server.requests] == ["first", "second"]
+
+
+def test_operator_does_not_import_the_official_client() -> None:
+    """Its models take 25 MB. kopf would import it, because it is installed for the ConfigMap store."""
+    command = [sys.executable, "-X", "importtime", "-m", "levada_operator"]
+    ended = subprocess.run(
+        command, env=os.environ | {"LEVADA_LEASE_SECONDS": "0"}, capture_output=True, text=True, check=False
+    )
+    assert "the Lease must last a second or longer" in ended.stderr
+    modules = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    assert "kopf" in modules
+    # kopf's attempt at kubernetes.client is listed, although it fails.
+    assert "kubernetes" not in modules
