@@ -56,7 +56,6 @@ class IcebergCatalog:
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
         self.jvm = Jvm(spark)
-        self.jvm.write_no_checksum_files()
         for key, value in config.spark_conf().items():
             spark.conf.set(key, value)
         self._opening = threading.Lock()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from levada.destinations.iceberg.compiled import install_local_files
 from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOperator, Transient
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Jvm:
         self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
         self._sessions: JavaObject = jvm.org.apache.spark.sql.classic.SparkSession
         self._java: JavaObject = JavaNames(jvm.java)
+        install_local_files(jvm, self.hadoop_conf)
 
     def actions(self) -> JavaObject:
         """Return Iceberg's actions in Spark.
@@ -103,14 +105,6 @@ class Jvm:
         """
         self._sessions.setActiveSession(self.session)
         return self.iceberg.spark.actions.SparkActions.get(self.session)
-
-    def write_no_checksum_files(self) -> None:
-        """Let Hadoop write no ``.crc`` file for each file on a local disk, which holds for the whole process.
-
-        It starts another process for each file that it creates, to set permissions. So they took a third of the CPU of
-        a commit. Only Hadoop reads them, and data files have none either.
-        """
-        self.path("file:///").getFileSystem(self.hadoop_conf).setWriteChecksum(False)
 
     def open_catalog(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         """Return a new catalog with the configuration of the session's catalog of this name. The caller closes it."""
