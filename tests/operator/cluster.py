@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +64,7 @@ def _now(store: PlanStore) -> str:
 
 def _stored(body: dict[str, Any]) -> dict[str, Any]:
     """Return the object with what the API server adds of its own."""
-    stored = merge(body, {"metadata": {"uid": f"uid-{body['metadata']['name']}", "resourceVersion": "5"}})
+    stored = merge(deepcopy(body), {"metadata": {"uid": f"uid-{body['metadata']['name']}", "resourceVersion": "5"}})
     if body["kind"] == "StatefulSet":
         stored = merge(stored, {"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}})
         pod = stored["spec"]["template"]["spec"]

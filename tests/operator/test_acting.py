@@ -248,6 +248,42 @@ def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     assert cache.observe(SHOP, at(60)) is None
 
 
+def test_cache_tells_a_change_from_a_status() -> None:
+    """A new object and another spec, label or owner are changes. An own write of status is none."""
+    cache = ClusterCache(DEFAULTS)
+    changes: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({}, False),
+        ({"status": {"phase": "Ready"}, "metadata": {"resourceVersion": "11"}}, False),
+        ({"spec": {"suspend": True}, "metadata": {"resourceVersion": "12"}}, True),
+        ({"spec": {"suspend": True}, "metadata": {"resourceVersion": "13", "labels": {"a": "b"}}}, True),
+        ({"spec": {"suspend": False}, "metadata": {"resourceVersion": "9"}}, False),
+        ({"metadata": {"resourceVersion": "8", "uid": "another"}}, True),
+    ]
+    for change, differs in changes:
+        body = merge(merge(table_sync(), {"metadata": {"resourceVersion": "10"}}), change)
+        assert cache.put(body) is differs, change
+
+
+def test_table_sync_that_names_another_pipeline_leaves_the_first() -> None:
+    """A TableSync belongs to the Pipeline that it names in the stored version alone."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(pipeline())
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "10"}}))
+    cache.put(merge(table_sync("events"), {"metadata": {"resourceVersion": "10"}}))
+    other = {"metadata": {"resourceVersion": "11"}, "spec": {"pipelineRef": {"name": "other"}}}
+    cache.put(merge(table_sync(), other))
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "9"}}))
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert [t.name for t in seen.table_syncs] == ["shop-public-events"]
+    cache.drop("TableSync", "data", "shop-public-events")
+    cache.drop("TableSync", "data", "shop-public-events")
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert seen.table_syncs == ()
+
+
 def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
     """The watch may report the end of an object after the next one of that name was created."""
     cache = ClusterCache(DEFAULTS)

@@ -64,12 +64,13 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executor.shutdown(wait=True)
 
-    def object_changed(self, body: Body) -> None:
-        """Store an object that kopf's watch reported."""
-        self.cache.put(body)
+    def object_changed(self, body: Body) -> bool:
+        """Store an object that kopf's watch reported. Return True if anything but its status changed."""
+        changed = self.cache.put(body)
         if body["kind"] == "Pipeline":
             metadata = body["metadata"]
             self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
+        return changed
 
     def object_deleted(self, body: Body) -> None:
         """Remove an object that kopf's watch reported as deleted."""

@@ -59,8 +59,9 @@ async def _object_event(controller: Controller, type_: str | None, body: kopf.Bo
     plain = _plain(body)
     if type_ == "DELETED":
         controller.object_deleted(plain)
-    else:
-        controller.object_changed(plain)
+    elif not controller.object_changed(plain):
+        # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
+        return
     await controller.enqueue(_pipeline_of(plain))
 
 

@@ -23,9 +23,10 @@ from levada.spec.pipeline import table_settings_problem
 from levada.spec.problems import invalid
 from levada.values import QualifiedTable
 from levada_operator.decide.conditions import Condition
-from levada_operator.desired.manifest import MAX_BYTES, manifest_text, read_manifest
+from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
+from levada_operator.memo import Memo
 from levada_operator.names import manifest_name
-from levada_operator.observe.objects import Refusal, TableSyncObject
+from levada_operator.observe.objects import PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _VALID = Condition("Accepted", True, "Valid")
@@ -40,7 +41,8 @@ _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
 class Acceptance:
     """The result of checking the written specs.
 
-    ``manifests`` is what runs, or None if no spec was ever accepted. ``condition`` and ``table_conditions`` are the
+    ``manifests`` is what runs, or None if no spec was ever accepted. Its TableSyncs are those with overrides, now or in
+    the last accepted manifest. ``condition`` and ``table_conditions`` are the
     Accepted conditions of the Pipeline and of its TableSyncs, the latter by name. ``changes`` are the changed fields
     since the last accepted manifest. ``started_before`` is True if there is such a manifest.
     """
@@ -54,9 +56,18 @@ class Acceptance:
     """The last accepted manifest."""
 
 
+ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
+
+
 def accept(observed: Observed) -> Acceptance:
     """Check the written specs and return what runs."""
-    before = _accepted_before(observed)
+    pipeline, before = observed.pipeline, _accepted_before(observed)
+    tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
+    inputs = (pipeline.spec, tables, before, observed.conflicts, observed.defaults.has_driver_token)
+    return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
+
+
+def _check(observed: Observed, before: Manifests | None) -> Acceptance:
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
@@ -152,7 +163,7 @@ def _table_syncs(
             taken[manifest.spec.table.qualified] = written.name
             accepted.append(manifest)
         conditions[written.name] = condition
-    return tuple(accepted), conditions
+    return tuple(m for m in accepted if m.metadata.name in last or has_overrides(m)), conditions
 
 
 def _table_sync(

@@ -10,9 +10,10 @@ from levada.spec import parse_quantity
 from levada_operator.names import APPLIED, digest
 from levada_operator.observe.objects import Body
 
-_VOLATILE: Final = ("progressAt", "sampledAt", "appliedLsn", "lastTransitionTime")
+_VOLATILE: Final = frozenset({"progressAt", "sampledAt", "appliedLsn", "lastTransitionTime"})
 """Fields that change all the time. They are written only together with another change."""
-_COUNTERS: Final = ("display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes")
+_BEYOND: Final = _VOLATILE | {"display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes"}
+"""The volatile fields and the counters."""
 _MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
 )
@@ -74,18 +75,20 @@ def _same_quantity(one: Any, other: Any) -> bool:
 
 def status_changed(before: Body, now: Body) -> bool:
     """Return True if the statuses differ in anything but times and positions."""
-    return bool(_without(before, _VOLATILE) != _without(now, _VOLATILE))
+    return not _same(before, now, _VOLATILE)
 
 
 def beyond_counters(before: Body, now: Body) -> bool:
     """Return True if the statuses differ in anything but times, positions and counters."""
-    names = _VOLATILE + _COUNTERS
-    return bool(_without(before, names) != _without(now, names))
+    return not _same(before, now, _BEYOND)
 
 
-def _without(value: Any, names: tuple[str, ...]) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _without(v, names) for k, v in value.items() if k not in names}
-    if isinstance(value, list | tuple):
-        return [_without(v, names) for v in value]
-    return value
+def _same(one: Any, other: Any, besides: frozenset[str]) -> bool:
+    """Return True if two values are equal, apart from mappings' fields of those names."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() - besides != other.keys() - besides:
+            return False
+        return all(_same(value, other[key], besides) for key, value in one.items() if key not in besides)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b, besides) for a, b in zip(one, other, strict=True))
+    return bool(one == other)

@@ -26,14 +26,18 @@ from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner, build_owner
 from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
+from levada_operator.memo import Memo
 from levada_operator.names import copy_name
-from levada_operator.observe.objects import Body, ObjectKey, Refusal, TableSyncObject
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 MAX_CREATIONS: Final = 20
 """Limit of TableSyncs that one plan creates. Later plans create the rest, so that other Pipelines are not delayed."""
 
 _UPDATED: Final = "the operator now creates a different pod from the same spec"
+
+DESIRED: Final = Memo[PipelineKey, list[dict[str, Any]]](1000)
+APPLIED: Final = Memo[tuple[str, str, str], dict[str, Any] | None](20_000)
 
 _NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
 """Kinds never garbage-collected by comparison with the desired objects."""
@@ -48,7 +52,7 @@ def reconcile(observed: Observed) -> Plan:
         plan = Plan()
     else:
         plan = _running(observed, acceptance, acceptance.manifests)
-    apply = tuple(body for body in map(with_applied_hash, plan.apply) if needs_apply(body, _live(observed, body)))
+    apply = tuple(body for written in plan.apply if (body := _applied(observed, written)) is not None)
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
     refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
     statuses, events = _statuses_and_events(
@@ -64,6 +68,18 @@ def reconcile(observed: Observed) -> Plan:
         updates=plan.updates,
         waits=plan.waits,
     )
+
+
+def _applied(observed: Observed, desired: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the object with the digest of its content, or None if the live object has all of it."""
+    live = _live(observed, desired)
+    key = (observed.pipeline.namespace, desired["kind"], desired["metadata"]["name"])
+
+    def compute() -> dict[str, Any] | None:
+        hashed = with_applied_hash(desired)
+        return hashed if needs_apply(hashed, live) else None
+
+    return compute() if live is None else APPLIED.get(key, (desired, live), compute)
 
 
 def _rehearsal(
@@ -87,7 +103,8 @@ def _still_wanted(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tupl
 
 def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -> Plan:
     owner = build_owner(observed, manifests)
-    desired = build_objects(owner, running=not manifests.pipeline.spec.suspend)
+    running = not manifests.pipeline.spec.suspend
+    desired = DESIRED.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
     rollout = limit_updates(desired, observed, acceptance.changes)

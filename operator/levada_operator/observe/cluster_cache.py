@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from levada.spec import default_object_name
 from levada.status import Progress
@@ -31,6 +32,10 @@ from levada_operator.observe.progress import ProgressReport
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
 
+_INTERNED: Final = 64
+"""The length of texts that may occur in several objects. Longer ones are messages."""
+_K = TypeVar("_K")
+
 
 class ClusterCache:
     """The latest known version of every object. Not thread-safe: use it within one event loop."""
@@ -39,6 +44,7 @@ class ClusterCache:
         self._defaults = defaults
         self.pipelines: dict[PipelineKey, Body] = {}
         self.table_syncs: dict[tuple[str, str], Body] = {}
+        self._tables_of: dict[PipelineKey, set[str]] = {}
         self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
         self._written_at: dict[tuple[PipelineKey, ObjectKey], datetime] = {}
         self._reports: dict[PipelineKey, ProgressReport] = {}
@@ -47,23 +53,26 @@ class ClusterCache:
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
 
-    def put(self, body: Body) -> None:
-        """Store an object, unless a newer version is already stored."""
+    def put(self, body: Body) -> bool:
+        """Store an object, unless a newer version is already stored.
+
+        Return True if it is new or differs from the stored one in anything but its status.
+        """
         kind, metadata = body["kind"], body["metadata"]
-        slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+        slim = _compact({**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}})
         if metadata.get("labels", {}).get(ROLE_LABEL) == STATE_ROLE:
             # Only the driver reads the content, and it is large.
             slim.pop("data", None)
         if kind == "Pipeline":
-            key = PipelineKey(metadata["namespace"], metadata["name"])
-            self.pipelines[key] = _newer(self.pipelines.get(key), slim)
-        elif kind == "TableSync":
+            return _put(self.pipelines, PipelineKey(metadata["namespace"], metadata["name"]), slim)
+        if kind == "TableSync":
             place = (metadata["namespace"], metadata["name"])
-            self.table_syncs[place] = _newer(self.table_syncs.get(place), slim)
-        elif (owner := pipeline_of(slim)) is not None:
-            mine = self._children.setdefault(owner, {})
-            key_ = ObjectKey(kind, metadata["name"])
-            mine[key_] = _newer(mine.get(key_), slim)
+            self._forget_table(place)
+            differs = _put(self.table_syncs, place, slim)
+            self._tables_of.setdefault(_refers(self.table_syncs[place]), set()).add(place[1])
+            return differs
+        owner = pipeline_of(slim)
+        return owner is not None and _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), slim)
 
     def remove(self, body: Body) -> None:
         """Remove a deleted object, unless another object of that name has been stored since."""
@@ -76,6 +85,7 @@ class ClusterCache:
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """Remove an object by its name. With a Pipeline, remove everything that is known of it."""
         if kind == "TableSync":
+            self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
             return
         key = PipelineKey(namespace, name)
@@ -95,7 +105,7 @@ class ClusterCache:
         for gone in deleted:
             self._children.get(key, {}).pop(gone, None)
             if gone.kind == "TableSync":
-                self.table_syncs.pop((key.namespace, gone.name), None)
+                self.drop(gone.kind, key.namespace, gone.name)
 
     def record_refusals(self, key: PipelineKey, refusals: tuple[Refusal, ...]) -> None:
         """Store the refusals of a Pipeline's last plan."""
@@ -167,6 +177,14 @@ class ClusterCache:
         latest = sorted(failures, key=lambda f: f.at)
         self._failures[namespace] = {f.owner_uid: f for f in latest}
 
+    def _forget_table(self, place: tuple[str, str]) -> None:
+        """Remove a TableSync from the tables of its Pipeline."""
+        if (known := self.table_syncs.get(place)) is not None:
+            tables = self._tables_of[_refers(known)]
+            tables.discard(place[1])
+            if not tables:
+                del self._tables_of[_refers(known)]
+
     def _creation_failures(self, key: PipelineKey) -> dict[ObjectKey, CreationFailure]:
         known = self._failures.get(key.namespace, {})
         lacking = ((k, b["metadata"].get("uid", "")) for k, b in _owners_without_pods(self._children.get(key, {})))
@@ -200,9 +218,7 @@ class ClusterCache:
             defaults=self._defaults,
             pipeline=pipeline,
             table_syncs=tuple(
-                read_table_sync(b)
-                for (namespace, _), b in sorted(self.table_syncs.items())
-                if namespace == key.namespace and _refers(b) == key.name
+                read_table_sync(self.table_syncs[key.namespace, name]) for name in sorted(self._tables_of.get(key, ()))
             ),
             owned=OwnedObjects(config),
             pods=tuple(read_pod(b) for k, b in sorted(mine.items()) if k.kind == "Pod"),
@@ -257,15 +273,35 @@ def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[O
             yield key, body
 
 
-def _refers(body: Body) -> str:
+def _refers(body: Body) -> PipelineKey:
     name = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
-    return str(name)
+    return PipelineKey(body["metadata"]["namespace"], str(name))
 
 
-def _newer(known: Body | None, body: Body) -> Body:
+def _put(objects: dict[_K, Body], key: _K, body: Body) -> bool:
+    """Store the newer version. Return True if it is new or differs from the stored one in anything but its status."""
+    known = objects.get(key)
     if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
-        return body
-    return body if _version(body) >= _version(known) else known
+        objects[key] = body
+        return True
+    if _version(body) < _version(known) or body == known:
+        return False
+    objects[key] = body
+    return _without_status(body) != _without_status(known)
+
+
+def _without_status(body: Body) -> dict[str, Any]:
+    metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
+    return {k: v for k, v in body.items() if k != "status"} | {"metadata": metadata}
+
+
+def _compact(value: Any) -> Any:
+    """Return a copy whose texts are stored once in the process. There are thousands of objects of the same shape."""
+    if isinstance(value, Mapping):
+        return {sys.intern(key): _compact(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_compact(each) for each in value]
+    return sys.intern(value) if type(value) is str and len(value) <= _INTERNED else value
 
 
 def _version(body: Body) -> int:
