@@ -116,6 +116,30 @@ def levada(
 
 
 @app.command()
+def init(
+    dsn: Annotated[
+        str,
+        typer.Argument(metavar="DSN", help="postgresql://USER@HOST:5432/DATABASE. What it lacks is asked."),
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="The pipeline's name. Default: from the database's.")
+    ] = "",
+    lake: Annotated[
+        Path | None,
+        typer.Option("--lake", metavar="DIR", help="Folder of the tables. Default: lake.", file_okay=False),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for the manifest and the Secrets.", file_okay=False)
+    ] = Path(),
+) -> Exit:
+    """Look at a source, and write a commented manifest and a folder with its Secret."""
+    from levada.cli.init import InitOptions
+    from levada.cli.init import init as write_manifest
+
+    return write_manifest(InitOptions(dsn, name, lake, directory))
+
+
+@app.command()
 def run(
     ctx: typer.Context,
     manifest: ManifestFile,

@@ -1,0 +1,176 @@
+"""`levada init`: asks for a source, looks at it, and writes a manifest and a folder with its Secret."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import typer
+from psycopg.conninfo import conninfo_to_dict
+
+from levada.cli.exit_codes import Exit
+from levada.cli.new_manifest import NewPipeline, manifest_text
+from levada.cli.output import console, working
+from levada.errors import LevadaError, LoginFailed, NeedsOperator
+from levada.postgres.catalog import list_tables
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.estimates import TableEstimate, estimate_tables
+from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.private import create_private, private_file, private_folder
+from levada.spec.source import TlsMode
+from levada.values import MAX_PIPELINE_NAME, QualifiedTable
+
+_LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|/.*")
+_MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
+_MANIFEST: Final = "pipeline.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """The arguments of the command. ``name`` has a default if it is empty, and ``lake`` if it is None."""
+
+    dsn: str
+    name: str
+    lake: Path | None
+    folder: Path
+
+
+def init(options: InitOptions) -> Exit:
+    """Write ``pipeline.yaml`` and ``secrets`` into the folder, and print the next commands.
+
+    Raise NeedsOperator ``file_exists`` rather than replace a file, and the error of the source.
+    """
+    folder = options.folder.absolute()
+    manifest, secrets = folder / _MANIFEST, folder / "secrets"
+    given = _parameters(options.dsn)
+    host, port = _address(given)
+    database = given.get("dbname") or _ask("Database")
+    name = options.name or _pipeline_name(str(database))
+    secret = f"{name}-source"
+    _require_new(manifest, secrets / secret)
+    user = given.get("user") or _ask("User", default="postgres")
+    password = given["password"] if "password" in given else _ask("Password", hidden=True)
+    source = PostgresConnection(host, port, str(database), user=str(user), password=str(password))
+    with working(f"looking at {source.where}"):
+        tls, tables = _look(source, str(given.get("sslmode") or ""))
+    folder.mkdir(parents=True, exist_ok=True)
+    new = NewPipeline(
+        name=name,
+        host=host,
+        port=port,
+        database=str(database),
+        secret=secret,
+        tls=tls,
+        warehouse=f"file://{(options.lake or folder / 'lake').absolute()}",
+        staging=f"file://{folder / 'staging'}",
+        tables=tables,
+    )
+    _write(new, manifest, secrets, user=str(user), password=str(password))
+    _show(new, manifest, secrets)
+    return Exit.OK
+
+
+def _parameters(dsn: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except psycopg.Error:
+        # libpq's message may quote the password, so it is not shown.
+        raise typer.BadParameter(
+            "must be a connection string of PostgreSQL, such as postgresql://USER@HOST:5432/DATABASE", param_hint="DSN"
+        ) from None
+
+
+def _address(given: dict[str, Any]) -> tuple[str, int]:
+    host = str(given.get("host") or given.get("hostaddr") or _ask("Host", default="127.0.0.1"))
+    port = str(given.get("port") or (5432 if given.get("dbname") else _ask("Port", default="5432")))
+    if "," in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise typer.BadParameter("must name one host and one port", param_hint="DSN")
+    return host, int(port)
+
+
+def _ask(what: str, *, default: str | None = None, hidden: bool = False) -> str:
+    """Ask on the terminal. Raise a usage error if there is none."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"has no {what.lower()}, and there is no terminal to ask on", param_hint="DSN")
+    return str(typer.prompt(what, default="" if hidden else default, hide_input=hidden, show_default=not hidden))
+
+
+def _pipeline_name(database: str) -> str:
+    """Return the database's name as the name of a pipeline: lower-case letters, digits and hyphens."""
+    name = re.sub(r"[^a-z0-9]+", "-", database.lower()).strip("-")[:MAX_PIPELINE_NAME].strip("-")
+    return name if name[:1].isalpha() else f"pipeline-{name}".strip("-")[:MAX_PIPELINE_NAME]
+
+
+def _require_new(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise NeedsOperator(
+                "file_exists", f"{path} exists, and is not replaced", hint="remove it, or set another folder with --dir"
+            )
+
+
+def _look(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, dict[QualifiedTable, TableEstimate | None]]:
+    """Return the TLS mode with which the source can be reached, and its tables."""
+    mode, connection = _connected(source, ssl_mode)
+    with connection:
+        tables = list_tables(connection)
+        found = estimate_tables(connection, tables)
+    return mode, {table: found.get(table) for table in tables}
+
+
+def _connected(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, psycopg.Connection[Any]]:
+    """Connect with the given sslmode, or else with the safest one that the source accepts.
+
+    An unencrypted connection is tried by itself only to this machine, because the password goes over it.
+    """
+    if ssl_mode in _MODES:
+        modes = [_MODES[ssl_mode]]
+    else:
+        modes = [TlsMode.VERIFY_FULL, TlsMode.REQUIRE]
+        modes += [TlsMode.DISABLE] if _LOOPBACK.fullmatch(source.host) or ssl_mode in ("prefer", "allow") else []
+    for mode in modes:
+        try:
+            return mode, _with_mode(source, mode).connect(application="init")
+        except LoginFailed:
+            raise
+        except LevadaError as error:
+            last = error
+    if TlsMode.DISABLE not in modes and not ssl_mode:
+        last.hint = last.hint or "if the network is trusted, add ?sslmode=disable to the DSN"
+    raise last
+
+
+def _with_mode(source: PostgresConnection, mode: TlsMode) -> PostgresConnection:
+    return replace(source, sslmode=SSL_MODES[mode], sslrootcert=trusted_certificates(mode))
+
+
+def _write(new: NewPipeline, manifest: Path, secrets: Path, *, user: str, password: str) -> None:
+    folder = secrets / new.secret
+    private_folder(secrets)
+    private_folder(folder)
+    for key, value in (("username", user), ("password", password)):
+        create_private(str(folder / key))
+        with private_file(folder / key, "w") as file:
+            file.write(value)
+    manifest.write_text(manifest_text(new))
+
+
+def _show(new: NewPipeline, manifest: Path, secrets: Path) -> None:
+    lines = [
+        f"found {len(new.tables)} tables, with TLS mode {new.tls.value}",
+        f"wrote {_short(manifest)} and {_short(secrets / new.secret)}",
+        "next:",
+    ]
+    options = shlex.join([_short(manifest), "--secrets", _short(secrets)])
+    for line in (*lines, f"  levada check {options}", f"  levada run {options}"):
+        console().print(line, markup=False, soft_wrap=True)
+
+
+def _short(path: Path) -> str:
+    """Return the path relative to the current folder if it is below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,104 @@
+"""`levada init`: a manifest and a Secret from a look at a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from psycopg import sql
+from tests.cli.test_commands import levada
+from tests.conftest import Database
+
+from levada.cli.exit_codes import Exit
+from levada.cli.new_manifest import NewPipeline, manifest_text
+from levada.postgres.estimates import TableEstimate
+from levada.spec import load_manifests
+from levada.spec.source import TlsMode
+from levada.values import QualifiedTable
+
+
+def dsn(db: Database, password: str = "s3cret-'\\") -> str:
+    """Return a connection string with a password that needs quotes."""
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(host="127.0.0.1", port=db.server.port, user="postgres", password=password, dbname=db.name)
+
+
+def test_a_manifest_of_everything_that_is_found(db: Database, tmp_path: Path) -> None:
+    """Every schema is selected, the largest tables are named with their sizes, and the manifest is valid."""
+    db.execute(
+        "CREATE SCHEMA sales",
+        "CREATE TABLE sales.orders (id int PRIMARY KEY, v text)",
+        "INSERT INTO sales.orders SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i",
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (1) TO (1000)",
+        "INSERT INTO parts SELECT generate_series(1, 500)",
+        "ANALYZE",
+    )
+    done = levada("init", dsn(db), "--dir", tmp_path / "shop", "--name", "shop")
+    assert done.exit_code == Exit.OK, done.output
+    text = (tmp_path / "shop" / "pipeline.yaml").read_text()
+    assert "sales.orders: about 1,000 rows, " in text
+    assert "public.parts: about 500 rows, " in text
+    assert "parts_1" not in text
+    manifests = load_manifests(text)
+    assert manifests.selects(QualifiedTable("sales", "orders"))
+    assert manifests.selects(QualifiedTable("public", "parts"))
+    assert manifests.pipeline.spec.source.tls.mode is TlsMode.DISABLE
+    secret = tmp_path / "shop" / "secrets" / "shop-source"
+    assert (secret / "username").read_text() == "postgres"
+    assert (secret / "password").read_text() == "s3cret-'\\"
+    for path in (secret / "password", secret / "username"):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert "s3cret" not in text + done.output
+
+
+def test_nothing_is_replaced(db: Database, tmp_path: Path) -> None:
+    """A second call changes no file and says which one is in the way."""
+    assert levada("init", dsn(db), "--dir", tmp_path).exit_code == Exit.OK
+    before = (tmp_path / "pipeline.yaml").read_text()
+    done = levada("init", dsn(db, "other"), "--dir", tmp_path)
+    assert done.exit_code == Exit.FAILED
+    assert "file_exists" in done.output
+    assert (tmp_path / "pipeline.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:1,127.0.0.1:2/x", "one host"),
+        ("this is no dsn = s3cret", "connection string"),
+        ("postgresql://127.0.0.1:1/x", "no user"),
+        ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=disable", "source_unreachable"),
+    ],
+)
+def test_a_wrong_source_is_named(given: str, said: str, tmp_path: Path) -> None:
+    """Without a terminal nothing is asked. No file is written, and no password is printed."""
+    done = levada("init", given, "--dir", tmp_path)
+    assert done.exit_code != Exit.OK
+    assert said in " ".join(done.output.split())
+    assert "s3cret" not in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_odd_names_stay_what_they_are(db: Database, tmp_path: Path) -> None:
+    """Names with quotes, line breaks and colons neither break the YAML nor select another table."""
+    odd = 'a: "b"\n# c'
+    with db.connect() as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(odd)))
+        connection.execute(sql.SQL("CREATE TABLE {}.{} (id int PRIMARY KEY)").format(*[sql.Identifier(odd)] * 2))
+    assert levada("init", dsn(db), "--dir", tmp_path).exit_code == Exit.OK
+    assert load_manifests((tmp_path / "pipeline.yaml").read_text()).selects(QualifiedTable(odd, odd))
+
+
+@pytest.mark.parametrize("mode", TlsMode)
+def test_every_text_is_a_valid_manifest(mode: TlsMode) -> None:
+    """With no table and with many, with unknown sizes, and with each TLS mode."""
+    many = {QualifiedTable("s", f"t{i}"): TableEstimate(None, i) if i % 2 else None for i in range(100)}
+    for tables in ({}, many):
+        new = NewPipeline("a-b", "::1", 5433, "d b", "a-b-source", mode, "file:///lake", "s3://staging", tables)
+        found = load_manifests(manifest_text(new)).pipeline.spec
+        assert (found.source.tls.mode, found.source.database) == (mode, "d b")
+    assert "and 60 more" in manifest_text(new)
