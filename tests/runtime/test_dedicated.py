@@ -29,7 +29,7 @@ ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
 ORDER = CopyOrder("token", 1)
 HALF = CopyProgress(5, 50, 10, 100, 50.0, 2.5, 4.0, 1)
 
-Wait = Callable[[], tuple[Lsn, TableStorage]]
+Wait = Callable[[], Answer]
 
 
 @pytest.fixture
@@ -70,12 +70,14 @@ def said(store: MemoryStore, answer: Answer) -> None:
         Answer(progress=HALF, lsn=Lsn(2**40)),
         Answer(error=Transient("a", "it broke", hint="wait")),
         Answer(error=NeedsOperator("b", "é", hint="")),
+        Answer(kept="{}", ranges_finished=True),
     ],
 )
 def test_answers_arrive_as_they_were_said(answer: Answer) -> None:
     """Progress, position and error are the same on the other side, the retry policy too."""
     read = read_answer(replace(ORDER, answer=answer.to_text()))
     assert (read.beat, read.progress, read.lsn) == (answer.beat, answer.progress, answer.lsn)
+    assert (read.kept, read.ranges_finished, read.final) == (answer.kept, answer.ranges_finished, answer.final)
     assert type(read.error) is type(answer.error)
     assert str(read.error) == str(answer.error)
 
@@ -84,7 +86,8 @@ def test_driver_takes_the_position(store: MemoryStore, wait: Wait, seen: Ordered
     """A copy that is done ends the wait, and what it came to is shown."""
     storage = TableStorage({ORDERS: LeafStorage(1, 2, False, False)}, {}, {})
     said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
-    assert wait() == (Lsn(7), storage)
+    answer = wait()
+    assert (answer.lsn, answer.storage) == (Lsn(7), storage)
     assert seen.progress() == HALF
 
 
@@ -112,7 +115,9 @@ def test_silence_is_an_error(store: MemoryStore, wait: Wait) -> None:
     assert caught.value.code == "copy_silent"
 
 
-@pytest.mark.parametrize("answer", [Answer(lsn=Lsn(1)), Answer(error=LevadaError("c", "no"))])
+@pytest.mark.parametrize(
+    "answer", [Answer(lsn=Lsn(1)), Answer(error=LevadaError("c", "no")), Answer(ranges_finished=True)]
+)
 def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
     """A process that is started again after its answer does nothing; before it, it takes the order over."""
     said(store, Answer(beat=4))
@@ -153,6 +158,7 @@ def test_the_destination_learns_of_the_copy_before_it_is_verified(
     copied = DedicatedCopy(config_ref(tmp_path), store, destination, 1, silence_s=60).run(
         ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process
     )
+    assert copied is not None
     assert copied.lsn == Lsn(7)
     assert destination.targets == [TableTarget(schema, TableMode.UPSERT, QualifiedTable("public", "bills"))]
 

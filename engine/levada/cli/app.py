@@ -45,6 +45,9 @@ class Commands(TyperGroup):
         return None
 
 
+_LOGGED: Final = frozenset({"run", "copy"})
+"""The commands that run for long, and log what they do."""
+
 app = typer.Typer(
     name="levada",
     cls=Commands,
@@ -111,8 +114,8 @@ def levada(
     from levada.logs import configure
 
     escape_unencodable()
-    # The output of short commands must not be mixed with log lines. A running engine logs its progress.
-    configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand != "run")
+    # The output of short commands must not be mixed with log lines. An engine or a dedicated copy logs its progress.
+    configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand not in _LOGGED)
 
 
 @app.command()

@@ -20,11 +20,11 @@ _POLL_S: Final = 0.2
 def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str) -> Exit:
     """Copy the table if the pipeline's driver has ordered a copy by another process. Raise the error that ended it."""
     dedicated = DedicatedCopy(manifests, name, secrets=secrets, work_dir=work_dir)
-    copied, cancelled = None, threading.Event()
+    copied, cancelled, end = None, threading.Event(), "no dedicated copy is ordered"
     if dedicated.is_ordered:
         with StopSignals() as signals, _cancel_on_signal(signals, cancelled):
             copied = dedicated.run(cancelled)
-    end = "no dedicated copy is ordered" if copied is None else f"copied as of {copied.lsn}"
+        end = "nothing is left to copy here" if copied is None else f"copied as of {copied.lsn}"
     console().print(f"{dedicated.table}: {end}", markup=False)
     return Exit.OK
 

@@ -125,8 +125,9 @@ class ResumableRows(SnapshotRows):
 
     def forget(self) -> None:
         """Give the finished ranges up, so that the next copy reads every range."""
-        self._kept = None
+        # After an error of the first call, the files are still kept.
         self._keeping.save(None)
+        self._kept = None
 
     def map_ranges(self, fn: Callable[[pa.RecordBatchReader], T], keeper: RangeKeeper[T]) -> CopiedRows[T]:
         """Run ``fn`` for each range that is not finished, and for the rows that changed since the first snapshot.

@@ -19,6 +19,7 @@ from levada.destinations.interface import Destination, Ordering
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
+from levada.runtime.copies.abandoned_orders import withdraw_orders
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
@@ -268,6 +269,7 @@ class Pipeline:
         store.load_table_replication_states()
         store.load_table_controls()
         store.load_fingerprints()
+        withdraw_orders(store)
         apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()
         phases = store.get_table_replication_states().values()

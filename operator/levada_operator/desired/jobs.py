@@ -43,7 +43,7 @@ def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
 
 
 def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[str, Any]:
-    """Return the Job of a dedicated copy. A pod that dies is replaced, and the next one continues the copy.
+    """Return the Job of a dedicated copy. A pod that dies is replaced. The next one continues the copy.
 
     A failed copy reports its error to the driver through the store. The driver's retry is a new order and a new Job.
     """

@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from levada.copy.kept import KeptCopy
 from levada.copy.tasks import TaskRunner
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.copies.orders import Answer, read_answer, read_plan
+from levada.runtime.copies.orders import Answer, read_answer, read_plan, read_ranges
+from levada.runtime.copies.staged_changes import RANGES_FINISHED, ChangesElsewhere
 from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.tables.kept_copies import parse_kept_copy
 from levada.runtime.tables.retries import as_levada_error
+from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import QualifiedTable, TableId
 
@@ -48,7 +52,7 @@ class CopyJob:
         self._rows: SnapshotRows | None = None
 
     def run(self, table: TableId, name: QualifiedTable) -> Copied | None:
-        """Copy the table and answer the order. Return None if there is no unanswered order.
+        """Copy the table and answer the order. Return None without an unanswered order, or if the driver completes it.
 
         If the copy fails, answer with the error and raise it. Raise Transient ``copy_cancelled`` if the order was
         withdrawn or taken by another process.
@@ -57,30 +61,40 @@ class CopyJob:
         if order is None:
             return None
         self._store.join(order.epoch)
-        mine = replace(order, worker=uuid.uuid4().hex, answer=Answer(beat=read_answer(order).beat + 1).to_text())
+        ranges = read_ranges(order)
+        taken = Answer(read_answer(order).beat + 1, kept=ranges.kept)
+        mine = replace(order, worker=uuid.uuid4().hex, answer=taken.to_text())
         if not self._store.change_copy_order(table, order, mine):
             return None
         _log.info("copying %s for the driver with epoch %d", name, order.epoch)
-        with self._heartbeat(table, mine) as answer:
+        answers = _Answers(self._store, table, mine, self._cancelled, self._progress)
+        with answers.beating():
+            copier = TableCopy(
+                ConfigRef(self._config),
+                self._store,
+                self._destination,
+                self._tasks,
+                order.epoch,
+                require_order=lambda: self._require_order(table, name, mine),
+                changes=ChangesElsewhere(),
+                kept_copies=answers,
+            )
             try:
-                copier = TableCopy(
-                    ConfigRef(self._config),
-                    self._store,
-                    self._destination,
-                    self._tasks,
-                    order.epoch,
-                    require_order=lambda: self._require_order(table, name, mine),
-                )
                 self._load()
-                copied = copier.run(table, name, read_plan(order), self._cancelled, self._started)
+                copied = copier.run(table, name, read_plan(order), self._cancelled, self._started, ranges.since)
             except Exception as error:
+                if isinstance(error, LevadaError) and error.code == RANGES_FINISHED:
+                    _log.info("%s", error.message)
+                    answers.end(Answer(progress=self._progress(), ranges_finished=True), name)
+                    return None
                 if not self._cancelled.is_set():
-                    answer(Answer(error=as_levada_error(error)))
+                    answers.end(Answer(error=as_levada_error(error)))
                 raise
-            progress = self._rows.progress() if self._rows else None
-            if not answer(Answer(progress=progress, lsn=copied.lsn, storage=copied.storage)):
-                raise NeedsOperator("copy_superseded", f"the copy of {name} is complete, but its order was withdrawn")
+            answers.end(Answer(progress=self._progress(), lsn=copied.lsn, storage=copied.storage), name)
             return copied
+
+    def _progress(self) -> CopyProgress | None:
+        return None if self._rows is None else self._rows.progress()
 
     def _started(self, rows: SnapshotRows) -> None:
         self._rows = rows
@@ -101,49 +115,90 @@ class CopyJob:
         self._store.load_table_controls()
         self._store.load_fingerprints()
 
+
+class _Answers:
+    """The answers to one order, with the record of the finished ranges. Thread-safe.
+
+    A heartbeat writes the progress every few seconds, and sets ``cancelled`` once the order is not this process's.
+    """
+
+    def __init__(
+        self,
+        store: PipelineStore,
+        table: TableId,
+        mine: CopyOrder,
+        cancelled: threading.Event,
+        progress: Callable[[], CopyProgress | None],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._last = mine
+        self._cancelled = cancelled
+        self._progress = progress
+        self._kept = read_answer(mine).kept
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+
     @contextmanager
-    def _heartbeat(self, table: TableId, mine: CopyOrder) -> Iterator[Callable[[Answer], bool]]:
-        """Write the progress to the order every few seconds. Cancel the copy once the order is not this process's.
-
-        Yield a function that writes the final answer. It returns False if the order was withdrawn.
-        """
-        ended, turn = threading.Event(), threading.Lock()
-        last = mine
-
-        def write(answer: Answer) -> bool:
-            nonlocal last
-            with turn:
-                now = replace(last, answer=answer.to_text())
-                stored = self._store.change_copy_order(table, last, now)
-                last = now
-                return stored
-
-        def beat() -> None:
-            while not ended.wait(_BEAT_S):
-                progress = None if self._rows is None else self._rows.progress()
-                try:
-                    written = write(Answer(read_answer(last).beat + 1, progress))
-                except LevadaError as error:
-                    _log.warning("%s", error)
-                    written = False
-                if not written:
-                    _log.warning("the copy of table %d is cancelled: its order was withdrawn", table)
-                    self._cancelled.set()
-                    return
-
-        def answered(answer: Answer) -> bool:
-            # The final answer must not be overwritten by a heartbeat.
-            ended.set()
-            thread.join()
-            return write(answer)
-
-        thread = threading.Thread(target=beat, name="levada-copy-beat", daemon=True)
+    def beating(self) -> Iterator[None]:
+        """Write heartbeats during the block."""
+        thread = threading.Thread(target=self._beat, name="levada-copy-beat", daemon=True)
         thread.start()
         try:
-            yield answered
+            yield
         finally:
-            ended.set()
+            self._ended.set()
             thread.join()
+
+    def end(self, answer: Answer, name: QualifiedTable | None = None) -> None:
+        """Write the final answer, which no heartbeat overwrites.
+
+        Raise NeedsOperator ``copy_superseded`` if the table ``name`` is copied, but its order was withdrawn.
+        """
+        with self._lock:
+            self._ended.set()
+            written = self._write(answer)
+        if not written and name is not None:
+            raise NeedsOperator("copy_superseded", f"the copy of {name} is complete, but its order was withdrawn")
+
+    def get(self, table: TableId) -> KeptCopy | None:
+        """Return the record of the earlier attempts."""
+        return parse_kept_copy(table, self._kept)
+
+    def put(self, table: TableId, kept: KeptCopy | None) -> None:
+        """Write the record. Raise Transient ``copy_cancelled`` if the order was withdrawn or taken."""
+        with self._lock:
+            before, self._kept = self._kept, "" if kept is None else kept.to_text()
+            try:
+                written = self._write(Answer(read_answer(self._last).beat + 1, self._progress()))
+            except LevadaError:
+                self._kept = before
+                raise
+        if not written:
+            self._cancelled.set()
+            raise Transient("copy_cancelled", f"the copy of table {table} was cancelled")
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            try:
+                with self._lock:
+                    if self._ended.is_set():
+                        return
+                    written = self._write(Answer(read_answer(self._last).beat + 1, self._progress()))
+            except LevadaError as error:
+                _log.warning("%s", error)
+                written = False
+            if not written:
+                _log.warning("the copy of table %d is cancelled: its order was withdrawn", self._table)
+                self._cancelled.set()
+                return
+
+    def _write(self, answer: Answer) -> bool:
+        """Replace the last answer. Return False if the order was withdrawn or taken by another process."""
+        now = replace(self._last, answer=replace(answer, kept=self._kept).to_text())
+        stored = self._store.change_copy_order(self._table, self._last, now)
+        self._last = now
+        return stored
 
 
 def open_order(store: PipelineStore, table: TableId) -> CopyOrder | None:
@@ -151,5 +206,4 @@ def open_order(store: PipelineStore, table: TableId) -> CopyOrder | None:
     order = store.get_copy_order(table)
     if order is None:
         return None
-    answer = read_answer(order)
-    return order if answer.lsn is None and answer.error is None else None
+    return None if read_answer(order).final else order

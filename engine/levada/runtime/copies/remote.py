@@ -13,9 +13,10 @@ from levada.destinations.answers import perform, require_watermark
 from levada.destinations.interface import Destination
 from levada.errors import Transient
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.copies.orders import plan_to_text, read_answer
+from levada.runtime.copies.orders import Answer, OrderedRanges, plan_to_text, read_answer
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
+from levada.runtime.tables.kept_copies import kept_text, store_kept_text
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.status import CopyProgress
@@ -56,40 +57,62 @@ class DedicatedCopy:
         plan: Recreate | ReplaceInPlace,
         cancelled: threading.Event,
         started: Callable[[OrderedCopy], None],
-    ) -> Copied:
-        """Copy the table as `TableCopy.run` does, but in another process.
+        since: Lsn | None = None,
+    ) -> Copied | None:
+        """Copy the table as `TableCopy.run` does, but in another process. ``since`` is that of `TableCopy.run`.
+
+        Return None if the ranges are read, but `TableCopy.complete` has to add the changes.
 
         Raise Transient ``copy_silent`` if no process takes the order, or if its heartbeats stop. Raise Transient
         ``copy_lost`` if the destination does not have the copy that the process reported.
         """
-        order = CopyOrder(uuid.uuid4().hex, self.epoch, plan=plan_to_text(plan))
+        ranges = OrderedRanges(since, "" if since is None else kept_text(self.store, table))
+        order = CopyOrder(uuid.uuid4().hex, self.epoch, plan=plan_to_text(plan, ranges))
         self.store.order_copy(table, order)
         seen = OrderedCopy(order.token)
         started(seen)
         try:
-            lsn, storage = self._wait(table, name, order, seen, cancelled)
+            answer = self._wait(table, name, order, seen, cancelled)
         finally:
-            self.store.order_copy(table, None)
+            self._withdraw(table, order)
             # The process has stored the schema and the settings of its copy, also if the copy failed later.
             self.store.load_table_schemas()
             self.store.load_table_controls()
             self.store.load_fingerprints()
-        return self._verify_copy(table, name, plan, lsn, storage)
+        self._see_table(table, plan)
+        if answer.ranges_finished:
+            return None
+        assert answer.lsn is not None
+        assert answer.storage is not None
+        return self._verify_copy(table, name, answer.lsn, answer.storage)
+
+    def _withdraw(self, table: TableId, order: CopyOrder) -> None:
+        """Withdraw the order, and store the finished ranges that its process recorded."""
+        now = self.store.get_copy_order(table)
+        if now is not None and now.token == order.token:
+            self._keep_ranges(table, now)
+            self.store.order_copy(table, None)
+
+    def _keep_ranges(self, table: TableId, order: CopyOrder) -> None:
+        recorded = read_answer(order).kept
+        if recorded is not None:
+            store_kept_text(self.store, table, recorded)
 
     def _wait(
         self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
-    ) -> tuple[Lsn, TableStorage]:
+    ) -> Answer:
         beat, heard_at = -1, time.monotonic()
         while not cancelled.wait(POLL_S):
             now = self.store.get_copy_order(table)
             if now is None or now.token != order.token:
                 break
             answer = read_answer(now)
+            self._keep_ranges(table, now)
             seen.newest = answer.progress or seen.newest
             if answer.error is not None:
                 raise answer.error
-            if answer.lsn is not None and answer.storage is not None:
-                return answer.lsn, answer.storage
+            if answer.final:
+                return answer
             if answer.beat != beat:
                 beat, heard_at = answer.beat, time.monotonic()
             elif time.monotonic() - heard_at > self.silence_s:
@@ -100,15 +123,16 @@ class DedicatedCopy:
                 )
         raise Transient("copy_cancelled", f"the copy of {name} was cancelled")
 
-    def _verify_copy(
-        self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace, lsn: Lsn, storage: TableStorage
-    ) -> Copied:
-        destination = self.destination
-        watermark = destination.capabilities.watermark
+    def _see_table(self, table: TableId, plan: Recreate | ReplaceInPlace) -> None:
         schema = self.store.get_table_schema(table, COPY_VERSION)
         if schema is not None:
             # The process may have created the table, or under another name. This process has not seen that.
-            perform(destination.copied_elsewhere, plan.settings.target(schema, self.config_ref.current))
+            perform(self.destination.copied_elsewhere, plan.settings.target(schema, self.config_ref.current))
+
+    def _verify_copy(self, table: TableId, name: QualifiedTable, lsn: Lsn, storage: TableStorage) -> Copied:
+        destination = self.destination
+        watermark = destination.capabilities.watermark
+        schema = self.store.get_table_schema(table, COPY_VERSION)
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
             raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")

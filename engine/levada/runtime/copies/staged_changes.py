@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from levada.apply.changed_keys import StagedKeys, columns_of
-from levada.copy.resumable import outdated
-from levada.errors import LevadaError
+from levada.copy.resumable import ChangedKeys, outdated
+from levada.errors import LevadaError, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.manifest import Manifest
 from levada.segments.staged import StagedBatch, TableStart
@@ -23,6 +23,27 @@ MAX_CHANGES: Final = 1_000_000
 MAX_KEYS: Final = 5_000_000
 """The number of changed keys above which a copy begins again. They are held in memory."""
 _POLL_S: Final = 0.5
+RANGES_FINISHED: Final = "copy_ranges_finished"
+
+
+class ChangesReader(Protocol):
+    """Reads the keys that changed between two snapshots."""
+
+    def read(
+        self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
+    ) -> ChangedKeys:
+        """Return the keys of the changes with ``first <= commit LSN < until``. See `StagedChanges.read`."""
+        ...
+
+
+class ChangesElsewhere:
+    """Leaves the changes to the driver. A process of a dedicated copy has no staged changes."""
+
+    def read(
+        self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
+    ) -> ChangedKeys:
+        """Raise Transient ``copy_ranges_finished``."""
+        raise Transient(RANGES_FINISHED, f"all ranges of {target.schema.name} are copied, and the driver completes it")
 
 
 @dataclass(frozen=True, slots=True)

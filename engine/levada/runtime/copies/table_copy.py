@@ -27,10 +27,10 @@ from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.copies.staged_changes import StagedChanges
+from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
-from levada.runtime.tables.kept_copies import kept_copy, store_kept_copy
+from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.publication_gaps import published_table, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -88,8 +88,14 @@ class TableCopy:
     """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
     require_order: Callable[[], object] = lambda: None
     """Raises an error if the driver wants another copy by now. Called before something that exists is changed."""
-    changes: StagedChanges | None = None
+    changes: ChangesReader | None = None
     """The staged changes of tables, without which an interrupted copy begins again."""
+    kept_copies: KeptCopies | None = None
+    """The records of interrupted copies, by default those in the store."""
+
+    @property
+    def _kept(self) -> KeptCopies:
+        return self.kept_copies or StoredKeptCopies(self.store)
 
     def run(
         self,
@@ -107,7 +113,7 @@ class TableCopy:
 
         The rows are durable when this returns. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
-        kept = None if since is None else kept_copy(self.store, table)
+        kept = None if since is None else self._kept.get(table)
         if kept is not None:
             try:
                 return self._resume(table, name, plan, kept, cancelled, started)
@@ -115,7 +121,7 @@ class TableCopy:
                 if error.code != "copy_outdated":
                     raise
                 _log.info("%s", error.message)
-                store_kept_copy(self.store, table, None)
+                self._kept.put(table, None)
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
@@ -129,6 +135,28 @@ class TableCopy:
             else:
                 self._recreate(plan, former, rows, mark, cancelled)
             return Copied(rows.schema, snapshot.lsn, storage)
+
+    def complete(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Recreate | ReplaceInPlace,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows], None],
+    ) -> Copied:
+        """Complete a copy whose ranges another process has read, by the changes since.
+
+        Raise Transient ``copy_outdated`` if its finished ranges cannot be used.
+        """
+        kept = self._kept.get(table)
+        try:
+            if kept is None:
+                raise Transient("copy_outdated", f"the interrupted copy of {name} begins again: it has no record")
+            return self._resume(table, name, plan, kept, cancelled, started)
+        except Transient as error:
+            if error.code == "copy_outdated":
+                self._kept.put(table, None)
+            raise
 
     def _resume(
         self,
@@ -344,7 +372,7 @@ class TableCopy:
             basis,
             since,
             kept,
-            lambda record: store_kept_copy(self.store, table, record),
+            lambda record: self._kept.put(table, record),
             lambda first, until, rows, stopped: read(target, first, until, rows, stopped),
         )
 

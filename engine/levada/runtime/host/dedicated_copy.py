@@ -45,7 +45,9 @@ class DedicatedCopy:
             self.is_ordered = open_order(store, self._id) is not None
 
     def run(self, cancelled: threading.Event) -> Copied | None:
-        """Copy the table and answer the order. Return None if there is no unanswered order. Raise the copy's error.
+        """Copy the table and answer the order. Raise the copy's error.
+
+        Return None if there is no unanswered order, or if the driver completes a copy whose ranges are all read.
 
         The copy ends early once ``cancelled`` is set. If the destination asks for Spark, it is started, which takes 15
         seconds.

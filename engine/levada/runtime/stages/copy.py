@@ -52,13 +52,18 @@ class CopyStage(Stage):
             record.begin(Job.COPY)
             self._registry.phases.enter(record, DataSync())
             self._registry.storage.begin_copy(record.id)
-            elsewhere = self._config_ref.current.table(record.name).dedicated_copy
-            since = self._keep_segments(record, elsewhere)
+            since = self._keep_segments(record)
+            elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
             self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
 
-    def _keep_segments(self, record: TableRecord, elsewhere: bool) -> Lsn | None:
+    def _lacks_changes(self, record: TableRecord) -> bool:
+        """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
+        kept = kept_copy(self._store, record.id)
+        return kept is not None and len(kept.ranges) == len(kept.plan.ranges())
+
+    def _keep_segments(self, record: TableRecord) -> Lsn | None:
         """Keep the table's segments during its copy. Return from where on, None if the copy cannot be resumed."""
-        resumes = self._destination.capabilities.keeps_ranges and not elsewhere
+        resumes = self._destination.capabilities.keeps_ranges
         if resumes and (kept := kept_copy(self._store, record.id)) is not None:
             # Its segments are kept already, see `Positions.track`.
             return kept.since
@@ -81,7 +86,8 @@ class CopyStage(Stage):
 
         try:
             if elsewhere:
-                copied = self._dedicated().run(table, name, plan, cancelled, started)
+                ended = self._dedicated().run(table, name, plan, cancelled, started, since)
+                copied = ended or self._copier.complete(table, name, plan, cancelled, started)
             else:
                 copied = self._copier.run(table, name, plan, cancelled, started, since)
         except BaseException as error:

@@ -7,6 +7,8 @@ A record exists only while a table is at Init, DataSync or Errored before its co
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import Protocol
 
 from levada.copy.kept import KeptCopy
 from levada.stores.interface import PipelineStore
@@ -17,9 +19,18 @@ _log = logging.getLogger(__name__)
 
 def kept_copy(store: PipelineStore, table: TableId) -> KeptCopy | None:
     """Return the record of a table's interrupted copy, None if there is none that this version of Levada can use."""
-    text = store.get_fingerprint(_subject(table))
+    return parse_kept_copy(table, kept_text(store, table))
+
+
+def kept_text(store: PipelineStore, table: TableId) -> str:
+    """Return the text of the stored record, empty without one."""
+    return store.get_fingerprint(_subject(table)) or ""
+
+
+def parse_kept_copy(table: TableId, text: str | None) -> KeptCopy | None:
+    """Return the record in a text, None if there is none that this version of Levada can use."""
     try:
-        return None if text is None else KeptCopy.from_text(text)
+        return KeptCopy.from_text(text) if text else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("the record of the interrupted copy of table %d is not used: %s", table, type(error).__name__)
         return None
@@ -31,6 +42,41 @@ def store_kept_copy(store: PipelineStore, table: TableId, kept: KeptCopy | None)
         store.store_fingerprint(_subject(table), kept.to_text())
     elif store.get_fingerprint(_subject(table)) is not None:
         store.delete_fingerprint(_subject(table))
+
+
+def store_kept_text(store: PipelineStore, table: TableId, text: str) -> None:
+    """Store the record that another process has written, or delete it if it is empty."""
+    if not text:
+        store_kept_copy(store, table, None)
+    elif store.get_fingerprint(_subject(table)) != text:
+        store.store_fingerprint(_subject(table), text)
+
+
+class KeptCopies(Protocol):
+    """The records of interrupted copies, for what makes a copy."""
+
+    def get(self, table: TableId) -> KeptCopy | None:
+        """Return the record of a table's interrupted copy, None if there is none that can be used."""
+        ...
+
+    def put(self, table: TableId, kept: KeptCopy | None) -> None:
+        """Store the record, or delete it if it is None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKeptCopies:
+    """The records in the store. They are those of the driver."""
+
+    store: PipelineStore
+
+    def get(self, table: TableId) -> KeptCopy | None:
+        """Return the stored record."""
+        return kept_copy(self.store, table)
+
+    def put(self, table: TableId, kept: KeptCopy | None) -> None:
+        """Store or delete the record."""
+        store_kept_copy(self.store, table, kept)
 
 
 def _subject(table: TableId) -> str:
