@@ -54,6 +54,19 @@ def test_a_resync_is_reported() -> None:
     assert "resynced" in "\n".join(changed_lines(plain, behind))
 
 
+def test_a_copy_says_what_an_interruption_leaves_of_it() -> None:
+    """While the table is copied, or parked before it was: its finished ranges, or why it begins again."""
+    half = samples.copying(ranges=8, ranges_finished=3, resumable=True)
+    kept = "public.orders: 3 of 8 ranges are copied, which an interrupted copy keeps"
+    for phase in ("Init", "DataSync", "Errored"):
+        assert kept in drawn(progress(samples.table(phase=phase, copy=half)))
+    assert kept not in drawn(progress(samples.table(copy=half)))
+    again = samples.copying(resumable=True, note="the source was restarted")
+    assert "keeps (the source was restarted)" in drawn(progress(samples.table(phase="DataSync", copy=again)))
+    note = "an interrupted copy begins again, because the table has no key"
+    assert note in drawn(progress(samples.table(phase="DataSync", copy=samples.copying(note=note))))
+
+
 def test_rates_come_from_two_documents_of_one_process() -> None:
     """Another epoch's counters began anew, and so prove nothing."""
     before = progress(samples.table(rows_applied=100))

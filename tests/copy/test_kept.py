@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.destinations.test_fold import KEYS, NUMBERS, TEXTS, Row, Stream, as_table, table
 
 from levada.apply.changed_keys import StagedKeys
-from levada.copy.kept import KeptCopy, range_name
+from levada.copy.kept import Basis, KeptCopy, changed_part, range_name
 from levada.copy.keyed_rows import keyed_rows
 from levada.copy.plan import PlannedLeaf, RangePlan
 from levada.schema import Kind, ReplicatedTableSchema
@@ -226,3 +226,13 @@ def test_keys_are_escaped() -> None:
     single = table(Kind.INT8)
     (part,) = keyed_rows(single, [LEAF], pa.table({"k0": pa.array([3, 4])}))
     assert part.condition == "\"k0\" IN (E'3', E'4')"
+
+
+def test_the_part_that_changed_is_named() -> None:
+    """A restart of the server is named first, because it may be the cause of the others."""
+    before = Basis((1,), ("a",), (None,), ("t", 5))
+    assert changed_part(before.to_text(), replace(before, server=(2,), table=()).to_text()).startswith("the source was")
+    assert "settings" in changed_part(before.to_text(), replace(before, settings=("b",)).to_text())
+    assert "publication" in changed_part(before.to_text(), replace(before, publication=("f",)).to_text())
+    assert "altered" in changed_part(before.to_text(), replace(before, table=("t", 6)).to_text())
+    assert "another version" in changed_part("0" * 64, before.to_text())

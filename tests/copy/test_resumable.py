@@ -154,7 +154,10 @@ def test_finished_ranges_are_not_read_again(items: Database, processes: ProcessT
     with rows_of(items, processes, saved, changes) as rows:
         copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
         assert rows.complete
-        assert rows.progress().rows == sum(len(part) for parts in copied.snapshots for part in parts)
+        done = rows.progress()
+        assert done.rows == sum(len(part) for parts in copied.snapshots for part in parts)
+        assert (done.ranges_finished, done.resumable, done.note) == (done.ranges, True, "")
+        assert done.percent == 100
     first, now = copied.snapshots
     assert len(first) == 3
     assert len(first) + len(now) == len(copied.names)
@@ -200,6 +203,11 @@ def test_a_small_table_is_not_kept(items: Database, processes: ProcessTasks, tmp
     saved: list[KeptCopy | None] = []
     with rows_of(items, processes, saved, never) as rows:
         copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
+        assert not rows.progress().resumable
+        assert (
+            rows.progress().note
+            == "an interrupted copy begins again, because all of its ranges are read at the same time"
+        )
     assert sum(len(part) for part in copied.snapshots[0]) == ROWS
     assert not saved
     assert not list(tmp_path.iterdir())

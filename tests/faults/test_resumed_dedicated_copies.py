@@ -147,7 +147,7 @@ def test_a_process_that_is_asked_to_end(engine: Engine, items: Database) -> None
         jobs = begin(engine)
         wait_for_order(engine)
         first = jobs.start()
-        wait_until(lambda: '"finished\\\\":{\\\\"' in recorded(items) or first.poll() is not None, engine)
+        wait_until(lambda: 'finished\\":{\\"' in recorded(items) or first.poll() is not None, engine)
         first.send_signal(signal.SIGTERM)
         assert first.wait(TIMEOUT_S) != 0
         assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]

@@ -134,6 +134,22 @@ def test_new_copy_does_not_show_the_size_of_the_last(report: dict[str, Any]) -> 
     assert (table["display"]["copied"], table["display"]["rows"]) == ("0%", "0")
 
 
+def test_copy_says_whether_it_is_resumable() -> None:
+    """The finished ranges, and why a copy begins again. Both are no longer there once the table is Ready."""
+    copy = {"rows": 5, "bytes": 5, "percent": 37.4, "secondsLeft": None, "ranges": 8, "rangesFinished": 3}
+    note = "an interrupted copy begins again, because the table has no key"
+    for more, shown in (
+        ({"resumable": True}, {"resumable": True}),
+        ({"note": note}, {"resumable": False, "note": note}),
+    ):
+        report = progress(table_document(phase="DataSync", copy=copy | more))
+        assert (
+            statuses(running(report=report))[1]["copy"].items() >= ({"ranges": 8, "rangesFinished": 3} | shown).items()
+        )
+    ready = progress(table_document(phase="Ready", copy=copy | {"percent": 100.0}))
+    assert "ranges" not in statuses(running(report=ready))[1]["copy"]
+
+
 def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
     """A driver that found the copy finished knows no rows; what was told before stays."""
     before = {"copy": {"rows": 12_600_000, "bytes": 1 << 30, "percent": 99}}

@@ -27,7 +27,7 @@ from levada.values import Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
 ORDER = CopyOrder("token", 1)
-HALF = CopyProgress(5, 50, 10, 100, 50.0, 2.5, 4.0, 1)
+HALF = CopyProgress(5, 50, 10, 100, 50.0, 2.5, 4.0, 8, 4, True, "a note", 1)
 
 Wait = Callable[[], Answer]
 

@@ -56,7 +56,16 @@ def full() -> Progress:
         samples.table(
             "payments",
             phase="DataSync",
-            copy=samples.copying(rows_per_second=33.333, total_rows=None, seconds_left=None, unrepresentable=3),
+            copy=samples.copying(
+                rows_per_second=33.333,
+                total_rows=None,
+                seconds_left=None,
+                ranges=8,
+                ranges_finished=3,
+                resumable=True,
+                note="the interrupted copy begins again",
+                unrepresentable=3,
+            ),
             applied_lsn=None,
             lag_seconds=None,
             last_apply_seconds=None,

@@ -6,6 +6,7 @@ Names and messages come from elsewhere. `dashboard`, `changed_lines` and `summar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -15,7 +16,7 @@ from rich.text import Text
 from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
 from levada.printable import one_record
-from levada.status import ErrorProgress, Progress, ResyncStep, TablePhase, TableProgress, utc_text
+from levada.status import CopyProgress, ErrorProgress, Progress, ResyncStep, TablePhase, TableProgress, utc_text
 
 _STYLES: Mapping[str, str] = {
     TablePhase.READY: "green",
@@ -25,12 +26,15 @@ _STYLES: Mapping[str, str] = {
 }
 
 
+_UNCOPIED: Final = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC, TablePhase.ERRORED})
+
+
 def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
     """Return the whole pipeline for a terminal. Rates are computed from the difference to ``before``."""
     parts: list[RenderableType] = [_markup(headline(now)), _markup(slot_line(now), "dim")]
     if now.tables:
         parts.append(tables(now, before))
-    parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *resyncs(now))]
+    parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
 
@@ -130,6 +134,21 @@ def _resync_text(table: TableProgress) -> str:
         case ResyncStep.GIVEN_UP:
             return "resync failed, the table continues without it"
     return ""
+
+
+def copies(now: Progress) -> Iterator[str]:
+    """Yield a line for each table whose copy is not complete: what remains of it after an interruption."""
+    for table in now.tables:
+        if table.phase in _UNCOPIED and table.copy is not None and (text := copy_text(table.copy)):
+            yield f"{table.table}: {text}"
+
+
+def copy_text(copy: CopyProgress) -> str:
+    """Return the ranges of a copy that continues after an interruption, or why it does not. Empty without either."""
+    if not copy.resumable:
+        return copy.note
+    note = f" ({copy.note})" if copy.note else ""
+    return f"{copy.ranges_finished} of {copy.ranges} ranges are copied, which an interrupted copy keeps{note}"
 
 
 def notes(now: Progress) -> Iterator[str]:

@@ -33,7 +33,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 from levada.copy.plan import BlockRange, PlannedLeaf, RangePlan
 from levada.values import Lsn, QualifiedTable
@@ -94,6 +94,36 @@ class KeptCopy:
             return None
         finished = {Lsn.parse(lsn): _from_spans(spans) for lsn, spans in data["finished"].items()}
         return cls(data["basis"], data["place"], Lsn.parse(data["since"]), plan, finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Everything that must not change until a copy is complete. Each part has values that JSON can represent."""
+
+    server: tuple[object, ...]
+    settings: tuple[object, ...]
+    publication: tuple[object, ...]
+    table: tuple[object, ...]
+
+    def to_text(self) -> str:
+        """Return the digests of the parts."""
+        return ".".join(digest(*part) for part in (self.server, self.settings, self.publication, self.table))
+
+
+_CHANGED: Final = (
+    "the source was restarted or is another server",
+    "settings of the copy changed",
+    "the publication of the table changed",
+    "the table was altered, rewritten or truncated",
+)
+
+
+def changed_part(before: str, now: str) -> str:
+    """Return what changed between two texts of a `Basis`."""
+    parts = list(zip(before.split("."), now.split("."), strict=False))
+    if len(parts) != len(_CHANGED):
+        return "another version of Levada began it"
+    return next(what for what, (a, b) in zip(_CHANGED, parts, strict=True) if a != b)
 
 
 def range_name(lsn: Lsn, index: int) -> str:

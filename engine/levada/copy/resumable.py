@@ -71,6 +71,10 @@ class Keeping:
     changes: Callable[[Lsn, Lsn, int, Callable[[], LevadaError | None]], ChangedKeys]
 
 
+BEGINS_AGAIN: Final = "an interrupted copy begins again, because"
+"""The beginning of a note about a copy that cannot be resumed."""
+
+
 def outdated(schema: ReplicatedTableSchema, why: str) -> Transient:
     """Return the error of a copy whose finished ranges cannot be used."""
     return Transient("copy_outdated", f"the interrupted copy of {schema.name} begins again: {why}")
@@ -95,6 +99,7 @@ class ResumableRows(SnapshotRows):
         policy: OnUnrepresentable,
         cancelled: threading.Event,
         guard: TableGuard,
+        note: str = "",
     ) -> None:
         super().__init__(
             runner,
@@ -106,7 +111,9 @@ class ResumableRows(SnapshotRows):
             policy=policy,
             cancelled=cancelled,
             guard=guard,
+            note=note,
         )
+        self._note = note
         self._lsn = snapshot.lsn
         self._published = published
         self._keeping = keeping
@@ -139,6 +146,8 @@ class ResumableRows(SnapshotRows):
             self._kept = None
             plan = RangePlan.of(self._published.leaves, self._connections)
             if len(self.ranges) <= self._connections:
+                why = "all of its ranges are read at the same time"
+                self._meter.describe(resumable=False, note=f"{BEGINS_AGAIN} {why}")
                 return CopiedRows((tuple(self.map_partitions(fn)),))
             kept = KeptCopy(self._keeping.basis, keeper.place, self._keeping.since, plan, {})
         try:
@@ -154,6 +163,8 @@ class ResumableRows(SnapshotRows):
         self, fn: Callable[[pa.RecordBatchReader], T], keeper: RangeKeeper[T], kept: KeptCopy
     ) -> CopiedRows[T]:
         self.ranges = kept.plan.ranges()
+        self._meter.plan(sum(r.bytes for r in self.ranges), len(self.ranges))
+        self._meter.describe(resumable=True, note=self._note)
         self._meter.start()
         earlier = self._load(keeper, kept)
         left = [i for i in range(len(self.ranges)) if i not in kept.ranges]
@@ -197,7 +208,7 @@ class ResumableRows(SnapshotRows):
                         raise
                     raise outdated(self.schema, f"its files cannot be read: {error.message}") from error
                 for index, result in zip(indices, results, strict=True):
-                    self._count(index, result)
+                    self._count(index, result, earlier=True)
                 snapshots.append(tuple(r.value for r in results))
         return tuple(snapshots)
 
@@ -230,7 +241,7 @@ class ResumableRows(SnapshotRows):
         if not changes.exist(found):
             raise outdated(self.schema, "the changed rows are not those of the stream")
         for result, _ in results:
-            self._meter.add(0, 0, result.unrepresentable)
+            self._meter.add_unrepresentable(result.unrepresentable)
         return changes.keys, tuple(result.value for result, _ in results)
 
     def _stopped(self) -> LevadaError | None:

@@ -35,7 +35,7 @@ class SnapshotRows(TableRows):
 
     ``runner`` runs the tasks, and ``connections`` is the maximum number of connections. If ``cancelled`` is set,
     `map_partitions` raises Transient ``copy_cancelled``. ``guard`` holds the table's locks. Reading succeeds only if it
-    held them to the end.
+    held them to the end. ``note`` is that of `CopyProgress`.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class SnapshotRows(TableRows):
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         cancelled: threading.Event | None = None,
         guard: TableGuard | None = None,
+        note: str = "",
     ) -> None:
         self.schema = schema
         self._runner = runner
@@ -58,7 +59,8 @@ class SnapshotRows(TableRows):
         self._guard = guard
         self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
         self.ranges = plan_ranges(published.leaves, connections)
-        self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges))
+        self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges), len(self.ranges))
+        self._meter.describe(resumable=False, note=note)
 
     def progress(self) -> CopyProgress:
         """Return the current progress. May be called from any thread."""
@@ -125,8 +127,8 @@ class SnapshotRows(TableRows):
             self._meter.add(self._reader.rows - rows, part.bytes, self._reader.unrepresentable - unrepresentable)
         self.check()
 
-    def _count(self, index: int, result: FinishedRange[Any]) -> None:
-        self._meter.add(result.rows, self.ranges[index].bytes, result.unrepresentable)
+    def _count(self, index: int, result: FinishedRange[Any], *, earlier: bool = False) -> None:
+        self._meter.add(result.rows, self.ranges[index].bytes, result.unrepresentable, earlier=earlier)
 
 
 def run_range(

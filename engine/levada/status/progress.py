@@ -59,6 +59,14 @@ class CopyProgress(Part):
     rows_per_second: Tenths = 0.0
     seconds_left: Tenths | None = None
     """Estimated by the rate so far."""
+    ranges: int = 0
+    """The number of ranges in which the table is read."""
+    ranges_finished: int = 0
+    """The ranges that are read, also by earlier attempts."""
+    resumable: bool = False
+    """True if the copy continues with its finished ranges after an interruption. Otherwise it begins again."""
+    note: str = ""
+    """Why the copy is not resumable, or why it began again."""
     unrepresentable: Annotated[int, Field(exclude=True)] = 0
     """The number of values that became NULL. It is not in the JSON."""
 

@@ -106,6 +106,13 @@ _COPY: Final = {
     "bytes": _integer("Bytes of the source's storage copied."),
     "percent": _integer("Percentage of the bytes copied."),
     "secondsLeft": _integer("Estimated seconds until the copy is finished, by the rate so far."),
+    "ranges": _integer("The number of ranges in which the table is read."),
+    "rangesFinished": _integer("The ranges that are read, also by earlier attempts."),
+    "resumable": {
+        "type": "boolean",
+        "description": "True if an interrupted copy continues with its finished ranges. Otherwise it begins again.",
+    },
+    "note": _text("Why the copy is not resumable, or why it began again."),
 }
 
 PIPELINE_STATUS: Final = _object(

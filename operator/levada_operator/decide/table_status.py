@@ -121,12 +121,19 @@ def _copy(phase: TableSyncPhase, copy: CopyProgress | None, before: dict[str, An
     if phase not in COPYING and copy.percent >= 100 and not copy.rows and before:
         # A driver that started after the copy finished does not know its size.
         return before | {"percent": 100}
-    fields = {
+    fields: dict[str, Any] = {
         "rows": rounded_rows(copy.rows),
         "bytes": rounded_bytes(copy.bytes),
         "percent": int(copy.percent),
         "secondsLeft": rounded_seconds(copy.seconds_left) if copy.percent < 100 else None,
     }
+    if copy.ranges and phase is not TableSyncPhase.READY:
+        fields |= {
+            "ranges": copy.ranges,
+            "rangesFinished": copy.ranges_finished,
+            "resumable": copy.resumable,
+            "note": copy.note or None,
+        }
     return {key: value for key, value in fields.items() if value is not None}
 
 

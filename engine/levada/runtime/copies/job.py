@@ -17,7 +17,7 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer, read_plan, read_ranges
-from levada.runtime.copies.staged_changes import RANGES_FINISHED, ChangesElsewhere
+from levada.runtime.copies.staged_changes import ChangesElsewhere
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.tables.kept_copies import parse_kept_copy
 from levada.runtime.tables.retries import as_levada_error
@@ -83,7 +83,7 @@ class CopyJob:
                 self._load()
                 copied = copier.run(table, name, read_plan(order), self._cancelled, self._started, ranges.since)
             except Exception as error:
-                if isinstance(error, LevadaError) and error.code == RANGES_FINISHED:
+                if isinstance(error, LevadaError) and error.code == "copy_ranges_finished":
                     _log.info("%s", error.message)
                     answers.end(Answer(progress=self._progress(), ranges_finished=True), name)
                     return None

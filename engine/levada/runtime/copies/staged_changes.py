@@ -23,7 +23,6 @@ MAX_CHANGES: Final = 1_000_000
 MAX_KEYS: Final = 5_000_000
 """The number of changed keys above which a copy begins again. They are held in memory."""
 _POLL_S: Final = 0.5
-RANGES_FINISHED: Final = "copy_ranges_finished"
 
 
 class ChangesReader(Protocol):
@@ -43,7 +42,8 @@ class ChangesElsewhere:
         self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
     ) -> ChangedKeys:
         """Raise Transient ``copy_ranges_finished``."""
-        raise Transient(RANGES_FINISHED, f"all ranges of {target.schema.name} are copied, and the driver completes it")
+        message = f"all ranges of {target.schema.name} are copied, and the driver completes it"
+        raise Transient("copy_ranges_finished", message)
 
 
 @dataclass(frozen=True, slots=True)

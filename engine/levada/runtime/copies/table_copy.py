@@ -14,9 +14,9 @@ from psycopg import sql
 
 from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
-from levada.copy.kept import KeptCopy, digest
+from levada.copy.kept import Basis, KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
-from levada.copy.resumable import Keeping, ResumableRows, outdated
+from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
@@ -113,7 +113,7 @@ class TableCopy:
 
         The rows are durable when this returns. Raise Transient ``copy_cancelled`` once ``cancelled`` is set.
         """
-        kept = None if since is None else self._kept.get(table)
+        kept, note = None if since is None else self._kept.get(table), ""
         if kept is not None:
             try:
                 return self._resume(table, name, plan, kept, cancelled, started)
@@ -121,12 +121,13 @@ class TableCopy:
                 if error.code != "copy_outdated":
                     raise
                 _log.info("%s", error.message)
+                note = error.message
                 self._kept.put(table, None)
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
             export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
-            self._rows(snapshot, table, name, plan, cancelled, since) as (rows, storage),
+            self._rows(snapshot, table, name, plan, cancelled, since, note=note) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
@@ -326,6 +327,8 @@ class TableCopy:
         cancelled: threading.Event,
         since: Lsn | None,
         kept: KeptCopy | None = None,
+        *,
+        note: str = "",
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
         """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in.
 
@@ -335,10 +338,13 @@ class TableCopy:
         read = self._read_schema(snapshot, table, name, plan.settings)
         published, schema, policy = read.published, read.schema, config.on_unrepresentable
         if kept is not None and kept.basis != read.basis:
-            raise outdated(schema, "the table, its publication, its settings or the server changed meanwhile")
-        keeping = None
-        if since is not None and read.rows_stay and self._keeps_ranges(plan.settings, schema):
-            keeping = self._keeping(table, self._target(plan.settings, schema), read.basis, since, kept)
+            raise outdated(schema, changed_part(kept.basis, read.basis))
+        target = self._target(plan.settings, schema)
+        keeping, why_not = None, self._why_not_kept(plan, target, since, read)
+        if why_not:
+            note = f"{BEGINS_AGAIN} {why_not}"
+        elif since is not None:
+            keeping = self._keeping(table, target, read.basis, since, kept)
         with hold_table(config.source, published, schema, read.description) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
@@ -351,16 +357,28 @@ class TableCopy:
                 policy=policy,
                 cancelled=cancelled,
                 guard=guard,
+                note=note,
             )
             yield rows, read.description.storage
 
-    def _keeps_ranges(self, settings: CopySettings, schema: ReplicatedTableSchema) -> bool:
-        """Return True if finished ranges of the copy can be kept.
+    def _why_not_kept(self, plan: CopyPlan, target: TableTarget, since: Lsn | None, read: _SourceTable) -> str:
+        """Return why finished ranges of the copy cannot be kept, empty if they can.
 
         A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
         """
-        upserts = self.destination.effective_mode(self._target(settings, schema)) is TableMode.UPSERT
-        return upserts and has_literals(schema)
+        if not self.destination.capabilities.keeps_ranges:
+            return "the destination keeps no finished ranges"
+        if not read.schema.key:
+            return "the table has no key"
+        if self.destination.effective_mode(target) is not TableMode.UPSERT:
+            return "the table is a changelog"
+        if not has_literals(read.schema):
+            return "a column of its key has a type without exact literals"
+        if not read.rows_stay:
+            return "the table is no heap"
+        if isinstance(plan, Shadow):
+            return "it is a shadow copy"
+        return "" if since is not None else "its changes are not staged"
 
     def _keeping(
         self, table: TableId, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None
@@ -398,17 +416,16 @@ class TableCopy:
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
-            basis = digest(
-                schema.to_json(),
-                _versions(description.storage),
-                membership,
-                published.row_filter,
-                settings.to_text(),
-                config.on_unrepresentable.value,
-                config.slot.name,
-                read_start_time(connection),
-                read_identity_indexes(connection, {table, *description.storage.leaves}),
-            )
+            basis = Basis(
+                server=(read_start_time(connection), config.slot.name),
+                settings=(settings.to_text(), config.on_unrepresentable.value),
+                publication=(membership, published.row_filter),
+                table=(
+                    schema.to_json(),
+                    _versions(description.storage),
+                    read_identity_indexes(connection, {table, *description.storage.leaves}),
+                ),
+            ).to_text()
             rows_stay = are_heaps(connection, description.storage.leaves.keys())
             return _SourceTable(published, description, schema, basis, rows_stay)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from levada.errors import LevadaError
@@ -57,7 +58,9 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
     copying = record.phase.name in ("Init", "DataSync")
     # The size of an earlier copy does not describe one that has not begun.
     running = record.copy.running
-    copied = running.progress() if running is not None else None if copying else record.copy.finished
+    copied = running.progress() if running is not None else record.copy.interrupted if copying else record.copy.finished
+    if copied is not None and copying and record.copy.began_again and not copied.note:
+        copied = replace(copied, note=record.copy.began_again)
     return TableProgress(
         id=record.id,
         schema=record.name.schema,

@@ -125,6 +125,8 @@ class CopyStage(Stage):
         self._wanted.pop(record.id, None)
         if copy.running is not None:
             copy.finished, copy.running = copy.running.progress(), None
+            # It is shown while the next attempt waits.
+            copy.interrupted = copy.finished if copy.finished.resumable else None
             copy.unrepresentable += copy.finished.unrepresentable
         if needs_resync(record.phase):
             # Capture left out changes of the table meanwhile, so the copy is incomplete.
@@ -139,6 +141,7 @@ class CopyStage(Stage):
             self._registry.phases.restart_copy(record)
             return
         record.retries.begin_again()
+        copy.interrupted, copy.began_again = None, ""
         self._registry.places.update_mode(record, outcome.schema)
         self._registry.places.places_changed()
         copy.committed_at = datetime.now(UTC)

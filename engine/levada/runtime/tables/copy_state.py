@@ -35,14 +35,28 @@ class CopyState:
     unrepresentable: int = 0
     """The number of values in the copies that became NULL."""
 
+    interrupted: CopyProgress | None = None
+    """The progress of a copy that an earlier process began, None without one."""
+    began_again: str = ""
+    """Why the present copy did not continue an earlier one. Empty if it did."""
+
     def cancel(self) -> None:
         """Request the end of the running copy."""
         self.cancelled.set()
 
-    def outdate(self) -> None:
-        """Request that the running copy is repeated, even if it is complete."""
+    def outdate(self, why: str) -> None:
+        """Request that the running copy is repeated, even if it is complete. ``why`` is for users."""
         self.outdated = True
+        self.explain(why)
         self.cancel()
+
+    def explain(self, why: str) -> None:
+        """Report why the next copy does not continue an earlier one."""
+        self.began_again = why
+
+    def was_interrupted(self, progress: CopyProgress) -> None:
+        """Report the progress of a copy that an earlier process began, and that the next copy continues."""
+        self.interrupted = progress
 
     def wait_for_session(self, number: int) -> None:
         """Request that the next copy waits until the replication session with this number has begun."""
@@ -50,7 +64,7 @@ class CopyState:
 
     def forget(self) -> None:
         """Forget the last copy, because the table is copied again."""
-        self.running = self.finished = None
+        self.running = self.finished = self.interrupted = None
 
     def replaced_by(self, shadow: CopyProgress | None, at: datetime) -> None:
         """Make a shadow copy, which replaced the table at the time ``at``, the last copy."""

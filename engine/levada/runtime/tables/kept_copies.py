@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from levada.copy.kept import KeptCopy
+from levada.status import CopyProgress
 from levada.stores.interface import PipelineStore
 from levada.values import TableId
 
@@ -34,6 +35,20 @@ def parse_kept_copy(table: TableId, text: str | None) -> KeptCopy | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("the record of the interrupted copy of table %d is not used: %s", table, type(error).__name__)
         return None
+
+
+def interrupted_progress(kept: KeptCopy) -> CopyProgress:
+    """Return the progress of an interrupted copy that waits for its next attempt."""
+    ranges = kept.plan.ranges()
+    total, done = sum(r.bytes for r in ranges), sum(ranges[i].bytes for i in kept.ranges)
+    return CopyProgress(
+        bytes=done,
+        total_bytes=total,
+        percent=100 * done / total if total else 0.0,
+        ranges=len(ranges),
+        ranges_finished=len(kept.ranges),
+        resumable=True,
+    )
 
 
 def store_kept_copy(store: PipelineStore, table: TableId, kept: KeptCopy | None) -> None:

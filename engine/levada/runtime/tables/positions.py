@@ -8,7 +8,7 @@ import time
 from levada.destinations import Destination
 from levada.errors import NeedsOperator
 from levada.runtime.job import Job
-from levada.runtime.tables.kept_copies import kept_copy
+from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
@@ -78,7 +78,11 @@ class Positions:
         # The copy compares the server itself.
         self._unverified.resolve(record.id)
         self._tables.backlog.track(record.id, kept.since)
-        return self._tables.backlog.missing(record.id) is None
+        if self._tables.backlog.missing(record.id) is not None:
+            record.copy.explain("the copy began again, because staged changes are missing")
+            return False
+        record.copy.was_interrupted(interrupted_progress(kept))
+        return True
 
     def set_position(self, record: TableRecord, position: Lsn | None) -> None:
         """Keep the table's segments from its watermark ``position`` on. Park the table if it has none."""
@@ -109,7 +113,7 @@ class Positions:
         self._unverified.add(unknown | {r.id for r in ahead}, verified_to)
         for record in tables:
             if record.busy is Job.COPY:
-                record.copy.outdate()
+                record.copy.outdate("the copy began again, because the source was restarted")
             if record.resync.is_ahead(verified_to):
                 record.resync.restart()
         for record in ahead:
