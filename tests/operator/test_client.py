@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import pipeline
 
-from levada_operator.app.credentials import connect
+from levada_operator.app.credentials import Credentials, read_credentials
 from levada_operator.kube.client import ApiServer
 from levada_operator.kube.interface import RequestFailed
 
@@ -33,6 +34,11 @@ def client(port: int, token: str = "t") -> ApiServer:
     """Return a client of a server on the loopback."""
     headers = {"Authorization": f"Bearer {token}"}
     return ApiServer(f"http://127.0.0.1:{port}/", ssl.create_default_context(), lambda: headers)
+
+
+def api_of(found: Credentials) -> ApiServer:
+    """Return a client with these credentials."""
+    return ApiServer(found.server, found.context, found.headers)
 
 
 def test_objects_from_creation_to_deletion(server: StandInApiServer) -> None:
@@ -82,6 +88,34 @@ def test_refusal_for_a_while_is_not_repeated() -> None:
     assert seen == ["/api/v1/pods?resourceVersion=0&labelSelector=levada.dev%2Fpipeline"]
 
 
+def test_list_has_all_pages() -> None:
+    """A list of Levada's own kinds is read to its last page. managedFields are left out."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path.partition("?")[2])
+            following = {"continue": "a=b"} if len(seen) == 1 else {}
+            item = {"metadata": {"name": f"n{len(seen)}", "managedFields": [{}]}}
+            body = json.dumps({"metadata": following, "items": [item]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as paged:
+        thread = threading.Thread(target=paged.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        found = client(paged.server_port).list_objects("TableSync")
+        paged.shutdown()
+        thread.join()
+    assert [body["metadata"] for body in found] == [{"name": "n1"}, {"name": "n2"}]
+    assert seen == ["limit=250", "limit=250&continue=a%3Db"]
+
+
 def test_no_answer_is_a_failure_without_a_status() -> None:
     """A server that is away is no permanent refusal."""
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as closed:
@@ -97,7 +131,7 @@ def test_replaced_token_is_read(server: StandInApiServer, tmp_path: Path, monkey
     path = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(path))
     path.write_text(server.kubeconfig("first"))
-    api = connect(kopf.OperatorSettings(), reread_s=0)
+    api = api_of(read_credentials(kopf.OperatorSettings(), reread_s=0))
     api.get("Pipeline", "data", "shop")
     path.write_text(server.kubeconfig("second"))
     api.get("Pipeline", "data", "shop")

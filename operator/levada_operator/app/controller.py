@@ -1,10 +1,11 @@
-"""The controller: sweeps the cluster, and reconciles the Pipelines in its queue. kopf fills the cache and the queue."""
+"""The controller: sweeps the cluster, and reconciles the Pipelines in its queue. Watches fill cache and queue."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
@@ -15,12 +16,13 @@ from levada_operator.act.runner import Runner
 from levada_operator.app.config import Config
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Fetch, Sweeper
+from levada_operator.app.table_watch import TableWatch
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.objects import Body, PipelineKey
+from levada_operator.observe.objects import Body, PipelineKey, pipeline_named
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ _THREADS: Final = 8
 class Controller:
     """The controller of all Pipelines. Create and use it within one event loop."""
 
-    def __init__(self, config: Config, cluster: Cluster, fetch: Fetch) -> None:
+    def __init__(self, config: Config, cluster: Cluster, fetch: Fetch, watch: Callable[..., TableWatch]) -> None:
         self.config = config
         self.cache = ClusterCache(config.defaults)
         self._turns = UpdateTurns(self.cache, config.defaults.updates.deadline)
@@ -49,6 +51,9 @@ class Controller:
             namespaces=config.namespaces,
             fetch=fetch,
         )
+        self._watches = [
+            watch(namespace, self.event, self._sweeper.list_tables_next) for namespace in config.namespaces or (None,)
+        ]
         self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
         self._swept = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -56,6 +61,7 @@ class Controller:
     def start(self) -> None:
         """Start sweeping. Reconciliations start after the first sweep, because the cache is incomplete until then."""
         self._tasks = [asyncio.create_task(self._sweep_loop(), name="sweep")]
+        self._tasks += [asyncio.create_task(watch.run(), name="watch") for watch in self._watches]
 
     async def stop(self) -> None:
         """Stop, after the writes that are under way."""
@@ -64,8 +70,17 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executor.shutdown(wait=True)
 
+    async def event(self, type_: str | None, body: Body) -> None:
+        """Store an object that a watch reported, and enqueue its Pipeline."""
+        if type_ == "DELETED":
+            self.object_deleted(body)
+        elif not self.object_changed(body):
+            # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
+            return
+        await self.enqueue(pipeline_named(body))
+
     def object_changed(self, body: Body) -> bool:
-        """Store an object that kopf's watch reported. Return True if anything but its status changed."""
+        """Store an object that a watch reported. Return True if anything but its status changed."""
         changed = self.cache.put(body)
         if body["kind"] == "Pipeline":
             metadata = body["metadata"]
@@ -73,7 +88,7 @@ class Controller:
         return changed
 
     def object_deleted(self, body: Body) -> None:
-        """Remove an object that kopf's watch reported as deleted."""
+        """Remove an object that a watch reported as deleted."""
         self.cache.remove(body)
         key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
         if body["kind"] == "Pipeline" and key not in self.cache.pipelines:

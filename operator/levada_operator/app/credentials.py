@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import kopf
-
-from levada_operator.kube.client import READ_S, ApiServer
 
 _REREAD_S: Final = 60.0
 """The kubelet replaces the token of a service account when four fifths of its time are over, an hour by default."""
@@ -31,16 +30,22 @@ def read_connection(options: kopf.OperatorSettings) -> kopf.ConnectionInfo | Non
     return replace(info, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
 
-def connect(options: kopf.OperatorSettings, *, read_s: float = READ_S, reread_s: float = _REREAD_S) -> ApiServer:
-    """Connect to the API server. Raise kopf.LoginError without credentials.
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The API server's address, how its certificate is verified, and the headers of a request."""
 
-    ``read_s`` is the time-out of an answer, and ``reread_s`` how long the credentials are kept, in seconds.
-    """
+    server: str
+    context: ssl.SSLContext
+    headers: Callable[[], Mapping[str, str]]
+
+
+def read_credentials(options: kopf.OperatorSettings, reread_s: float = _REREAD_S) -> Credentials:
+    """Return the credentials, or raise kopf.LoginError. They are read again every ``reread_s`` seconds."""
     info = read_connection(options)
     if info is None:
         raise kopf.LoginError("there is neither a service account nor a kubeconfig: set KUBECONFIG")
     headers = _Headers(lambda: read_connection(options), info, reread_s)
-    return ApiServer(info.server, info.as_ssl_context(), headers, read_s)
+    return Credentials(info.server.rstrip("/"), info.as_ssl_context(), headers)
 
 
 class _Headers:

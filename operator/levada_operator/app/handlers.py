@@ -5,7 +5,7 @@ The only state-changing handler is the one for deletion. There are no timers and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import kopf
@@ -14,7 +14,7 @@ from levada_operator.app.controller import Controller
 from levada_operator.app.credentials import read_connection
 from levada_operator.app.session import FencedSessions
 from levada_operator.names import GROUP, VERSION
-from levada_operator.observe.objects import PipelineKey, read_pipeline
+from levada_operator.observe.objects import pipeline_named, read_pipeline
 
 _CLEANUP_AGAIN_S: Final = 3
 
@@ -38,11 +38,7 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, leads: Cal
 
     @kopf.on.event(GROUP, VERSION, "pipelines", registry=registry)
     async def pipeline_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _object_event(controller, type, body)
-
-    @kopf.on.event(GROUP, VERSION, "tablesyncs", registry=registry)
-    async def table_sync_event(*, type: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
-        await _object_event(controller, type, body)
+        await controller.event(type, _plain(body))
 
     def needs_cleanup(*, body: kopf.Body, **_: Any) -> bool:
         return _needs_cleanup(controller, body)
@@ -51,25 +47,8 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, leads: Cal
     async def delete(*, body: kopf.Body, **_: Any) -> None:
         plain = _plain(body)
         controller.object_changed(plain)
-        if not await controller.released(_pipeline_of(plain)):
+        if not await controller.released(pipeline_named(plain)):
             raise kopf.TemporaryError("the clean-up is under way", delay=_CLEANUP_AGAIN_S)
-
-
-async def _object_event(controller: Controller, type_: str | None, body: kopf.Body) -> None:
-    plain = _plain(body)
-    if type_ == "DELETED":
-        controller.object_deleted(plain)
-    elif not controller.object_changed(plain):
-        # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
-        return
-    await controller.enqueue(_pipeline_of(plain))
-
-
-def _pipeline_of(body: Mapping[str, Any]) -> PipelineKey:
-    """Return the key of a Pipeline, or of the Pipeline that a TableSync refers to."""
-    metadata = body["metadata"]
-    refers = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
-    return PipelineKey(metadata["namespace"], refers if body["kind"] == "TableSync" else metadata["name"])
 
 
 def _needs_cleanup(controller: Controller, body: kopf.Body) -> bool:

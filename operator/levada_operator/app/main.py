@@ -19,10 +19,12 @@ from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.controller import Controller
-from levada_operator.app.credentials import connect
+from levada_operator.app.credentials import read_credentials
 from levada_operator.app.handlers import register
 from levada_operator.app.probes import Probes
 from levada_operator.app.settings import settings
+from levada_operator.app.table_watch import TableWatch
+from levada_operator.kube.client import ApiServer
 from levada_operator.kube.fenced import FencedCluster
 from levada_operator.kube.progress import fetch_progress
 
@@ -47,7 +49,8 @@ async def operate(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     callbacks = Callbacks(lambda: loop.call_soon_threadsafe(elected.set), _end)
     options = settings(namespaced=bool(config.namespaces))
-    leases = connect(options, read_s=config.timings.renew_s / 2)
+    credentials = read_credentials(options)
+    leases = ApiServer(credentials.server, credentials.context, credentials.headers, config.timings.renew_s / 2)
     elector = Elector(leases, config.lease, _identity(), config.timings, time.monotonic, callbacks)
     controllers: list[Controller] = []
     probes = Probes(config.address, config.port, lambda: next((s.watchdog.unhealthy_reason() for s in controllers), ""))
@@ -55,8 +58,10 @@ async def operate(config: Config) -> None:
     elector.start()
     try:
         if await _first(elected, stop) is elected:
-            cluster = FencedCluster(connect(options), lambda: elector.leads)
-            controllers.append(Controller(config, cluster, partial(fetch_progress, token_file=config.driver_token)))
+            requests = ApiServer(credentials.server, credentials.context, credentials.headers)
+            cluster = FencedCluster(requests, lambda: elector.leads)
+            fetch = partial(fetch_progress, token_file=config.driver_token)
+            controllers.append(Controller(config, cluster, fetch, partial(TableWatch, credentials)))
             await _lead(config, options, controllers[0], lambda: elector.leads, stop)
     finally:
         # The Lease is released after the last write, so that two leaders never write at the same time.

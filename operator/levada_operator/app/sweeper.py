@@ -42,7 +42,7 @@ SLOW_KINDS: Final = (
 _SLOW_KINDS_EVERY: Final = 6
 """Every so many sweeps the kinds that rarely change are listed."""
 _TABLE_SYNCS_EVERY: Final = 60
-"""Every so many sweeps all TableSyncs are listed. In between, kopf's watch reports their changes."""
+"""Every so many sweeps all TableSyncs are listed. In between, a watch reports their changes."""
 
 Fetch = Callable[[str, int], Mapping[str, Any] | None]
 
@@ -69,6 +69,7 @@ class Sweeper:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._fetch = fetch
         self._turn = 0
+        self._tables_due = False
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
         """Refresh the cache. Raise RequestFailed if a list fails.
@@ -76,7 +77,8 @@ class Sweeper:
         ``watched`` are the resource versions of Pipelines that kopf's watch last reported.
         """
         slow_kinds_due = self._turn % _SLOW_KINDS_EVERY == 0
-        if self._turn % _TABLE_SYNCS_EVERY == 0:
+        if self._turn % _TABLE_SYNCS_EVERY == 0 or self._tables_due:
+            self._tables_due = False
             self._cache.replace_all("TableSync", await self._objects("TableSync", ""), now)
         if slow_kinds_due:
             pipelines = await self._objects("Pipeline", "")
@@ -90,9 +92,14 @@ class Sweeper:
         self._count()
         SWEEP.set(now.timestamp())
 
+    def list_tables_next(self) -> None:
+        """List all TableSyncs in the next sweep, because their watch may have missed deletions."""
+        self._tables_due = True
+
     async def _list(self, kinds: tuple[str, ...], now: datetime) -> None:
-        bodies = await asyncio.gather(*(self._objects(kind, PIPELINE_LABEL) for kind in kinds))
-        self._cache.replace_owned(kinds, [body for each in bodies for body in each], now)
+        # One kind after the other, so that only one list is in memory.
+        for kind in kinds:
+            self._cache.replace_owned((kind,), await self._objects(kind, PIPELINE_LABEL), now)
         self._turns.refresh(now)
 
     async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:

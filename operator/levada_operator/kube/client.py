@@ -26,6 +26,8 @@ _RETRIES: Final = urllib3.Retry(1, redirect=0, respect_retry_after_header=False)
 
 A 429 is not repeated here: the budget of writes takes its Retry-After."""
 _CONNECTIONS: Final = 10
+_PAGE: Final = 250
+"""Objects in one page of a list."""
 
 
 class ApiServer:
@@ -47,18 +49,31 @@ class ApiServer:
     def list_objects(
         self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> list[dict[str, Any]]:
-        """Return the objects of a kind, from the API server's watch cache."""
+        """Return the objects of a kind without their managedFields.
+
+        Levada's own kinds, of which there are thousands, are read by pages, so that few are in memory as text. Others
+        come from the API server's watch cache, which has no pages, because there may be many of other applications.
+        """
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
-        query = [("resourceVersion", "0")]
+        own = resource.prefix == RESOURCES["Pipeline"].prefix
+        query = [("limit", str(_PAGE))] if own else [("resourceVersion", "0")]
         if labels:
             query.append(("labelSelector", labels))
         if fields:
             query.append(("fieldSelector", fields))
-        answer = self._request("GET", f"{resource.prefix}{where}/{resource.plural}", query=query)
         group = resource.prefix.removeprefix("/apis/").removeprefix("/api/")
-        items: list[dict[str, Any]] = answer["items"]
-        return [{"apiVersion": group, "kind": kind, **item} for item in items]
+        found: list[dict[str, Any]] = []
+        following = ""
+        while True:
+            more = [("continue", following)] if following else []
+            answer = self._request("GET", f"{resource.prefix}{where}/{resource.plural}", query=query + more)
+            for item in answer["items"]:
+                item["metadata"].pop("managedFields", None)
+                found.append({"apiVersion": group, "kind": kind, **item})
+            following = answer["metadata"].get("continue", "")
+            if not following:
+                return found
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None if it does not exist."""

@@ -19,6 +19,7 @@ from levada_operator.observe.objects import (
     PipelineKey,
     PipelineObject,
     Refusal,
+    pipeline_named,
     pipeline_of,
     read_job,
     read_pipeline,
@@ -69,7 +70,7 @@ class ClusterCache:
             place = (metadata["namespace"], metadata["name"])
             self._forget_table(place)
             differs = _put(self.table_syncs, place, slim)
-            self._tables_of.setdefault(_refers(self.table_syncs[place]), set()).add(place[1])
+            self._tables_of.setdefault(pipeline_named(self.table_syncs[place]), set()).add(place[1])
             return differs
         owner = pipeline_of(slim)
         return owner is not None and _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), slim)
@@ -180,10 +181,10 @@ class ClusterCache:
     def _forget_table(self, place: tuple[str, str]) -> None:
         """Remove a TableSync from the tables of its Pipeline."""
         if (known := self.table_syncs.get(place)) is not None:
-            tables = self._tables_of[_refers(known)]
+            tables = self._tables_of[pipeline_named(known)]
             tables.discard(place[1])
             if not tables:
-                del self._tables_of[_refers(known)]
+                del self._tables_of[pipeline_named(known)]
 
     def _creation_failures(self, key: PipelineKey) -> dict[ObjectKey, CreationFailure]:
         known = self._failures.get(key.namespace, {})
@@ -271,11 +272,6 @@ def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[O
         named = ObjectKey("Pod", f"{key.name}-0") in children
         if wants and not named and body["metadata"].get("uid") not in owners:
             yield key, body
-
-
-def _refers(body: Body) -> PipelineKey:
-    name = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
-    return PipelineKey(body["metadata"]["namespace"], str(name))
 
 
 def _put(objects: dict[_K, Body], key: _K, body: Body) -> bool:

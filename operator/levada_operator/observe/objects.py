@@ -179,6 +179,13 @@ def pipeline_of(body: Body) -> PipelineKey | None:
     return PipelineKey(metadata["namespace"], name) if name else None
 
 
+def pipeline_named(body: Body) -> PipelineKey:
+    """Return the key of a Pipeline, or of the Pipeline that a TableSync names in its spec."""
+    metadata = body["metadata"]
+    named = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
+    return PipelineKey(metadata["namespace"], str(named) if body["kind"] == "TableSync" else metadata["name"])
+
+
 def read_time(text: str) -> datetime:
     """Parse a time in RFC 3339 format, as Kubernetes and the engine write it."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
