@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.operator.samples import (
     DEFAULTS,
     NOON,
     at,
+    error_document,
     merge,
     observed,
     pipeline,
@@ -94,7 +96,7 @@ async def carry_out(cluster: Requests, seen: Observed, *, runner: Runner | None 
 
 
 def test_budget_gives_a_burst_and_then_its_rate() -> None:
-    """Never more than the burst and the rate together; what can wait leaves half of the burst to what cannot."""
+    """Never more than the burst and the rate together; what can wait leaves a third of the burst to what cannot."""
 
     async def script() -> None:
         clock = Clock()
@@ -102,7 +104,7 @@ def test_budget_gives_a_burst_and_then_its_rate() -> None:
         spare = 0
         while budget.take_spare():
             spare += 1
-        assert spare == BURST // 2 + 1
+        assert spare == BURST - BURST // 3 + 1
         for _ in range(BURST - spare):
             await budget.take()
         taken = asyncio.create_task(budget.take())
@@ -140,18 +142,48 @@ def test_budget_lets_prompt_writes_pass_bulk_ones() -> None:
 def test_runner_leaves_tables_to_the_next_plan_when_there_is_no_room() -> None:
     """The Pipeline's objects and status are written; its tables, for which no room is left, are not."""
 
-    async def script() -> list[tuple[str, str, str]]:
+    async def script() -> tuple[Outcome, list[tuple[str, str, str]]]:
         cluster, seen = Requests(), running(table_sync("new"), report=progress(table_document("other")))
         with ThreadPoolExecutor(1) as executor:
             plan = reconcile(seen)
             assert [w.key.kind for w in plan.statuses] == ["Pipeline", "TableSync"]
             prompt = 1 + sum(n.about.kind == "Pipeline" for n in plan.events)
-            await Runner(cluster, WriteBudget(Clock(), burst=prompt), executor).carry_out(plan, seen)
-        return cluster.writes
+            outcome = await Runner(cluster, WriteBudget(Clock(), burst=prompt), executor).carry_out(plan, seen)
+        return outcome, cluster.writes
 
-    written = asyncio.run(script())
+    outcome, written = asyncio.run(script())
+    assert outcome.unfinished
     assert ("status", "Pipeline", "shop") in written
     assert not [w for w in written if w[1] == "TableSync"]
+
+
+def test_changed_condition_is_written_before_first_statuses_and_counters() -> None:
+    """Counters come last, those that were written longest ago first."""
+    statuses: dict[str, Any] = {}
+    errored, lagging = {"phase": "Errored", "error": error_document()}, {"lagSeconds": 40.0}
+    rounds: list[tuple[float, dict[str, dict[str, Any]]]] = [
+        (0, {"old": {}, "recent": {}, "errored": {}}),
+        (70, {"old": {}, "recent": lagging, "errored": {}}),
+        (140, {"old": lagging, "recent": {}, "errored": errored, "new": {}}),
+    ]
+
+    async def script() -> Requests:
+        cluster = Requests()
+        with ThreadPoolExecutor(1) as executor:
+            runner = Runner(cluster, WriteBudget(Clock(), burst=100), executor)
+            for seconds, tables in rounds:
+                cluster.writes.clear()
+                report = progress(*(table_document(t, **how) for t, how in tables.items()), fetched=seconds)
+                bodies = [merge(table_sync(t), {"status": statuses.get(t)}) for t in tables]
+                seen = replace(running(*bodies, report=report), now=at(seconds))
+                plan = reconcile(seen)
+                statuses.update({w.key.name.removeprefix("shop-public-"): w.status for w in plan.statuses})
+                await runner.carry_out(plan, seen)
+        return cluster
+
+    written = [name.removeprefix("shop-public-") for verb, kind, name in asyncio.run(script()).writes
+               if (verb, kind) == ("status", "TableSync")]  # fmt: skip
+    assert written == ["errored", "new", "old", "recent"]
 
 
 def test_queue_hands_a_key_out_once_at_a_time() -> None:

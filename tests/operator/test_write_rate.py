@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
-from levada_operator.act.write_rate import SLOWEST, WriteRate
+from levada_operator.act.budget import SPARE_BURST, SPARE_PER_S, WriteBudget
+from levada_operator.act.write_rate import FASTEST, SLOWEST, WriteRate
 
 ANSWERS = st.tuples(st.floats(0, 10), st.floats(0, 30), st.sampled_from([0, 200, 404, 409, 429, 500, 503]))
 
@@ -20,7 +20,7 @@ def test_rate_has_bounds(answers: list[tuple[float, float, int]]) -> None:
     for later, seconds, status in answers:
         now += later
         rate.answered(now, seconds, status)
-        assert SLOWEST <= rate.per_s <= 40
+        assert SLOWEST <= rate.per_s <= FASTEST
 
 
 def test_fast_answers_raise_the_rate_and_an_overload_halves_it_once() -> None:
@@ -28,12 +28,12 @@ def test_fast_answers_raise_the_rate_and_an_overload_halves_it_once() -> None:
     rate = WriteRate()
     for _ in range(200):
         rate.answered(1.0, 0.01)
-    assert rate.per_s == 40
+    assert rate.per_s == FASTEST
     for _ in range(20):
         rate.answered(2.0, 0.01, 429, retry_after_s=3)
-    assert (rate.per_s, rate.closed_until) == (20, 5.0)
+    assert (rate.per_s, rate.closed_until) == (FASTEST / 2, 5.0)
     rate.answered(6.0, 5.0)
-    assert rate.per_s == 10
+    assert rate.per_s == FASTEST / 4
 
 
 def test_nothing_is_written_while_the_server_asks_for_no_request() -> None:
@@ -66,7 +66,7 @@ def test_counters_never_exceed_their_rate_however_fast_the_server_is() -> None:
             while budget.take_spare():
                 written += 1
                 budget.answered(0.01)
-        assert budget.rate.per_s == 40
+        assert budget.rate.per_s == FASTEST
         return written
 
-    assert asyncio.run(script()) <= 100 * SPARE_PER_S + BURST
+    assert asyncio.run(script()) <= 100 * SPARE_PER_S + SPARE_BURST

@@ -14,8 +14,10 @@ from typing import Final
 from levada_operator.act.write_rate import WriteRate
 
 SPARE_PER_S: Final = 5.0
-BURST: Final = 20
-_RESERVED: Final = BURST / 2
+SPARE_BURST: Final = 30
+"""Spare writes come together, after a sweep. This is more than what accumulates between two."""
+BURST: Final = 30
+_RESERVED: Final = BURST / 3
 """Tokens that spare writes leave for the others."""
 
 
@@ -29,7 +31,8 @@ class WriteBudget:
         self.rate = WriteRate()
         self._clock = clock
         self._burst = float(burst)
-        self._tokens = self._spare = float(burst)
+        self._tokens = float(burst)
+        self._spare = float(SPARE_BURST)
         self._at = clock()
         self._turn = asyncio.Lock()
         self._bulk_turn = asyncio.Lock()
@@ -61,7 +64,7 @@ class WriteBudget:
 
     def take_spare(self) -> bool:
         """Take a token for a spare write. Return False if other writes wait or few tokens are left."""
-        if self._turn.locked() or self._bulk_turn.locked() or min(self._refilled(), self._spare) < _RESERVED:
+        if self._turn.locked() or self._bulk_turn.locked() or self._refilled() < _RESERVED or self._spare < 1:
             return False
         self._spend()
         return True
@@ -76,7 +79,7 @@ class WriteBudget:
     def _refilled(self) -> float:
         now = self._clock()
         passed, self._at = now - self._at, now
-        self._spare = min(self._burst, self._spare + passed * SPARE_PER_S)
+        self._spare = min(SPARE_BURST, self._spare + passed * SPARE_PER_S)
         if now < self.rate.closed_until:
             return 0.0
         self._tokens = min(self._burst, self._tokens + passed * self.rate.per_s)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from levada_operator.act.budget import WriteBudget
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
 
@@ -39,6 +40,8 @@ class Outcome:
     refusals: tuple[Refusal, ...] = ()
     failed: RequestFailed | None = None
     """The last temporary failure. Other parts of the plan were executed nonetheless."""
+    unfinished: bool = False
+    """True if writes about tables were left to the next plan, other than counters."""
 
 
 class Runner:
@@ -92,10 +95,9 @@ class Runner:
     async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
         """Write the statuses of TableSyncs, then delete and create TableSyncs, until `_TABLES_S` have passed."""
         until = asyncio.get_running_loop().time() + _TABLES_S
-        for write in plan.statuses:
-            if write.key.kind != "TableSync":
-                continue
+        for write in self._in_order(plan, observed):
             if write.beyond_counters and not await self._budget.take_bulk(until):
+                outcome.unfinished = True
                 return
             # Without its status, the next plan would repeat the Event.
             if await self._write_status(write, observed, outcome):
@@ -103,10 +105,22 @@ class Runner:
         for key in plan.delete:
             if key.kind == "TableSync":
                 if not await self._budget.take_bulk(until):
+                    outcome.unfinished = True
                     return
                 await self._delete(key, observed, outcome)
         if not outcome.refusals:
             await self._apply([b for b in plan.apply if b["kind"] == "TableSync"], observed, outcome, until)
+
+    def _in_order(self, plan: Plan, observed: Observed) -> list[StatusWrite]:
+        """Return the writes of table statuses: changed conditions, then first statuses, then counters by their age."""
+        namespace, new = observed.pipeline.namespace, {t.name for t in observed.table_syncs if not t.status}
+
+        def rank(write: StatusWrite) -> tuple[int, datetime]:
+            if write.beyond_counters:
+                return int(write.key.name in new), _NEVER
+            return 2, self._status_written_at.get((namespace, write.key), _NEVER)
+
+        return sorted((write for write in plan.statuses if write.key.kind == "TableSync"), key=rank)
 
     async def _delete(self, key: ObjectKey, observed: Observed, outcome: Outcome) -> None:
         await self._write(key.kind, self._cluster.delete, key.kind, observed.pipeline.namespace, key.name)
@@ -121,6 +135,7 @@ class Runner:
         """
         for body in bodies:
             if until is not None and not await self._budget.take_bulk(until):
+                outcome.unfinished = True
                 return
             if not await self._try(body, self._cluster.apply, observed, outcome, taken=until is not None):
                 return

@@ -7,7 +7,7 @@ from typing import Final
 SLOWEST: Final = 5.0
 """The lowest rate, in writes a second."""
 _START: Final = 10.0
-_FASTEST: Final = 40.0
+FASTEST: Final = 60.0
 """The highest rate, in writes a second."""
 _STEP: Final = 0.5
 """Writes a second that each fast answer adds."""
@@ -42,4 +42,4 @@ class WriteRate:
                 self._cut_at = now
                 self.per_s = max(SLOWEST, self.per_s / 2)
         elif seconds < _FAST_S:
-            self.per_s = min(_FASTEST, self.per_s + _STEP)
+            self.per_s = min(FASTEST, self.per_s + _STEP)

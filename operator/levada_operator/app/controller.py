@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -123,7 +124,8 @@ class Controller:
                 if not self._swept.is_set():
                     self._swept.set()
                     self._tasks += [asyncio.create_task(self._work_loop(), name=f"work-{i}") for i in range(_WORKERS)]
-                for key in list(self.cache.pipelines):
+                # In another order each time, because the first ones get the tokens for counters.
+                for key in random.sample(list(self.cache.pipelines), len(self.cache.pipelines)):
                     await self._queue.add(key)
             await asyncio.sleep(self.config.sweep_s)
 
@@ -160,8 +162,8 @@ class Controller:
                     self.cache.record_refusals(key, outcome.refusals)
                 finally:
                     self._turns.end(key, now)
-                if {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
-                    # The next plan reports the new refusal in status.
+                if outcome.unfinished or {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
+                    # The next plan has the rest, and reports a new refusal in status.
                     await self.enqueue(key)
                 if outcome.failed is not None and not plan.release:
                     raise outcome.failed
