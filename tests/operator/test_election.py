@@ -197,7 +197,10 @@ def test_leader_without_the_api_server_stops_before_another_may_begin(time: Time
 
 
 def test_leader_that_stood_still_writes_nothing(time: Timeline) -> None:
-    """A process that was stopped for longer than its Lease finds the fence closed, before its elector has run."""
+    """A process that was stopped for longer than its Lease finds the fence closed, before its elector has run.
+
+    Dry runs do not pass either.
+    """
     leases = Leases()
     one = Candidate("one", leases, time)
     lead(one, time)
@@ -208,12 +211,17 @@ def test_leader_that_stood_still_writes_nothing(time: Timeline) -> None:
             writes.append(body)
             return dict(body)
 
-    fenced = FencedCluster(Writes(), lambda: one.leads)  # type: ignore[arg-type]  # only apply is called
+        def rehearse(self, body: Body) -> None:
+            writes.append(body)
+
+    fenced = FencedCluster(Writes(), lambda: one.leads)  # type: ignore[arg-type]  # only these are called
     fenced.apply({"kind": "Job"})
+    fenced.rehearse({"kind": "Job"})
     time.now += 100.0
-    with pytest.raises(RequestFailed):
-        fenced.apply({"kind": "Job"})
-    assert len(writes) == 1
+    for request in (fenced.apply, fenced.rehearse):
+        with pytest.raises(RequestFailed):
+            request({"kind": "Job"})
+    assert len(writes) == 2
 
 
 def test_fence_has_every_request() -> None:

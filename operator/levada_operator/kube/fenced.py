@@ -10,7 +10,10 @@ from levada_operator.observe.objects import Body
 
 
 class FencedCluster:
-    """A `Cluster` that refuses writes unless ``leads`` returns True. It calls ``leads`` right before each write."""
+    """A `Cluster` that refuses writes unless ``leads`` returns True. It calls ``leads`` right before each write.
+
+    A dry run writes nothing, but only a leader has a use for it, and it is a write in an audit log.
+    """
 
     def __init__(self, cluster: Cluster, leads: Callable[[], bool]) -> None:
         self._cluster = cluster
@@ -28,6 +31,7 @@ class FencedCluster:
 
     def rehearse(self, body: Body) -> None:
         """Validate an object by a dry run. Nothing is written."""
+        self._check()
         self._cluster.rehearse(body)
 
     def apply(self, body: Body) -> dict[str, Any]:
