@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -114,6 +115,34 @@ def test_list_has_all_pages() -> None:
         thread.join()
     assert [body["metadata"] for body in found] == [{"name": "n1"}, {"name": "n2"}]
     assert seen == ["limit=250", "limit=250&continue=a%3Db"]
+
+
+def test_slow_answer_has_its_own_time_out() -> None:
+    """An answer may take longer than a connection. A time-out of the answer is a failure without a status."""
+    arrived, proceed = threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            arrived.set()
+            proceed.wait(60)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as slow:
+        thread = threading.Thread(target=slow.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        api = ApiServer(f"http://127.0.0.1:{slow.server_port}", ssl.create_default_context(), dict, read_s=3.0)
+        began = time.monotonic()
+        with pytest.raises(RequestFailed) as failed:
+            api.apply_status("Pipeline", "data", "shop", {})
+        waited_s = time.monotonic() - began
+        proceed.set()
+        slow.shutdown()
+        thread.join()
+    assert arrived.is_set()
+    assert failed.value.status == 0
+    assert waited_s >= 3.0
 
 
 def test_no_answer_is_a_failure_without_a_status() -> None:

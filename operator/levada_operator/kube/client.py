@@ -43,7 +43,10 @@ class ApiServer:
         self._server = server.rstrip("/")
         self._headers = headers
         self._pool = urllib3.PoolManager(
-            maxsize=_CONNECTIONS, ssl_context=context, timeout=urllib3.Timeout(_CONNECT_S, read_s), retries=_RETRIES
+            maxsize=_CONNECTIONS,
+            ssl_context=context,
+            timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+            retries=_RETRIES,
         )
 
     def list_objects(
