@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from levada.postgres.connection import PostgresConnection
     from levada.postgres.preflight import Problem
     from levada.runtime.config import (
+        GuardLimit,
         PipelineConfig,
         PublicationConfig,
         RetryLimits,
@@ -76,6 +77,7 @@ _LAZY_EXPORTS = {
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
     "EngineObserver": "levada.runtime.host.observer",
+    "GuardLimit": "levada.runtime.config",
     "InvalidManifest": "levada.errors",
     "LevadaError": "levada.errors",
     "Lsn": "levada.values",
@@ -137,6 +139,7 @@ __all__ = [
     "Durability",
     "Engine",
     "EngineObserver",
+    "GuardLimit",
     "InvalidManifest",
     "LevadaError",
     "Lsn",

@@ -62,7 +62,9 @@ def test_alerts_say_what_to_do(groups: list[dict[str, Any]]) -> None:
                 assert text.count("{{") == text.count("}}")
                 assert set(re.findall(r"{{ (.*?) }}", text)) <= {
                     "$value | humanize", "$value | humanize1024", "$value | humanizeDuration", "$labels.code",
-                    "$labels.kind", "$labels.namespace", "$labels.phase", "$labels.pipeline", "$labels.result",
+                    "$labels.kind", "$labels.measure", "$labels.namespace", "$labels.phase", "$labels.pipeline",
+                    "$labels.policy",
+                    "$labels.result",
                     "$labels.schema", "$labels.status", "$labels.table",
                 }  # fmt: skip
 

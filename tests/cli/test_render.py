@@ -39,6 +39,17 @@ def test_dashboard_answers_the_three_questions() -> None:
     assert "hint: ALTER TABLE" in text
 
 
+def test_passed_limits_of_the_guard_are_shown() -> None:
+    """The figure, its limit, the last action, and that copies wait. In a log each action is one line."""
+    now = progress(guard=samples.guard())
+    text = drawn(now)
+    assert "guard: staged is 2.0 GiB, the limit of ParkSlowest is 1.0 GiB" in text
+    assert "guard: orders is parked (2026-01-31T12:00:00.000+00:00)" in text
+    assert "no copy begins" in text
+    assert "guard: orders is parked" in list(changed_lines(now, progress()))
+    assert "guard: orders is parked" not in list(changed_lines(now, now))
+
+
 def test_a_resync_is_reported() -> None:
     """Its progress and its error are shown while the table streams. The log has a line for each step and tenth."""
     copying = samples.table("orders", resync=ResyncProgress(ResyncStep.COPYING, samples.copying(), 7))

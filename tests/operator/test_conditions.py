@@ -194,7 +194,8 @@ def test_preflight_tells_of_the_source() -> None:
     assert status["driver"]["lastTermination"]["code"] == "source_auth_failed"
 
 
-SLOT_ERRORS = {"slot_lost": "Lost", "slot_missing": "Missing", "source_changed": "Lost", "slot_foreign": "Missing"}
+SLOT_ERRORS = {"slot_lost": "Lost", "slot_missing": "Missing", "source_changed": "Lost", "slot_foreign": "Missing",
+               "slot_released": "Released"}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", SLOT_ERRORS)
@@ -271,3 +272,29 @@ def test_transitions_tell_a_change_once() -> None:
     ]
     assert [n.reason for n in transitions(key, [{"type": "SlotHealthy", "reason": "Lost"}], [bad])] == []
     assert [n.reason for n in transitions(key, [{"type": "SlotHealthy", "reason": "Lost"}], [good])] == ["SlotHealthy"]
+
+
+def test_passed_limits_of_the_guard_are_told_with_the_last_action() -> None:
+    """The reason is the most severe policy in force. A new figure alone changes nothing. Ready is not concerned."""
+    limit = {"measure": "staged", "policy": "ParkSlowest", "limit": 2**30, "value": 5 * 2**30, "since": written(at(0))}
+    action = {"measure": "staged", "policy": "ParkSlowest", "at": written(at(0)), "message": "orders is parked"}
+    guard = {"policy": "ParkSlowest", "pausesCopies": True, "passed": [limit], "actions": [action]}
+    found = conditions(running(report=progress(guard=guard)))["WithinLimits"]
+    text = "passed: guard.staged.parkSlowest (1Gi); orders is parked"
+    assert found == Condition("WithinLimits", False, "ParkSlowest", text)
+    fuller = {**guard, "passed": [{**limit, "value": 6 * 2**30}]}
+    assert conditions(running(report=progress(guard=fuller)))["WithinLimits"] == found
+    assert conditions(running(report=progress(guard=guard)))["Ready"].status is True
+    assert conditions(running())["WithinLimits"] == Condition("WithinLimits", True, "NoLimitPassed")
+    key, before = ObjectKey("Pipeline", "shop"), [{"type": "WithinLimits", "reason": "NoLimitPassed"}]
+    assert [n.reason for n in transitions(key, before, [found])] == ["LimitPassed"]
+
+
+def test_limits_stay_as_they_were_without_a_report() -> None:
+    """While the driver restarts, the last known condition is kept."""
+    stored = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed"}
+    body = pipeline(status={"conditions": [stored]})
+    assert conditions(running(body=body, report=None))["WithinLimits"] == Condition(
+        "WithinLimits", False, "Warn", "passed"
+    )
+    assert conditions(running(report=None))["WithinLimits"].status is None

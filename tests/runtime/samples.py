@@ -9,6 +9,11 @@ from levada.status import (
     CaptureProgress,
     CopyProgress,
     ErrorProgress,
+    GuardAction,
+    GuardMeasure,
+    GuardPolicy,
+    GuardProgress,
+    PassedLimit,
     PipelineState,
     Progress,
     SlotProgress,
@@ -104,6 +109,13 @@ def capture(**changes: Any) -> CaptureProgress:
     return CaptureProgress(**{**fields, **changes})
 
 
+def guard() -> GuardProgress:
+    """Return a guard with one passed limit, for which a table was parked."""
+    measure, policy = GuardMeasure.STAGED, GuardPolicy.PARK_SLOWEST
+    passed = PassedLimit(measure=measure, policy=policy, limit=2**30, value=2**31, since=NOON)
+    return GuardProgress(policy, True, (passed,), (GuardAction(measure, policy, NOON, "orders is parked"),))
+
+
 def progress(*tables: TableProgress, **changes: Any) -> Progress:
     """Return a pipeline that runs."""
     fields: dict[str, Any] = {
@@ -114,7 +126,7 @@ def progress(*tables: TableProgress, **changes: Any) -> Progress:
         "at": NOON,
         "slot": slot(),
         "capture": capture(),
-        "staging": StagingProgress(durable=True, segments=2, bytes=2048),
+        "staging": StagingProgress(durable=True, segments=2, bytes=2048, free_bytes=4096),
         "tables": tables or (table(),),
     }
     return Progress(**{**fields, **changes})

@@ -50,6 +50,17 @@ CHANGED: dict[str, dict[str, Any]] = {
     "retries.delaySeconds": {"retries": {"delaySeconds": 7}},
     "retries.maxDelaySeconds": {"retries": {"maxDelaySeconds": 777}},
     "health.progressDeadlineSeconds": {"health": {"progressDeadlineSeconds": 77}},
+    **{
+        f"guard.{measure}.{policy}": {"guard": {measure: {policy: limit}}}
+        for measure, limit in {
+            "retainedWal": "1Gi",
+            "retainedWalPercent": 7,
+            "staged": "1Gi",
+            "stagingFree": "1Gi",
+        }.items()
+        for policy in ("warn", "pauseCopies", "parkSlowest", "releaseSlot")
+        if policy != "releaseSlot" or measure.startswith("retained")
+    },
     "table.suspend": {"table": {"suspend": True}},
     "table.retryNonce": {"table": {"retryNonce": 7}},
     "table.iceberg.partitionBy": {"table": {"iceberg": {"partitionBy": ["day(at)"]}}},

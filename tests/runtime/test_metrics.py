@@ -21,6 +21,7 @@ def full() -> Progress:
         samples.table("payments", copy=samples.copying(), phase="DataSync"),
         capture=samples.capture(error=samples.error(code="connection_failed")),
         error=samples.error(code="slot_lost"),
+        guard=samples.guard(),
     )
 
 
@@ -76,6 +77,7 @@ def test_values_are_those_of_the_snapshot() -> None:
     assert value(full(), "levada_state", state="Failed") == 0
     assert value(full(), "levada_slot_wal_status", status="reserved") == 1
     assert value(full(), "levada_slot_wal_status", status="lost") == 0
+    assert value(full(), "levada_guard_limit_passed", measure="staged", policy="ParkSlowest") == 1
     assert value(full(), "levada_tables", phase="Errored") == 1
     assert value(full(), "levada_table_error", table="orders", code="no_replica_identity") == 1
     assert value(full(), "levada_table_rows_applied_total", table="orders") == 100

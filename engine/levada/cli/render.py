@@ -16,7 +16,16 @@ from rich.text import Text
 from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
 from levada.printable import one_record
-from levada.status import CopyProgress, ErrorProgress, Progress, ResyncStep, TablePhase, TableProgress, utc_text
+from levada.status import (
+    CopyProgress,
+    ErrorProgress,
+    GuardMeasure,
+    Progress,
+    ResyncStep,
+    TablePhase,
+    TableProgress,
+    utc_text,
+)
 
 _STYLES: Mapping[str, str] = {
     TablePhase.READY: "green",
@@ -34,6 +43,7 @@ def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
     parts: list[RenderableType] = [_markup(headline(now)), _markup(slot_line(now), "dim")]
     if now.tables:
         parts.append(tables(now, before))
+    parts += [_text(line, "yellow") for line in guard_lines(now)]
     parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
@@ -58,6 +68,19 @@ def slot_line(now: Progress) -> str:
     if slot.wal_status is not None and slot.wal_status != "reserved":
         figures.append(f"[yellow]WAL is {escape(slot.wal_status)}[/yellow]")
     return ", ".join(figures)
+
+
+def guard_lines(now: Progress) -> Iterator[str]:
+    """Yield a line for each passed limit of the guard, then the last action, and whether copies are paused."""
+    for passed in now.guard.passed:
+        percent_of = passed.measure == GuardMeasure.RETAINED_WAL_PERCENT
+        limit, value = (f"{n}%" if percent_of else size(n) for n in (passed.limit, passed.value))
+        yield f"guard: {passed.measure} is {value}, the limit of {passed.policy} is {limit}"
+    if now.guard.passed and now.guard.actions:
+        newest = now.guard.actions[-1]
+        yield f"guard: {newest.message} ({utc_text(newest.at)})"
+    if now.guard.pauses_copies:
+        yield "guard: no copy begins until the pipeline is within its limits"
 
 
 def tables(now: Progress, before: Progress | None = None) -> Table:
@@ -200,6 +223,8 @@ def _changes(now: Progress, before: Progress | None) -> Iterator[str]:
         line = _table_change(table, known.get(table.id))
         if line:
             yield f"{table.table}: {line}"
+    told = before.guard.actions if before is not None else ()
+    yield from (f"guard: {action.message}" for action in now.guard.actions if action not in told)
     old_errors = set() if before is None else set(errors(before))
     yield from (line for line in errors(now) if line not in old_errors)
 

@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from levada.postgres.connection import PostgresConnection
+from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
@@ -59,6 +60,15 @@ class StagingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardLimit:
+    """A limit of the guard. ``value`` is in bytes or percent, as the measure is."""
+
+    measure: GuardMeasure
+    policy: GuardPolicy
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
@@ -88,6 +98,8 @@ class PipelineConfig:
     ``work_dir`` has caches only, so it may be lost. A table whose copy was made with another ``copies_depend_on`` is
     resynced at the start. Times are in seconds, sizes in bytes.
 
+    The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
+
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
     ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
     """
@@ -113,6 +125,8 @@ class PipelineConfig:
     maintenance_s: float = 60.0
     progress_deadline_s: float = 900.0
     retries: RetryLimits = field(default_factory=RetryLimits)
+    guard: tuple[GuardLimit, ...] = ()
+    guard_patience_s: float = 30.0
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
     copies_depend_on: str = ""
     namespace: str = ""

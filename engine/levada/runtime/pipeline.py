@@ -37,6 +37,7 @@ from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.slot_release import release_slot
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import raise_epoch
 from levada.runtime.source.stored_ledger import StoredLedger
@@ -45,6 +46,7 @@ from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.discovery import Discovery
+from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.messages import ChangesWanted, Fatal, Reconfigured, Report, next_inbox
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
@@ -362,6 +364,8 @@ class Pipeline:
             config_ref, store, destination, capture.reopen, capture.exclude_columns, Ledger(log.ledger.ends)
         )
         parts = StageParts(config_ref, registry, store, destination, inbox)
+        resyncs = ResyncStage(parts, copier, applier)
+        guard = Guard(config_ref, registry, log.staging, self._sampler.progress, resyncs.give_up)
         self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
         return Supervisor(
             config_ref,
@@ -369,9 +373,10 @@ class Pipeline:
             capture=capture,
             copies=CopyStage(parts, copier),
             applies=ApplyStage(parts, applier),
-            resyncs=ResyncStage(parts, copier, applier),
+            resyncs=resyncs,
             discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             storage_poller=self._storage_poller,
+            guard=guard,
             retention=Retention(registry, log, store, record, worker.applied, self._ledger.save),
             configure=self._configure_capture,
             check=tasks.check,
@@ -418,6 +423,8 @@ class Pipeline:
             assert self._supervisor is not None
             self._run_supervisor(self._supervisor)
             self._error = self._supervisor.registry.fatal
+            if self._error is not None and self._error.code == "slot_released":
+                release_slot(self.config, self._store, self._stop_asked)
             if not self._restart_after_loss():
                 break
         if isinstance(self._error, StaleEpoch):

@@ -22,6 +22,7 @@ from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.discovery import Discovery
+from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.messages import (
     ApplyEnded,
     ChangesWanted,
@@ -80,6 +81,7 @@ class Supervisor:
         discovery: Discovery,
         storage_poller: StoragePoller,
         retention: Retention,
+        guard: Guard,
         configure: Callable[[PipelineConfig], None],
         check: Callable[[], None],
         publish: Callable[[Supervisor], None],
@@ -94,6 +96,7 @@ class Supervisor:
         self._discovery = discovery
         self._storage_poller = storage_poller
         self._retention = retention
+        self.guard = guard
         self._configure = configure
         self._check = check
         self._publish = publish
@@ -226,8 +229,12 @@ class Supervisor:
         self.registry.places.check()
         self.registry.positions.save_unverified()
         self._applies.start_watermark_reads()
-        self._copies.start(self._capture.position.sessions)
-        self._resyncs.start(now)
+        self.guard.check(now)
+        if self.registry.fatal is not None:
+            return
+        paused = self.guard.pauses_copies
+        self._copies.start(self._capture.position.sessions, paused=paused)
+        self._resyncs.start(now, paused=paused)
         self._applies.start(now)
         self._applies.start_maintenance(now)
         self._retention.remove(now)

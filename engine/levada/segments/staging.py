@@ -63,6 +63,16 @@ class Staging:
             found = fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         return {i.base_name: i.size or 0 for i in found if i.type is pafs.FileType.File}
 
+    def free_bytes(self) -> int | None:
+        """Return the free space of the folder's volume. None for an object store, and if it cannot be read."""
+        _, root = self._connected()
+        if not self._local:
+            return None
+        try:
+            return shutil.disk_usage(root).free
+        except OSError:
+            return None
+
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
         with failures(f"read {path}"), self.input(path) as stream:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_
 from pydantic.alias_generators import to_camel
 
 from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
+from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
@@ -142,6 +143,8 @@ class PipelineSpec(Model):
     """The retries of a failed table."""
     health: Health = setting(Change.HOT, {})
     """The limits beyond which a pipeline counts as stuck."""
+    guard: Guard = setting(Change.HOT, {})
+    """Limits on what the pipeline may fill, and what is done when they are passed."""
     driver: Driver = setting(Change.RESTART, {})
     """The driver: the pod that replicates."""
     executor: Executor | None = setting(Change.RESTART, None)

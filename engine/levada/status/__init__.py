@@ -4,13 +4,16 @@ It is the JSON of ``/v1/progress``. `levada.status.schema` prints its JSON schem
 """
 
 from levada.status.document import utc_text
-from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.status.names import GuardMeasure, GuardPolicy, PipelineState, ResyncStep, RetryPolicy, TablePhase
 from levada.status.progress import (
     PROGRESS_VERSION,
     CaptureProgress,
     CopyProgress,
     ErrorProgress,
+    GuardAction,
+    GuardProgress,
     ManifestProgress,
+    PassedLimit,
     Progress,
     ResyncProgress,
     SlotProgress,
@@ -26,7 +29,12 @@ __all__ = [
     "CaptureProgress",
     "CopyProgress",
     "ErrorProgress",
+    "GuardAction",
+    "GuardMeasure",
+    "GuardPolicy",
+    "GuardProgress",
     "ManifestProgress",
+    "PassedLimit",
     "PipelineState",
     "Progress",
     "ResyncProgress",

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from levada.status.names import PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.status.names import GuardMeasure, GuardPolicy, PipelineState, ResyncStep, RetryPolicy, TablePhase
 from levada.values import TableMode
 
 _INTEGER_BITS: Final = 63
@@ -105,3 +105,5 @@ Phase = Annotated[TablePhase | str, _Open]
 Mode = Annotated[TableMode | str, _Open]
 Step = Annotated[ResyncStep | str, _Open]
 Policy = Annotated[RetryPolicy | str, _Open]
+Measure = Annotated[GuardMeasure | str, _Open]
+Severity = Annotated[GuardPolicy | str, _Open]

@@ -46,3 +46,29 @@ class ResyncStep(StrEnum):
     """Changes since the copy's snapshot are applied to it."""
     GIVEN_UP = "GivenUp"
     """An error that is not retried ended the resync."""
+
+
+class GuardPolicy(StrEnum):
+    """An action of the guard at a limit, from the mildest to the most severe. Each includes the milder ones."""
+
+    WARN = "Warn"
+    """The passed limit is reported."""
+    PAUSE_COPIES = "PauseCopies"
+    """No copy begins. Running copies continue."""
+    PARK_SLOWEST = "ParkSlowest"
+    """The tables that hold the most are parked until a resync, and their staged changes are removed."""
+    RELEASE_SLOT = "ReleaseSlot"
+    """The slot is dropped, so that the source can remove the WAL."""
+
+
+class GuardMeasure(StrEnum):
+    """A figure that the guard compares with limits. The values are the names of the manifest's fields."""
+
+    RETAINED_WAL = "retainedWal"
+    """Bytes of WAL that the slot keeps on the source's disk."""
+    RETAINED_WAL_PERCENT = "retainedWalPercent"
+    """The same as a percentage of `max_slot_wal_keep_size`."""
+    STAGED = "staged"
+    """Bytes of staged changes."""
+    STAGING_FREE = "stagingFree"
+    """Free bytes of the volume of the staging area. Its limits are passed from above."""

@@ -12,10 +12,12 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from levada.status.document import (
+    Measure,
     Mode,
     Part,
     Phase,
     Policy,
+    Severity,
     State,
     Step,
     Tenths,
@@ -181,6 +183,44 @@ class StagingProgress(Part):
     durable: bool = False
     segments: int = 0
     bytes: int = 0
+    free_bytes: int | None = None
+    """The free space of its volume. Null for an object store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedLimit(Part):
+    """A limit of the guard that is passed."""
+
+    measure: Measure
+    policy: Severity
+    limit: int
+    """In bytes, or in percent for `retainedWalPercent`."""
+    value: int
+    """The last known figure, in the same unit."""
+    since: Time
+
+
+@dataclass(frozen=True, slots=True)
+class GuardAction(Part):
+    """Something that the guard did."""
+
+    measure: Measure
+    policy: Severity
+    at: Time
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuardProgress(Part):
+    """The guard of the source's disk and of the staging area."""
+
+    policy: Severity = ""
+    """The most severe policy in force. Empty: no limit is passed."""
+    pauses_copies: bool = False
+    """True while no copy may begin."""
+    passed: tuple[PassedLimit, ...] = ()
+    actions: tuple[GuardAction, ...] = ()
+    """The last actions since the process started, at most 20, the newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +266,7 @@ class Progress(Part):
     slot: SlotProgress
     capture: CaptureProgress = CaptureProgress()
     staging: StagingProgress = StagingProgress()
+    guard: GuardProgress = GuardProgress()
     manifest: ManifestProgress = ManifestProgress()
     store: StoreProgress = StoreProgress()
     tables_by_phase: dict[str, int] = field(init=False, default_factory=dict)

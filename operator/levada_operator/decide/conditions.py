@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from levada.status import GuardPolicy
+
 PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "Ready": (
         "Streaming",
@@ -41,9 +43,10 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "NotStarted",
     ),
     "SourceReachable": ("Connected", "Refused", "Unknown"),
-    "SlotHealthy": ("Reserved", "Extended", "Unreserved", "Lost", "Missing", "Unknown"),
+    "SlotHealthy": ("Reserved", "Extended", "Unreserved", "Lost", "Missing", "Released", "Unknown"),
     "Replicating": ("Advancing", "Idle", "NoProgress", "ProgressStale", "Stopped", "NotStarted"),
     "TablesHealthy": ("AllHealthy", "SomeErrored", "Unknown"),
+    "WithinLimits": ("NoLimitPassed", *(policy.value for policy in GuardPolicy), "Unknown"),
     "Suspended": ("NotRequested", "Draining", "Drained"),
 }
 """The reasons of a Pipeline's conditions, by condition type. Conditions are listed in this order in status."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from levada.status import GuardPolicy
 from levada_operator.decide.conditions import PIPELINE_REASONS, Condition
 from levada_operator.observe.objects import ObjectKey
 
@@ -33,6 +34,8 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "SourceUnreachable": WARNING,
     "SlotHealthy": NORMAL,
     "SlotUnhealthy": WARNING,
+    "LimitPassed": WARNING,
+    "WithinLimits": NORMAL,
     "NoProgress": WARNING,
     "ProgressStale": WARNING,
     "Stopped": WARNING,
@@ -63,17 +66,20 @@ _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("SlotHealthy", "Unreserved"): "SlotUnhealthy",
     ("SlotHealthy", "Lost"): "SlotUnhealthy",
     ("SlotHealthy", "Missing"): "SlotUnhealthy",
+    ("SlotHealthy", "Released"): "SlotUnhealthy",
     ("Replicating", "NoProgress"): "NoProgress",
     ("Replicating", "ProgressStale"): "ProgressStale",
     ("Replicating", "Stopped"): "Stopped",
     ("TablesHealthy", "AllHealthy"): "TablesHealthy",
     ("TablesHealthy", "SomeErrored"): "TablesErrored",
+    **{("WithinLimits", policy.value): "LimitPassed" for policy in GuardPolicy},
+    ("WithinLimits", "NoLimitPassed"): "WithinLimits",
     ("Suspended", "Drained"): "Suspended",
     ("Suspended", "NotRequested"): "Resumed",
     ("Ready", "Errored"): "TableErrored",
     ("Ready", "PodRefused"): "PodRefused",
 }
-_RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "Resumed", "SourceConnected"})
+_RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "WithinLimits", "Resumed", "SourceConnected"})
 """Reasons that are reported only after their opposite."""
 _DRIVER_FAILURES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
     "PodReady",

@@ -5,10 +5,19 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from levada.status import PipelineState, RetryPolicy, TablePhase, TableProgress
+from levada.status import (
+    GuardMeasure,
+    GuardPolicy,
+    PassedLimit,
+    PipelineState,
+    RetryPolicy,
+    TablePhase,
+    TableProgress,
+)
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.phase import COPYING, TableSyncPhase
+from levada_operator.decide.rounding import size_text
 from levada_operator.decide.slot import SlotSample, slot_sample
 from levada_operator.decide.table_phase import table_phases
 from levada_operator.names import PIPELINE_LABEL, driver_name
@@ -35,6 +44,7 @@ _SLOT_ERRORS: Final = {
     # A restored or replaced source has a slot, but without the changes that the tables need.
     "source_changed": "Lost",
     "slot_foreign": "Missing",
+    "slot_released": "Released",
 }
 """The reason of SlotHealthy for each error code about the slot. A source that reports such an error is reachable."""
 
@@ -53,6 +63,7 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
         slot_healthy(observed, sample),
         replicating(observed, acceptance, driver),
         tables_healthy(observed),
+        within_limits(observed),
         suspended(observed, acceptance),
     )
     by_type = {c.type: c for c in parts}
@@ -166,12 +177,7 @@ def tables_healthy(observed: Observed) -> Condition:
     """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition."""
     of = "TablesHealthy"
     if observed.progress is None:
-        for last in observed.pipeline.status.get("conditions", ()):
-            if last["type"] == of:
-                return Condition(
-                    of, {"True": True, "False": False}.get(last["status"]), last["reason"], last["message"]
-                )
-        return Condition(of, None, "Unknown")
+        return _stored(observed, of)
     errored = errored_tables(observed.progress.tables)
     if not errored:
         return Condition(of, True, "AllHealthy")
@@ -180,6 +186,36 @@ def tables_healthy(observed: Observed) -> Condition:
     more = f" and {len(errored) - 1} more" if len(errored) > 1 else ""
     ask = f"kubectl get tablesyncs -n {observed.pipeline.namespace} -l {PIPELINE_LABEL}={observed.pipeline.name}"
     return Condition(of, False, "SomeErrored", f"{why}{more}; see: {ask}")
+
+
+def within_limits(observed: Observed) -> Condition:
+    """Return WithinLimits: True if no limit of spec.guard is passed. Its reason is the most severe policy in force.
+
+    Without a progress report, return the stored condition.
+    """
+    of = "WithinLimits"
+    if observed.progress is None:
+        return _stored(observed, of)
+    guard = observed.progress.guard
+    if not guard.policy:
+        return Condition(of, True, "NoLimitPassed")
+    passed = (f"guard.{p.measure}.{p.policy[:1].lower()}{p.policy[1:]} ({limit_text(p)})" for p in guard.passed)
+    acted = "; " + guard.actions[-1].message if guard.actions else ""
+    reason = guard.policy if guard.policy in set(GuardPolicy) else "Unknown"
+    return Condition(of, False, reason, f"passed: {', '.join(sorted(passed))}{acted}")
+
+
+def limit_text(passed: PassedLimit) -> str:
+    """Return a limit of the guard with its unit."""
+    return f"{passed.limit}%" if passed.measure == GuardMeasure.RETAINED_WAL_PERCENT else size_text(passed.limit)
+
+
+def _stored(observed: Observed, of: str) -> Condition:
+    """Return the stored condition of a type, Unknown if there is none."""
+    for last in observed.pipeline.status.get("conditions", ()):
+        if last["type"] == of:
+            return Condition(of, {"True": True, "False": False}.get(last["status"]), last["reason"], last["message"])
+    return Condition(of, None, "Unknown")
 
 
 def suspended(observed: Observed, acceptance: Acceptance) -> Condition:

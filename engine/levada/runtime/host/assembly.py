@@ -10,13 +10,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from pydantic.alias_generators import to_snake
+
 from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.private import private_folder
-from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig, TableConfig
+from levada.runtime.config import (
+    GuardLimit,
+    PipelineConfig,
+    PublicationConfig,
+    RetryLimits,
+    SlotConfig,
+    StagingConfig,
+    TableConfig,
+)
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.plugins import (
     custom_store,
@@ -36,8 +46,10 @@ from levada.spec import (
     PublicationManagement,
     TableSyncSpec,
 )
+from levada.spec.guard import Guard as GuardSpec
 from levada.spec.running import Retries
 from levada.spec.source import PostgresServer
+from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
@@ -192,6 +204,7 @@ def pipeline_config(
         heartbeat_s=float(spec.source.heartbeat_seconds),
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
+        guard=_guard_limits(spec.guard),
         on_unrepresentable=spec.on_unrepresentable,
         copies_depend_on=_copies_depend_on(spec),
         namespace=manifest.metadata.namespace,
@@ -333,6 +346,15 @@ def _copies_depend_on(spec: PipelineSpec) -> str:
 def _retries(spec: Retries) -> RetryLimits:
     # The manifest counts retries. The engine counts attempts, so the first one is added.
     return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
+
+
+def _guard_limits(guard: GuardSpec) -> tuple[GuardLimit, ...]:
+    return tuple(
+        GuardLimit(measure, policy, value)
+        for measure in GuardMeasure
+        for policy in GuardPolicy
+        if (value := getattr(getattr(guard, to_snake(measure)), to_snake(policy), None))
+    )
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -41,7 +41,8 @@ def registry(progress: Callable[[], Progress | None]) -> CollectorRegistry:
 
 def metric_families(progress: Progress) -> Iterator[Metric]:
     """Yield the metrics of one snapshot. An unknown value has no sample, so that a 0 always means zero."""
-    families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_tables(progress)]
+    families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_guard(progress)]
+    families += _tables(progress)
     yield from (family for family in families if family.samples)
 
 
@@ -93,7 +94,20 @@ def _staging(progress: Progress) -> Iterator[Metric]:
     p, staging = _One(progress.pipeline), progress.staging
     yield p.gauge("staging_bytes", "Bytes in the staging area", staging.bytes)
     yield p.gauge("staging_segments", "Segments in the staging area", staging.segments)
+    yield p.gauge("staging_free_bytes", "Free space of the staging area's volume", staging.free_bytes)
     yield p.gauge("staging_durable", "1 if staged changes are acknowledged to the slot", staging.durable)
+
+
+def _guard(progress: Progress) -> Iterator[Metric]:
+    guard = progress.guard
+    names = ["pipeline", "measure", "policy"]
+    passed = GaugeMetricFamily(
+        "levada_guard_limit_passed", "1 for each limit of the guard that is passed", labels=names
+    )
+    for limit in guard.passed:
+        passed.add_metric([progress.pipeline, limit.measure, limit.policy], 1)
+    yield passed
+    yield _One(progress.pipeline).gauge("guard_copies_paused", "1 while no copy may begin", guard.pauses_copies)
 
 
 def _tables(progress: Progress) -> Iterator[Metric]:

@@ -138,7 +138,10 @@ def pipeline_progress(
         at=datetime.now(UTC),
         slot=slot,
         capture=capture,
-        staging=StagingProgress(durable, registry.backlog.segments, registry.backlog.staged_bytes),
+        staging=StagingProgress(
+            durable, registry.backlog.segments, registry.backlog.staged_bytes, supervisor.guard.free_bytes
+        ),
+        guard=supervisor.guard.progress(),
         tables=tuple(table_progress(r, registry, now_us, silent_s) for r in tables),
         error=fatal_progress(registry.fatal),
     )

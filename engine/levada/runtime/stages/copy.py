@@ -36,14 +36,15 @@ class CopyStage(Stage):
         self._wanted: dict[TableId, ChangesWanted] = {}
         self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
-    def start(self, sessions: int) -> None:
+    def start(self, sessions: int, *, paused: bool = False) -> None:
         """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.
 
-        A new table waits for the session that has its columns.
+        A new table waits for the session that has its columns. While ``paused``, no copy begins.
         """
         for table in list(self._wanted):
             self._answer(self._registry.tables[table])
-        for record in copies_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, sessions):
+        at_once = 0 if paused else self._config_ref.current.copy_tables
+        for record in copies_to_start(self._registry.tables.values(), at_once, sessions):
             record.copy.cancelled.clear()
             record.copy.outdated = False
             plan = self._registry.next_copy.plan(record)

@@ -48,14 +48,16 @@ class ResyncStage(Stage):
         self._copies = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-resync")
         self._batches = ThreadPoolExecutor(parts.config_ref.current.apply_threads, "levada-resync-apply")
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, *, paused: bool = False) -> None:
         """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
 
-        Called before the tables' own batches are started, so that the two can take turns.
+        While ``paused``, no copy begins. Called before the tables' own batches are started, so that the two can take
+        turns.
         """
         for record in self._registry.tables.values():
             self._continue(record, now)
-        for record in resyncs_to_start(self._registry.tables.values(), self._config_ref.current.copy_tables, now):
+        at_once = 0 if paused else self._config_ref.current.copy_tables
+        for record in resyncs_to_start(self._registry.tables.values(), at_once, now):
             self._copy(record)
 
     def _continue(self, record: TableRecord, now: float) -> None:
@@ -258,6 +260,12 @@ class ResyncStage(Stage):
         resync.not_before = time.monotonic() + self._config_ref.current.retries.delay(attempt)
         if job is ResyncJob.COPY:
             self._start_again(record)
+
+    def give_up(self, record: TableRecord, error: LevadaError) -> None:
+        """End the table's resync with an error. The table itself continues."""
+        parked = park(error, max(1, record.resync.attempts), self._config_ref.current.retries, datetime.now(UTC))
+        record.resync.given_up = error_progress(named(parked, record.name))
+        self._registry.shadows.abandon(record)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
