@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,9 @@ from kubernetes import client, config
 
 GROUP, VERSION = "levada.dev", "v1alpha1"
 _PORT = 8080
-_METRICS = "http://127.0.0.1:8099/metrics"
+_METRICS_PORT = 8099
+_METRICS = f"http://127.0.0.1:{_METRICS_PORT}/metrics"
+_STANDBY_PORT = 8098
 _PATIENCE_S = 3600.0
 _AGENT = "levada-benchmark"
 
@@ -139,6 +142,7 @@ class Cluster:
         api.user_agent = _AGENT
         self._core = client.CoreV1Api(api)
         self._apps = client.AppsV1Api(api)
+        self.coordination = client.CoordinationV1Api(api)
         self._custom = client.CustomObjectsApi(api)
         self._core.create_namespace({"metadata": {"name": namespace}})
 
@@ -187,20 +191,24 @@ class Cluster:
 
 
 @contextmanager
-def operator(namespace: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def operator(namespace: str, log: Path, port: int = _METRICS_PORT) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {
         "LEVADA_NAMESPACES": namespace,
         "LEVADA_ADDRESS": "127.0.0.1",
-        "LEVADA_PORT": "8099",
+        "LEVADA_PORT": str(port),
         "LEVADA_IMAGE": "levada:load",
+        # As the chart has them.
+        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
     }
     with log.open("ab") as out:
         process = subprocess.Popen([sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out)
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(30)
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
 
 
 def metric(name: str) -> float:
@@ -225,6 +233,26 @@ def writes(audit_log: Path | None, since: datetime) -> np.ndarray[Any, Any]:
             if at >= since:
                 found.append((at - since).total_seconds())
     return np.array(sorted(found))
+
+
+def lease_holder(cluster: Cluster) -> str:
+    lease = cluster.coordination.read_namespaced_lease("levada-operator", cluster.namespace)
+    return str(lease.spec.holder_identity or "")
+
+
+def hand_over(cluster: Cluster, log: Path, audit_log: Path | None, how: signal.Signals) -> tuple[float, float]:
+    """End a leader that has a standby. Return the seconds until the standby leads, and the longest without a write."""
+    with operator(cluster.namespace, log) as leader:
+        until(lambda: lease_holder(cluster) != "", 0.5)
+        time.sleep(30)
+        with operator(cluster.namespace, log, _STANDBY_PORT):
+            time.sleep(30)
+            first, since = lease_holder(cluster), datetime.now(UTC)
+            leader.send_signal(how)
+            seconds = until(lambda: lease_holder(cluster) not in ("", first), 0.1)
+            leader.wait(60)
+            time.sleep(30)
+    return seconds, float(max(np.diff(writes(audit_log, since)), default=0.0))
 
 
 def until(done: Callable[[], bool], every_s: float) -> float:
@@ -301,6 +329,9 @@ def main() -> None:
             time.sleep(60)
             count, rss = metric("levada_operator_writes_total"), rss_bytes(process.pid)
         note("a minute from a restart", 60.0, count, since, meter, rss)
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            seconds, silent = hand_over(cluster, log, options.audit_log, how)
+            print(f"{how.name} of the leader: the standby leads after {seconds:.1f} s, {silent:.1f} s without a write")
     finally:
         cluster.close()
         drivers.stop()

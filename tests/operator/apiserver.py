@@ -36,6 +36,8 @@ class StandInApiServer:
         self.requests: list[Request] = []
         self.refused: set[str] = set()
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
+        self.busy: set[str] = set()
+        """Kinds of which no list is answered, but with 429, as by an API server under load."""
         self._version = 100
         self._events: list[dict[str, Any]] = []
         """All events, so that a watch has those since the list that it follows."""
@@ -128,6 +130,8 @@ class StandInApiServer:
         if len(rest) == 1:
             if request.query.get("watch"):
                 return await self._watch(request, kind)
+            if kind in self.busy:
+                return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "1"})
             return web.json_response(self._list(kind, request.query.get("labelSelector", "")))
         with self._lock:
             return self._one(request, sent, (kind, namespace, rest[1]), "/".join(rest[2:]))

@@ -284,6 +284,19 @@ def test_policy_of_retaining_all_releases_what_stays(
     eventually(lambda: server.get("Job", "shop-cleanup"))
 
 
+def test_busy_api_server_is_asked_again(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
+    """Without the state of the cluster nothing is decided. It continues when the API server has room again."""
+    server.busy = {"Pod"}
+    body = pipeline()
+    body["metadata"] = {"name": "shop", "namespace": "data"}
+    server.put(body)
+    operator()
+    eventually(lambda: sweeps(server) >= 3)
+    assert server.get("StatefulSet", "shop-driver") is None
+    server.busy = set()
+    bring_up(server, driver)
+
+
 def test_standby_writes_nothing_until_the_leader_has_ended(
     server: StandInApiServer, driver: str, spawn: Callable[..., subprocess.Popen[bytes]]
 ) -> None:

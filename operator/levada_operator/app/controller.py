@@ -42,7 +42,8 @@ class Controller:
         self.watchdog = Watchdog(time.monotonic)
         self.watched: dict[PipelineKey, str] = {}
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-request")
-        self._runner = Runner(cluster, WriteBudget(time.monotonic), self._executor)
+        self._budget = WriteBudget(time.monotonic)
+        self._runner = Runner(cluster, self._budget, self._executor)
         self._sweeper = Sweeper(
             cluster,
             self.cache,
@@ -114,10 +115,14 @@ class Controller:
 
     async def _sweep_loop(self) -> None:
         while True:
+            pause_s = self.config.sweep_s
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
             except RequestFailed as error:
                 _log.warning("cannot read the state of the cluster: %s", error)
+                # An API server that has no room for a read has none for a write.
+                self._budget.answered(0.0, error.status, error.retry_after_s)
+                pause_s = max(pause_s, error.retry_after_s)
             except Exception:
                 _log.exception("cannot read the state of the cluster")
             else:
@@ -127,7 +132,7 @@ class Controller:
                 # In another order each time, because the first ones get the tokens for counters.
                 for key in random.sample(list(self.cache.pipelines), len(self.cache.pipelines)):
                     await self._queue.add(key)
-            await asyncio.sleep(self.config.sweep_s)
+            await asyncio.sleep(pause_s)
 
     async def _work_loop(self) -> None:
         while True:
