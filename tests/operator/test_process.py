@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,12 +13,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from random import randrange
 from typing import Any, TypeVar
 
 import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import document, pipeline, pod_body, table_document, table_sync
-from tests.servers.ports import free_port
+from tests.servers.ports import ReservedPort
 
 from levada_operator.desired.pod import HTTP_PORT
 
@@ -41,12 +43,21 @@ def server() -> Iterator[StandInApiServer]:
         yield one
 
 
+def listening(handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    """Return a server at an address of its own: other test processes serve drivers at the same port."""
+    for _ in range(100):
+        try:
+            return ThreadingHTTPServer((f"127.78.{randrange(1, 255)}.{randrange(1, 255)}", HTTP_PORT), handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise RuntimeError("no address of 127.78.0.0/16 is free")
+
+
 @pytest.fixture
 def driver() -> Iterator[str]:
     """The address of a driver that streams two tables."""
     import json
-
-    address = f"127.78.{os.getpid() % 250}.{threading.get_native_id() % 250 + 1}"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -58,7 +69,8 @@ def driver() -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    told = ThreadingHTTPServer((address, HTTP_PORT), Handler)
+    told = listening(Handler)
+    address = str(told.server_address[0])
     thread = threading.Thread(target=told.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield address
@@ -304,7 +316,8 @@ def test_standby_writes_nothing_until_the_leader_has_ended(
     server.put(LEASE)
     one = spawn()
     first = eventually(lambda: holder(server))
-    port = free_port()
+    reserved = ReservedPort.of(range(18100, 18200))
+    port = reserved.number
     two = spawn(port)
     eventually(lambda: asked(port, "/readyz") == "ok\n" and asked(port, "/livez") == "ok\n")
     eventually(lambda: "levada_operator_leader 0.0" in asked(port, "/metrics"))
