@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -78,13 +79,23 @@ async def _lead(
 ) -> None:
     registry = kopf.OperatorRegistry()
     register(registry, controller, leads)
-    await kopf.operator(
-        registry=registry,
-        settings=options,
-        clusterwide=not config.namespaces,
-        namespaces=config.namespaces,
-        stop_flag=stop,
+    serving = asyncio.create_task(
+        kopf.operator(
+            registry=registry,
+            settings=options,
+            clusterwide=not config.namespaces,
+            namespaces=config.namespaces,
+        )
     )
+    # kopf has its own handlers of SIGTERM and SIGINT, so this is for a signal before they are there. Given a stop flag,
+    # kopf would wait 5 s at its end for its own task that waits for the flag.
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done():
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
 async def _first(*events: asyncio.Event) -> asyncio.Event:
