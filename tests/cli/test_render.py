@@ -8,7 +8,7 @@ from tests.runtime.samples import progress
 
 from levada.cli.render import applied_rates, changed_lines, dashboard, errors, summary
 from levada.runtime.report.snapshot import starting_progress
-from levada.status import Progress, ResyncProgress, ResyncStep
+from levada.status import CatchUpProgress, CatchUpState, Progress, ResyncProgress, ResyncStep
 
 
 def drawn(now: Progress, before: Progress | None = None) -> str:
@@ -48,6 +48,20 @@ def test_passed_limits_of_the_guard_are_shown() -> None:
     assert "no copy begins" in text
     assert "guard: orders is parked" in list(changed_lines(now, progress()))
     assert "guard: orders is parked" not in list(changed_lines(now, now))
+
+
+def test_the_time_to_catch_up_is_shown() -> None:
+    """For the whole in the first line, for each table in its column. Never is said."""
+    left = CatchUpProgress(CatchUpState.CATCHING_UP, 200.0)
+    text = drawn(progress(samples.table(lag_seconds=500.0, catch_up=left), catch_up=left))
+    assert "3m 20s to catch up" in text
+    assert text.count("3m 20s") == 2
+    never = CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE)
+    text = drawn(progress(samples.table(lag_seconds=500.0, catch_up=never), catch_up=never))
+    assert "does not catch up at this rate" in text
+    assert "never" in text
+    caught_up = CatchUpProgress(CatchUpState.CAUGHT_UP, 0.0)
+    assert "catch up" not in drawn(progress(samples.table(catch_up=caught_up), catch_up=caught_up))
 
 
 def test_a_resync_is_reported() -> None:

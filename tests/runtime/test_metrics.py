@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.runtime import samples
 
 from levada.runtime.report.metrics import metric_families
-from levada.status import Progress
+from levada.status import CatchUpProgress, CatchUpState, Progress
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -18,10 +19,12 @@ def full() -> Progress:
     """Return a snapshot in which every figure is known."""
     return samples.progress(
         samples.table("orders", error=samples.error(), phase="Errored"),
+        samples.table("items", catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0)),
         samples.table("payments", copy=samples.copying(), phase="DataSync"),
         capture=samples.capture(error=samples.error(code="connection_failed")),
         error=samples.error(code="slot_lost"),
         guard=samples.guard(),
+        catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
     )
 
 
@@ -77,6 +80,8 @@ def test_values_are_those_of_the_snapshot() -> None:
     assert value(full(), "levada_state", state="Failed") == 0
     assert value(full(), "levada_slot_wal_status", status="reserved") == 1
     assert value(full(), "levada_slot_wal_status", status="lost") == 0
+    assert value(full(), "levada_catch_up_seconds") == math.inf
+    assert value(full(), "levada_table_catch_up_seconds", table="items") == 90
     assert value(full(), "levada_guard_limit_passed", measure="staged", policy="ParkSlowest") == 1
     assert value(full(), "levada_tables", phase="Errored") == 1
     assert value(full(), "levada_table_error", table="orders", code="no_replica_identity") == 1

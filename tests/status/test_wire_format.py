@@ -14,6 +14,8 @@ from levada.runtime.report.http import ProgressServer
 from levada.runtime.report.snapshot import starting_progress
 from levada.status import (
     CaptureProgress,
+    CatchUpProgress,
+    CatchUpState,
     ManifestProgress,
     Progress,
     ResyncProgress,
@@ -39,6 +41,7 @@ def full() -> Progress:
             mode="Changelog",
             note="the table has no key",
             lag_seconds=1.23456,
+            catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 61.234),
             pending_segments=3,
             pending_rows=1200,
             staged_bytes=1 << 20,
@@ -76,6 +79,7 @@ def full() -> Progress:
         capture=samples.capture(received_lsn=Lsn(0x1_0000_00FF), rows_per_second=12.34, error=retried),
         staging=StagingProgress(durable=True, segments=2, bytes=2048, free_bytes=4096),
         guard=samples.guard(),
+        catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
         error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
         manifest=ManifestProgress(error=samples.error(), waiting=(WaitingField("spec.source.host", "Restart"),)),
         store=StoreProgress(retried),

@@ -17,6 +17,8 @@ from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
 from levada.printable import one_record
 from levada.status import (
+    CatchUpProgress,
+    CatchUpState,
     CopyProgress,
     ErrorProgress,
     GuardMeasure,
@@ -27,6 +29,7 @@ from levada.status import (
     utc_text,
 )
 
+_NEVER: Final = "never"
 _STYLES: Mapping[str, str] = {
     TablePhase.READY: "green",
     TablePhase.ERRORED: "bold red",
@@ -54,7 +57,13 @@ def headline(now: Progress) -> str:
     ready = now.tables_by_phase.get(TablePhase.READY, 0)
     text = f"[bold]{escape(now.pipeline)}[/bold]  {escape(now.state)}  {ready}/{len(now.tables)} tables ready"
     arriving = rate(now.capture.rows_per_second)
-    return f"{text}  {arriving} arriving" if arriving else text
+    text += f"  {arriving} arriving" if arriving else ""
+    left = _outlook(now.catch_up)
+    if not left:
+        return text
+    return (
+        f"{text}  [yellow]does not catch up at this rate[/yellow]" if left == _NEVER else f"{text}  {left} to catch up"
+    )
 
 
 def slot_line(now: Progress) -> str:
@@ -109,10 +118,17 @@ def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Rend
         percent(copy.percent) if copy is not None else "",
         number(table.rows_applied if running is None else running.rows),
         rate(applied_rate if running is None else running.rows_per_second),
-        "" if running is None else duration(running.seconds_left),
+        _outlook(table.catch_up) if running is None else duration(running.seconds_left),
         "" if table.lag_seconds is None else duration(table.lag_seconds),
         number(table.pending_rows) if table.pending_rows else "",
     )
+
+
+def _outlook(catch_up: CatchUpProgress | None) -> str:
+    """Return the time that is left until something has caught up. Empty if it has, or if that is not known."""
+    if catch_up is None or catch_up.state == CatchUpState.CAUGHT_UP:
+        return ""
+    return _NEVER if catch_up.seconds_left is None else duration(catch_up.seconds_left)
 
 
 def applied_rates(now: Progress, before: Progress | None) -> dict[int, float]:

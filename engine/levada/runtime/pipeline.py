@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -25,7 +24,7 @@ from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
-    RateMeter,
+    Trends,
     capture_progress,
     fatal_progress,
     pipeline_progress,
@@ -112,7 +111,7 @@ class Pipeline:
         self._stop_asked = threading.Event()
         self._stop_lock = threading.Lock()
         self._error: LevadaError | None = None
-        self._rate = RateMeter()
+        self._trends = Trends()
         self._sampler = LagSampler(config.source, config.slot.name)
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
@@ -488,15 +487,14 @@ class Pipeline:
     def _publish(self, supervisor: Supervisor) -> None:
         assert self._capture is not None
         assert self._staging is not None
-        rate = self._rate.rate(time.monotonic(), self._capture.position.rows)
         progress = pipeline_progress(
             supervisor,
             self._state,
             epoch=self._epoch,
             started_at=self._started_at,
             slot=self._sampler.progress(),
-            capture=capture_progress(self._capture, rate),
+            capture=self._capture,
             durable=self._staging.durable,
-            silent_s=self._capture.silent_s(),
+            trends=self._trends,
         )
         self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)

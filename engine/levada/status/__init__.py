@@ -4,10 +4,19 @@ It is the JSON of ``/v1/progress``. `levada.status.schema` prints its JSON schem
 """
 
 from levada.status.document import utc_text
-from levada.status.names import GuardMeasure, GuardPolicy, PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.status.names import (
+    CatchUpState,
+    GuardMeasure,
+    GuardPolicy,
+    PipelineState,
+    ResyncStep,
+    RetryPolicy,
+    TablePhase,
+)
 from levada.status.progress import (
     PROGRESS_VERSION,
     CaptureProgress,
+    CatchUpProgress,
     CopyProgress,
     ErrorProgress,
     GuardAction,
@@ -27,6 +36,8 @@ from levada.status.reading import read_progress, read_slot
 __all__ = [
     "PROGRESS_VERSION",
     "CaptureProgress",
+    "CatchUpProgress",
+    "CatchUpState",
     "CopyProgress",
     "ErrorProgress",
     "GuardAction",

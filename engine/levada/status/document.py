@@ -23,7 +23,15 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from levada.status.names import GuardMeasure, GuardPolicy, PipelineState, ResyncStep, RetryPolicy, TablePhase
+from levada.status.names import (
+    CatchUpState,
+    GuardMeasure,
+    GuardPolicy,
+    PipelineState,
+    ResyncStep,
+    RetryPolicy,
+    TablePhase,
+)
 from levada.values import TableMode
 
 _INTEGER_BITS: Final = 63
@@ -107,3 +115,4 @@ Step = Annotated[ResyncStep | str, _Open]
 Policy = Annotated[RetryPolicy | str, _Open]
 Measure = Annotated[GuardMeasure | str, _Open]
 Severity = Annotated[GuardPolicy | str, _Open]
+Outcome = Annotated[CatchUpState | str, _Open]

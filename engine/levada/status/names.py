@@ -48,6 +48,16 @@ class ResyncStep(StrEnum):
     """An error that is not retried ended the resync."""
 
 
+class CatchUpState(StrEnum):
+    """The answer to the question when the destination will have caught up with the source."""
+
+    CAUGHT_UP = "CaughtUp"
+    """It trails by no more than batching causes."""
+    CATCHING_UP = "CatchingUp"
+    NOT_AT_THIS_RATE = "NotAtThisRate"
+    """The lag does not fall, so it never will at the rates of the last five minutes."""
+
+
 class GuardPolicy(StrEnum):
     """An action of the guard at a limit, from the mildest to the most severe. Each includes the milder ones."""
 

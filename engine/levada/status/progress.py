@@ -14,6 +14,7 @@ from pydantic import Field
 from levada.status.document import (
     Measure,
     Mode,
+    Outcome,
     Part,
     Phase,
     Policy,
@@ -74,6 +75,15 @@ class CopyProgress(Part):
 
 
 @dataclass(frozen=True, slots=True)
+class CatchUpProgress(Part):
+    """The time until the destination has caught up with the source, by the trend of the last five minutes."""
+
+    state: Outcome
+    seconds_left: Tenths | None = None
+    """0 for CaughtUp. Null for NotAtThisRate."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResyncProgress(Part):
     """A shadow copy. Its table stays readable and receives changes meanwhile."""
 
@@ -110,6 +120,10 @@ class TableProgress(Part):
     """The LSN up to which changes are at the destination."""
     lag_seconds: Thousandths | None = None
     """The age of the oldest change that is not at the destination, or 0. Null while the table is copied."""
+    catch_up: CatchUpProgress | None = None
+    """The time until the table has caught up. Null while it is copied, suspended or parked, and for the first minute
+    in which it trails.
+    """
     pending_segments: int = 0
     pending_rows: int = 0
     staged_bytes: int = 0
@@ -263,6 +277,8 @@ class Progress(Part):
     started_at: Time
     at: Time
     """The time of this document."""
+    catch_up: CatchUpProgress | None = None
+    """The time until capture and all tables that stream have caught up. Null if it is not known for one of them."""
     slot: SlotProgress
     capture: CaptureProgress = CaptureProgress()
     staging: StagingProgress = StagingProgress()

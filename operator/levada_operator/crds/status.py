@@ -167,7 +167,9 @@ TABLE_SYNC_STATUS: Final = _object(
                 "copied": _text("The progress of the copy."),
                 "rows": _text("copy.rows with a unit."),
                 "lag": _text("lagSeconds with a unit."),
-                "left": _text("copy.secondsLeft with a unit."),
+                "left": _text(
+                    "The time until the copy is finished or the table has caught up. never: not at this rate."
+                ),
             },
         ),
         "conditions": _conditions(TABLE_SYNC_REASONS),

@@ -42,7 +42,7 @@ def table_status(
             "copied": f"{shown['percent']}%" if shown else "",
             "rows": count_text(shown["rows"]) if shown else "",
             "lag": seconds_text(lag),
-            "left": seconds_text(shown.get("secondsLeft")) if shown else "",
+            "left": (seconds_text(shown.get("secondsLeft")) if shown else "") or _left(phase, report),
         },
         "conditions": conditions_json(conditions, before.get("conditions", ()), table_sync.generation, observed.now),
     }
@@ -88,6 +88,14 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TablePr
     if phase is TableSyncPhase.READY:
         return Condition(of, True, "Streaming")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
+
+
+def _left(phase: TableSyncPhase, report: TableProgress | None) -> str:
+    """Return the time until the table has caught up. Empty if it has, or if that is not known."""
+    if report is None or report.catch_up is None or phase not in (TableSyncPhase.READY, *CATCHING_UP):
+        return ""
+    left = report.catch_up.seconds_left
+    return "never" if left is None else seconds_text(rounded_seconds(left)) if left else ""
 
 
 def _copy_refused(observed: Observed, report: TableProgress) -> CreationFailure | None:

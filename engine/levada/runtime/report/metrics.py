@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
@@ -10,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from levada import __version__
-from levada.status import CopyProgress, PipelineState, Progress, TableProgress
+from levada.status import CatchUpProgress, CopyProgress, PipelineState, Progress, TableProgress
 from levada.values import Lsn
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
@@ -54,6 +55,7 @@ def _pipeline(progress: Progress) -> Iterator[Metric]:
     )
     yield p.gauge("ready", "1 while every table is streaming", progress.ready)
     yield p.gauge("epoch", "Epoch of this driver process, raised by each start", progress.epoch)
+    yield p.gauge("catch_up_seconds", "Estimated time to catch up, +Inf for never", _left(progress.catch_up))
     yield p.gauge("start_time_seconds", "When this process began, in Unix time", progress.started_at)
     yield p.gauge("progress_time_seconds", "When these figures were taken, in Unix time", progress.at)
     if progress.error is not None:
@@ -118,6 +120,9 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.info("table_phase", "1 for the phase that the table is in", "phase", lambda t: t.phase)
     yield each.gauge("table_lag_seconds", "Age of the oldest change not at the destination", lambda t: t.lag_seconds)
     yield each.gauge(
+        "table_catch_up_seconds", "Estimated time until it has caught up, +Inf for never", lambda t: _left(t.catch_up)
+    )
+    yield each.gauge(
         "table_applied_lsn_bytes", "Position up to which changes are applied", lambda t: _position(t.applied_lsn)
     )
     yield each.gauge("table_pending_segments", "Segments that wait for apply", lambda t: t.pending_segments)
@@ -133,6 +138,12 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.gauge("table_copy_seconds_left", "Estimated time left", _of_copy(lambda c: c.seconds_left))
     yield each.info("table_error", "1 for the error that parks the table", "code", _error_code)
     yield each.gauge("table_error_attempts", "Tries that failed in a row", _error_attempts)
+
+
+def _left(catch_up: CatchUpProgress | None) -> float | None:
+    if catch_up is None:
+        return None
+    return math.inf if catch_up.seconds_left is None else catch_up.seconds_left
 
 
 def _of_copy(value: Callable[[CopyProgress], Number]) -> Callable[[TableProgress], Number]:

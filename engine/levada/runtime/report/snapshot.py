@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.copies.remote import OrderedCopy
+from levada.runtime.report.outlook import Outlook, latest
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
@@ -45,6 +46,14 @@ class RateMeter:
             self._samples.popleft()
         then, before = self._samples[0]
         return (total - before) / (now - then) if now > then else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """The trends of a pipeline's figures."""
+
+    rate: RateMeter = field(default_factory=RateMeter)
+    outlook: Outlook = field(default_factory=Outlook)
 
 
 def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, silent_s: float = 0.0) -> TableProgress:
@@ -122,29 +131,44 @@ def pipeline_progress(
     epoch: int,
     started_at: datetime,
     slot: SlotProgress,
-    capture: CaptureProgress,
+    capture: CaptureThread,
     durable: bool,
-    silent_s: float,
+    trends: Trends,
 ) -> Progress:
-    """Return the progress of the pipeline. For the supervisor's thread. ``silent_s`` is as in `table_progress`."""
-    now_us = time.time_ns() // 1000
+    """Return the progress of the pipeline, and add its figures to ``trends``. For the supervisor's thread."""
+    now, now_us, silent_s, outlook = time.monotonic(), time.time_ns() // 1000, capture.silent_s(), trends.outlook
     registry = supervisor.registry
-    tables = sorted(registry.tables.values(), key=lambda r: r.name)
+    records = sorted(registry.tables.values(), key=lambda r: r.name)
+    small_s = 2 * supervisor.config_ref.current.freshness_s
+    tables = tuple(_with_outlook(table_progress(r, registry, now_us, silent_s), outlook, small_s) for r in records)
+    outlook.keep(registry.tables)
+    streaming = [t.catch_up for t in tables if _streams(t)]
     return Progress(
         pipeline=supervisor.config_ref.current.name,
         epoch=epoch,
         state=state,
         started_at=started_at,
         at=datetime.now(UTC),
+        catch_up=latest([outlook.of_slot(now, slot.lag_bytes), *streaming]),
         slot=slot,
-        capture=capture,
+        capture=capture_progress(capture, trends.rate.rate(now, capture.position.rows)),
         staging=StagingProgress(
             durable, registry.backlog.segments, registry.backlog.staged_bytes, supervisor.guard.free_bytes
         ),
         guard=supervisor.guard.progress(),
-        tables=tuple(table_progress(r, registry, now_us, silent_s) for r in tables),
+        tables=tables,
         error=fatal_progress(registry.fatal),
     )
+
+
+def _streams(table: TableProgress) -> bool:
+    """Return True if the table's lag says when it will have caught up."""
+    return table.lag_seconds is not None and not table.suspended and table.error is None
+
+
+def _with_outlook(table: TableProgress, outlook: Outlook, small_s: float) -> TableProgress:
+    lag_s = table.lag_seconds if _streams(table) else None
+    return replace(table, catch_up=outlook.of_table(table.id, time.monotonic(), lag_s, small_s))
 
 
 def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
