@@ -25,6 +25,8 @@ def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
         before = writers.transactions
         engine.wait_for(lambda p: writers.transactions > before + 200)
     engine.wait_caught_up()
+    engine.wait_for(lambda p: p["catchUp"] == {"state": "CaughtUp", "secondsLeft": 0.0})
+    engine.wait_for(lambda p: all(t["catchUp"]["state"] == "CaughtUp" for t in p["tables"]))
     engine.assert_equal(*shop.TABLES)
     assert engine.stop() == 0, engine.log[-3000:]
 
