@@ -23,6 +23,12 @@ RESUMED = "ranges were copied before"
 @pytest.fixture
 def items(db: Database) -> Database:
     """A table with a composite key, texts in TOAST storage, and free space in its blocks."""
+    create_items(db)
+    return db
+
+
+def create_items(db: Database) -> None:
+    """Create and fill the table."""
     db.execute(
         "CREATE TABLE items (shop int, code text, n int, v text, big text, PRIMARY KEY (shop, code))",
         "ALTER TABLE items ALTER big SET STORAGE EXTERNAL",
@@ -31,7 +37,6 @@ def items(db: Database) -> Database:
         f" CASE WHEN i % 60 = 0 THEN repeat(md5(i::text), 100) END FROM generate_series(1, {ROWS}) i",
         "ANALYZE items",
     )
-    return db
 
 
 class Movers:
