@@ -7,7 +7,7 @@ from typing import Final
 SLOWEST: Final = 5.0
 """The lowest rate, in writes a second."""
 _START: Final = 10.0
-FASTEST: Final = 60.0
+FASTEST: Final = 80.0
 """The highest rate, in writes a second."""
 _STEP: Final = 0.5
 """Writes a second that each fast answer adds."""
