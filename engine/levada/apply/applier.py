@@ -60,14 +60,16 @@ class Applier:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while a batch is written. With Ordering.PIPELINE it is a lock, so that there is one call at a time."""
 
-    def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest]) -> Applied:
+    def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest], until: Lsn | None = None) -> Applied:
         """Apply the manifests' changes to these tables, each from its position on. Return when they are durable.
+
+        Changes from ``until`` on, inclusive, are left out. None stands for the end of the last manifest.
 
         Raise the destination's errors, and InterruptedError if the pipeline stops before an accepted batch is durable.
         The positions then do not move, so that the batch is applied again.
         """
         began = time.monotonic()
-        until = manifests[-1].end_lsn
+        until = manifests[-1].end_lsn if until is None else until
         starts = [TableStart(self.targets(self.schema(table, after)), after) for table, after in positions.items()]
         batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)

@@ -111,7 +111,7 @@ def copy_statement(schema: ReplicatedTableSchema, part: BlockRange | KeyedRows, 
 
     The column names are those of the root table, because every partition has the same ones.
     """
-    conditions = [part.condition] if isinstance(part, KeyedRows) else _in_blocks(part)
+    conditions = [part.condition] if isinstance(part, KeyedRows) else in_blocks(part)
     if row_filter is not None:
         conditions.append(f"({row_filter})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -119,7 +119,8 @@ def copy_statement(schema: ReplicatedTableSchema, part: BlockRange | KeyedRows, 
     return f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()
 
 
-def _in_blocks(part: BlockRange) -> list[str]:
+def in_blocks(part: BlockRange) -> list[str]:
+    """Return the conditions of the range's rows in SQL."""
     conditions = []
     if part.first:
         conditions.append(f"ctid >= '({part.first},0)'::tid")

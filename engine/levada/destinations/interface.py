@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.verification import FixedTable
 from levada.local.jars import Jar
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
@@ -53,7 +54,8 @@ class Capabilities:
     the table first. ``spark``: the destination needs the engine's Spark session, whose tasks then also read the copied
     rows. Without it no JVM starts, and worker processes read them. ``keeps_ranges``: `Destination.write_table_rows`
     reads the rows by `TableRows.map_ranges`, whose finished ranges outlive the process. Without it an interrupted copy
-    begins again.
+    begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
+    the source. Without it `levada verify` refuses the pipeline.
     """
 
     upsert: bool = False
@@ -62,6 +64,7 @@ class Capabilities:
     ordering: Ordering = Ordering.TABLE
     spark: bool = False
     keeps_ranges: bool = False
+    verifies: bool = False
 
 
 class Source(Protocol):
@@ -287,6 +290,14 @@ class Destination(ABC):
         Raise `DestinationChanged` if another writer changed the table. The engine then parks it. After any other error
         it continues to apply changes.
         """
+
+    def fixed(self, target: TableTarget) -> FixedTable | None:
+        """Return the table's current version for a comparison with the source, None if there is no table.
+
+        Only a destination with the capability ``verifies`` has this method. A table that another writer has changed is
+        no error, because the comparison finds the difference.
+        """
+        raise NotImplementedError(f"{self.name} has no versions of tables to compare")
 
     def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
         """Discard the state that this object keeps of the table, because another process has copied it to ``target``.

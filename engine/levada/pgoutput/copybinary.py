@@ -24,6 +24,8 @@ _HAS_OIDS: Final = 1 << 16
 _NULL: Final = 0xFFFFFFFF
 _SENT_AS_TEXT: Final = frozenset({19, 25, 1042, 1043})
 """name, text, bpchar and varchar: their binary format is their text, so the server need not call a function."""
+_PLAIN_TEXT: Final = frozenset({19, 25, 1043})
+"""name, text and varchar: a cast to text keeps their text."""
 
 
 def select_list(schema: ReplicatedTableSchema) -> str:
@@ -35,6 +37,16 @@ def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
     if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
         return name
+    return _output(name)
+
+
+def text_expression(column: Column) -> str:
+    """Return the SQL expression of a column's values as the text that the stream has."""
+    name = quote_identifier(column.name)
+    return name if column.type_oid in _PLAIN_TEXT else _output(name)
+
+
+def _output(name: str) -> str:
     # concat calls the type's own output function, as the stream does. A cast may differ: inet::text adds
     # a netmask, bpchar::text loses the padding. A composite of NULLs "is null", but is not distinct from NULL.
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"

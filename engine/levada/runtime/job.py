@@ -14,11 +14,12 @@ class Job(StrEnum):
     MAINTAIN = "maintain"
     APPLY_TO_SHADOW = "follow"
     SWAP = "swap"
+    CUT = "cut"
 
     @property
     def judged(self) -> bool:
         """Return True if the process is restarted when such a job blocks pending changes for too long.
 
-        A copy is exempt. Exporting a snapshot at the source and indexing the copied rows may take long.
+        A copy and a cut are exempt. Exporting a snapshot at the source and indexing the copied rows may take long.
         """
-        return self is not Job.COPY
+        return self not in (Job.COPY, Job.CUT)

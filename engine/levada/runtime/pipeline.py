@@ -44,9 +44,19 @@ from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.copy import CopyStage
+from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
-from levada.runtime.stages.messages import ChangesWanted, Fatal, Reconfigured, Report, next_inbox
+from levada.runtime.stages.messages import (
+    ChangesWanted,
+    CutReleased,
+    CutWanted,
+    Fatal,
+    HoldWanted,
+    Reconfigured,
+    Report,
+    next_inbox,
+)
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
@@ -59,11 +69,13 @@ from levada.runtime.tables.requests import check_table_settings, table_target
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
+from levada.runtime.verifications.verifier import Requests, Verifier
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.status import PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
+from levada.verify.table import VerifyOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +83,8 @@ if TYPE_CHECKING:
     from levada.copy.tasks import TaskRunner
     from levada.postgres.catalog import PublishedTable
     from levada.schema import ReplicatedTableSchema, TableTarget
-    from levada.values import PipelineOwner
+    from levada.values import PipelineOwner, QualifiedTable
+    from levada.verify.report import TableReport
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +138,7 @@ class Pipeline:
         self._claim: Claim | None = None
         self._staging: Staging | None = None
         self._storage_poller: StoragePoller | None = None
+        self._verifier: Verifier | None = None
         self._ledger = StoredLedger(store, durable=False)
 
     @property
@@ -212,11 +226,7 @@ class Pipeline:
         NeedsOperator ``pipeline_stopped``. Raise NeedsOperator ``pipeline_not_started`` before `start`.
         """
         if self._starter is None:
-            raise NeedsOperator(
-                "pipeline_not_started",
-                f"pipeline {self.config.name} was not started, so it cannot be waited for",
-                hint="call start() first, or use the pipeline in a with statement",
-            )
+            raise _not_started(self.config.name, "it cannot be waited for")
         return wait_for_progress(self.config.name, done, self.progress, lambda: self.wait(_POLL_S), timeout_s)
 
     def progress(self) -> Progress:
@@ -245,6 +255,19 @@ class Pipeline:
         caught_up = caught_up_with_source(self.config, lambda: self._worker)
         self._poll_storage_soon()
         return caught_up
+
+    def verify(
+        self, table: QualifiedTable, options: VerifyOptions | None = None, cancelled: threading.Event | None = None
+    ) -> TableReport:
+        """Compare a table with the source at one LSN while the pipeline runs, and return the result.
+
+        Call it from any thread, for a pipeline that was started. The table waits at that LSN for a moment, then applies
+        changes again while it is compared. See `levada.runtime.verifications.verifier.Verifier.run` for the errors.
+        """
+        verifier = self._verifier
+        if verifier is None:
+            raise _not_started(self.config.name, "its tables cannot be verified")
+        return verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
 
     def __enter__(self) -> Self:
         self.start()
@@ -366,12 +389,24 @@ class Pipeline:
         resyncs = ResyncStage(parts, copier, applier)
         guard = Guard(config_ref, registry, log.staging, self._sampler.progress, resyncs.give_up)
         self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
+        self._verifier = Verifier(
+            config_ref,
+            store,
+            destination,
+            Requests(
+                lambda name, reply: inbox.put(HoldWanted(name, reply)),
+                lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
+                lambda table, repaired: inbox.put(CutReleased(table, repaired)),
+            ),
+            self._stopping,
+        )
         return Supervisor(
             config_ref,
             registry,
             capture=capture,
             copies=CopyStage(parts, copier),
             applies=ApplyStage(parts, applier),
+            cuts=CutStage(parts),
             resyncs=resyncs,
             discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
             storage_poller=self._storage_poller,
@@ -498,3 +533,11 @@ class Pipeline:
             trends=self._trends,
         )
         self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)
+
+
+def _not_started(pipeline: str, so: str) -> NeedsOperator:
+    return NeedsOperator(
+        "pipeline_not_started",
+        f"pipeline {pipeline} was not started, so {so}",
+        hint="call start() first, or use the pipeline in a with statement",
+    )

@@ -21,6 +21,7 @@ from levada.runtime.pace import Pace
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
+from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.messages import (
@@ -28,8 +29,11 @@ from levada.runtime.stages.messages import (
     ChangesWanted,
     CopyEnded,
     CopyStarted,
+    CutReleased,
+    CutWanted,
     Discovered,
     Fatal,
+    HoldWanted,
     JobStarted,
     MaintainEnded,
     Reconfigured,
@@ -77,6 +81,7 @@ class Supervisor:
         capture: CaptureThread,
         copies: CopyStage,
         applies: ApplyStage,
+        cuts: CutStage,
         resyncs: ResyncStage,
         discovery: Discovery,
         storage_poller: StoragePoller,
@@ -92,6 +97,7 @@ class Supervisor:
         self._capture = capture
         self._copies = copies
         self._applies = applies
+        self._cuts = cuts
         self._resyncs = resyncs
         self._discovery = discovery
         self._storage_poller = storage_poller
@@ -177,6 +183,12 @@ class Supervisor:
                 self._copies.changes_wanted(tables[table], report)
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
+            case HoldWanted():
+                self._cuts.hold(report)
+            case CutWanted():
+                self._cuts.cut(report)
+            case CutReleased():
+                self._cuts.release(report)
             case JobStarted(begun, at):
                 for table in begun:
                     tables[table].started(at)
@@ -228,6 +240,7 @@ class Supervisor:
                 self.registry.step(record)
         self.registry.places.check()
         self.registry.positions.save_unverified()
+        self._cuts.start()
         self._applies.start_watermark_reads()
         self.guard.check(now)
         if self.registry.fatal is not None:

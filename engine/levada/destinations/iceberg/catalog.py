@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
@@ -22,7 +23,7 @@ from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes
-from levada.destinations.interface import DestinationContext, TableMode
+from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.locations import folded_name
@@ -49,6 +50,8 @@ class IcebergCatalog:
         table_properties: Mapping[str, str] | None = None,
         format_version: int = 2,
     ) -> None:
+        self._spark = spark
+        self._keeps_columns = context.on_schema_change is OnSchemaChange.IGNORE
         self._config = config
         self._table_properties = table_properties or {}
         self._format_version = format_version
@@ -79,6 +82,11 @@ class IcebergCatalog:
             if opened is not None:
                 with java_errors("close the catalog"):
                     self.jvm.close(opened)
+
+    def fixed(self, table: IcebergTable) -> IcebergSnapshot:
+        """Return the table's current snapshot for a comparison."""
+        session = verification_session(self._spark, self._config.spark_conf())
+        return IcebergSnapshot(session, table, self._config.name, keeps_columns=self._keeps_columns)
 
     def check(self) -> None:
         """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""

@@ -40,6 +40,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.key_index.index import index_errors
 from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -77,7 +78,7 @@ class IcebergDestination(Destination):
 
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True
+        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True, verifies=True
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -254,6 +255,15 @@ class IcebergDestination(Destination):
             self._tables.put_table_properties(opened)
             state.mark = opened.metadata.mark
             return state.mark
+
+    def fixed(self, target: TableTarget) -> FixedTable | None:
+        """Return the table's current snapshot, also if another writer has changed the table."""
+        state = self._find(target.id)
+        if state is None:
+            return None
+        with state.lock:
+            table = self._open(state)
+            return None if table is None else self._tables.fixed(table)
 
     def maintain(self, table: TableId) -> None:
         """Check the table for changes by other writers. If it is due, compact it and expire old snapshots.

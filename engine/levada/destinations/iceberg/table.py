@@ -134,6 +134,12 @@ class IcebergTable:
                 text = parser.toJson(parser.read(self.java.io(), location))
                 yield TableMetadata.parse(text).snapshots
 
+    def current_schema_id(self) -> int | None:
+        """Return the ID of the schema with which the current snapshot was written. None without a snapshot."""
+        with java_errors(f"read {self.name}"):
+            snapshot = self.java.currentSnapshot()
+            return None if snapshot is None else int(snapshot.schemaId())
+
     def record_current(self) -> None:
         """Record the current snapshot as Levada's last commit. Call it after `check_intact`, as its rows are the same.
 

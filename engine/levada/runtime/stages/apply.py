@@ -80,7 +80,7 @@ class ApplyStage(Stage):
         A destination that orders changes by pipeline gets one batch for all tables, others get one for each table.
         """
         tables, backlog = self._registry.tables.values(), self._registry.backlog
-        waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id))]
+        waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id)) and not self._is_cut(r)]
         if self._together and any(keeps_others(r, backlog.pending(r.id)) for r in tables):
             return
         config, round_s = self._config_ref.current, len(waiting) * self._batch_s / self._threads
@@ -93,6 +93,9 @@ class ApplyStage(Stage):
             return
         for record in sorted(ready, key=lambda r: r.apply.pending_since or now):
             self._submit([record])
+
+    def _is_cut(self, record: TableRecord) -> bool:
+        return record.cut.leaves_nothing(self._registry.position(record))
 
     def _highest_position(self) -> Lsn:
         """Return the highest LSN below which a table that gets changes has all of them."""
@@ -111,13 +114,14 @@ class ApplyStage(Stage):
         for record in records:
             record.begin(Job.APPLY)
             record.apply.pending_since = None
-        self._pool.submit(self._run, positions, manifests)
+        until = min(r.cut.end_of(manifests[-1].end_lsn) for r in records)
+        self._pool.submit(self._run, positions, manifests, until)
 
-    def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...]) -> None:  # in a pool
+    def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...], until: Lsn) -> None:  # in a pool
         tables = tuple(positions)
         self._inbox.put(JobStarted(tables, datetime.now(UTC)))
         try:
-            applied = self._applier.run(positions, manifests)
+            applied = self._applier.run(positions, manifests, until)
         except BaseException as error:
             self._inbox.put(ApplyEnded(tables, error))
         else:

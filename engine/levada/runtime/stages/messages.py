@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,10 +14,11 @@ from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
+from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.storage_journal import TableAltered
 from levada.segments.manifest import Manifest
-from levada.values import Lsn, TableId, Watermark
+from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
@@ -57,6 +59,34 @@ class ChangesWanted:
     table: TableId
     until: Lsn
     reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWanted:
+    """Another thread wants to hold a table, see `levada.runtime.stages.cuts`. ``reply`` returns immediately."""
+
+    name: QualifiedTable
+    reply: Callable[[Held | LevadaError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CutWanted:
+    """The table that a thread holds shall apply its changes below ``until`` and no others.
+
+    ``reply`` is called once it has, with the error if it cannot. It returns immediately.
+    """
+
+    table: TableId
+    until: Lsn
+    reply: Callable[[LevadaError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CutReleased:
+    """A thread no longer holds the table. ``repaired``: its content at the destination was repaired."""
+
+    table: TableId
+    repaired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +179,9 @@ Report = (
     | CopyStarted
     | CopyEnded
     | ChangesWanted
+    | HoldWanted
+    | CutWanted
+    | CutReleased
     | JobStarted
     | WatermarkRead
     | ApplyEnded

@@ -8,6 +8,7 @@ from datetime import datetime
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
+from levada.runtime.tables.cut_state import CutState
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retry_state import RetryState
@@ -42,6 +43,7 @@ class TableRecord:
     apply: ApplyState = field(default_factory=ApplyState)
     copy: CopyState = field(default_factory=CopyState)
     resync: ResyncState = field(default_factory=ResyncState)
+    cut: CutState = field(default_factory=CutState)
 
     def begin(self, job: Job) -> None:
         """Assign the table to a job, which may wait for a free thread."""

@@ -76,7 +76,7 @@ class TableRegistry:
         )
         self.storage = StorageJournal(store, self.phases.park_until_resync)
         self.positions = Positions(store, destination, tables, self.phases, self.storage, unverified)
-        retries = TableRetries(self.phases, self.positions)
+        retries = self._retries = TableRetries(self.phases, self.positions)
         self.places = PlaceCheck(config_ref, destination, tables, self.handled, self.phases, retries)
         self.next_copy = NextCopy(config_ref, destination, self.handled, columns)
         self.requests = TableRequests(
@@ -136,6 +136,10 @@ class TableRegistry:
     def position(self, record: TableRecord) -> Lsn:
         """Return the LSN below which nothing of the table is left to apply, 0 while that is unknown."""
         return self._tables.position(record)
+
+    def repaired(self, record: TableRecord) -> None:
+        """Retry a parked table after its content at the destination was repaired."""
+        self._retries.retry_on_demand(record)
 
     def step(self, record: TableRecord) -> None:
         """Retry, resync or advance the table if the condition for that is met."""

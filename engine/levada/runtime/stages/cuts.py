@@ -1,0 +1,136 @@
+"""Cuts: moments at which a table at the destination has exactly the changes below one LSN.
+
+`levada.verify` explains why such a table equals a snapshot of the source. A cut has three steps, which another thread
+requests through the inbox:
+
+1. *hold*: No batch of the table runs, and none starts.
+2. *cut*: The caller gives the LSN, which is not below anything that was applied. Batches run up to it and no further.
+3. *release*: The table applies changes as before.
+
+Between the steps the job `Job.CUT` has the table, so that no other thread calls the destination for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.runtime.job import Job
+from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.cut_state import Held
+from levada.stores.phases import DataSync, Errored, Init, Ready
+
+if TYPE_CHECKING:
+    from levada.runtime.stages.messages import CutReleased, CutWanted, HoldWanted
+    from levada.runtime.tables.record import TableRecord
+    from levada.values import TableId
+
+_log = logging.getLogger(__name__)
+
+
+class CutStage(Stage):
+    """Holds tables, and brings them to the LSNs of their cuts. For the supervisor's thread."""
+
+    def __init__(self, parts: StageParts) -> None:
+        super().__init__(parts)
+        self._holds: list[HoldWanted] = []
+        self._cuts: dict[TableId, CutWanted] = {}
+        self._held: set[TableId] = set()
+
+    def start(self) -> None:
+        """Answer the requests whose conditions are met."""
+        waiting, self._holds = self._holds, []
+        self._holds += [request for request in waiting if not self._try_hold(request)]
+        for table in list(self._cuts):
+            self._try_cut(table)
+
+    def hold(self, request: HoldWanted) -> None:
+        """Hold a table as soon as no job has it."""
+        self._holds.append(request)
+
+    def cut(self, request: CutWanted) -> None:
+        """Let a held table apply its changes below an LSN, and hold it again there."""
+        record = self._registry.tables.get(request.table)
+        if record is None or request.table not in self._held:
+            request.reply(_gone())
+            return
+        record.cut.until = request.until
+        record.end()
+        self._cuts[request.table] = request
+
+    def release(self, request: CutReleased) -> None:
+        """Let the table apply changes as before. A table that is not held is no error.
+
+        With ``retries``, a parked table is retried, because what it has at the destination is as of the cut.
+        """
+        self._cuts.pop(request.table, None)
+        record = self._registry.tables.get(request.table)
+        if request.table not in self._held or record is None:
+            return
+        self._held.discard(request.table)
+        record.cut.until = None
+        if record.busy is Job.CUT:
+            record.end()
+        if request.repaired:
+            self._registry.repaired(record)
+
+    def _try_hold(self, request: HoldWanted) -> bool:
+        record = next((r for r in self._registry.tables.values() if r.name == request.name), None)
+        if record is None:
+            request.reply(_not_replicated(request))
+            return True
+        if record.id in self._held:
+            request.reply(Transient("verify_running", f"table {record.name} is verified by another command already"))
+            return True
+        if record.suspended or record.resync.has_copy or isinstance(record.phase, Init | DataSync):
+            request.reply(_not_ready(record))
+            return True
+        if record.busy or not isinstance(record.phase, Ready | Errored):
+            return False
+        if not self._registry.backlog.position_known(record.id):
+            return False
+        record.begin(Job.CUT)
+        self._held.add(record.id)
+        request.reply(Held(record.id, isinstance(record.phase, Errored)))
+        return True
+
+    def _try_cut(self, table: TableId) -> None:
+        record, request = self._registry.tables.get(table), self._cuts[table]
+        if record is None or (record.busy is None and not isinstance(record.phase, Ready)):
+            self._answer(table, _gone())
+            return
+        if record.busy:
+            return
+        if self._registry.backlog.applied_lsn(table) > request.until:
+            # The table was copied again since it was held.
+            self._answer(table, _gone())
+        elif self._registry.staged_lsn >= request.until and self._registry.position(record) >= request.until:
+            record.begin(Job.CUT)
+            self._answer(table, None)
+
+    def _answer(self, table: TableId, outcome: LevadaError | None) -> None:
+        self._cuts.pop(table).reply(outcome)
+
+
+def _gone() -> Transient:
+    return Transient("table_changed", "the table was copied again, parked or removed during its verification")
+
+
+def _not_ready(record: TableRecord) -> Transient:
+    state = "suspended" if record.suspended else f"in phase {record.phase.name}"
+    if record.resync.has_copy:
+        state = "being copied again"
+    return Transient(
+        "verify_not_ready",
+        f"table {record.name} is {state}, so it cannot be compared yet",
+        hint="wait until levada status MANIFEST shows it as Ready, then verify again",
+    )
+
+
+def _not_replicated(request: HoldWanted) -> NeedsOperator:
+    return NeedsOperator(
+        "table_not_replicated",
+        f"the pipeline has no table {request.name}",
+        hint="levada status MANIFEST lists the tables",
+    )

@@ -1,0 +1,33 @@
+"""The state of a table whose applied changes end at one LSN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from levada.values import Lsn, TableId
+
+
+@dataclass(slots=True)
+class CutState:
+    """The cut of one table. Only the cut stage assigns ``until``.
+
+    While it is set, no change with a commit LSN of at least ``until`` is applied.
+    """
+
+    until: Lsn | None = None
+
+    def leaves_nothing(self, position: Lsn) -> bool:
+        """Return True if a table that has applied everything below ``position`` applies no more until the cut ends."""
+        return self.until is not None and position >= self.until
+
+    def end_of(self, batch_end: Lsn) -> Lsn:
+        """Return the LSN at which a batch ends whose last segment ends at ``batch_end``."""
+        return batch_end if self.until is None else min(batch_end, self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A table that is held. A ``parked`` one applies nothing, so it cannot be brought to an LSN."""
+
+    table: TableId
+    parked: bool

@@ -1,0 +1,69 @@
+"""The result of comparing one table, as values and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from levada.values import Lsn, QualifiedTable
+from levada.verify.differences import Difference, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The result for one table at the LSN ``lsn``.
+
+    ``counts`` has the number of keys by the way in which they differ. ``unexamined`` is the number of chunks that
+    differ, and whose keys were not examined because there are too many. ``problems`` are differences of the table as a
+    whole, such as a damaged file. ``not_compared`` names columns and why they were left out. ``repaired`` is the number
+    of keys whose rows were written again. ``parked`` is the code of the error of a parked table. Such a table is behind
+    the source, and the changes that it has not applied are differences too.
+    """
+
+    table: QualifiedTable
+    lsn: Lsn
+    applied: Lsn
+    source_rows: int
+    lake_rows: int
+    key: tuple[str, ...] = ()
+    sample: float = 1.0
+    counts: Mapping[Kind, int] = field(default_factory=dict)
+    examples: tuple[Difference, ...] = ()
+    unexamined: int = 0
+    problems: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    repaired: int = 0
+    parked: str = ""
+
+    @property
+    def differences(self) -> int:
+        """The number of keys that were found to differ."""
+        return sum(self.counts.values())
+
+    @property
+    def equal(self) -> bool:
+        """True if no difference was found."""
+        return not (self.differences or self.unexamined or self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON."""
+        return {
+            "table": str(self.table),
+            "equal": self.equal,
+            "lsn": str(self.lsn),
+            "appliedLsn": str(self.applied),
+            "rows": {"source": self.source_rows, "destination": self.lake_rows},
+            "sample": self.sample,
+            "differences": {kind.value: count for kind, count in self.counts.items() if count},
+            "examples": [self._example(d) for d in self.examples],
+            "unexaminedChunks": self.unexamined,
+            "problems": list(self.problems),
+            "notCompared": list(self.not_compared),
+            "repaired": self.repaired,
+            "parked": self.parked,
+        }
+
+    def _example(self, difference: Difference) -> dict[str, Any]:
+        key = dict(zip(self.key, difference.key, strict=False))
+        return {"kind": difference.kind.value, "key": key, "columns": list(difference.columns)}

@@ -1,0 +1,180 @@
+"""The checksums of a table's rows in SQL, by the canonical text that `levada.destinations.verification` defines. Pure.
+
+The statements rely on the session's settings in `levada.postgres.connection`, which are also those of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from levada.copy.plan import BlockRange
+from levada.copy.range_reader import in_blocks, quote_table
+from levada.destinations.verification import SAMPLE_PARTS, Comparison, is_framed_by_length
+from levada.pgoutput.copybinary import text_expression
+from levada.schema import Column, ColumnType, Kind
+from levada.schema.types import is_builtin
+from levada.values import OnUnrepresentable, quote_identifier
+
+_JOIN_ARGUMENTS: Final = 64
+"""PostgreSQL's functions take at most 100 arguments."""
+_ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
+_FINITE: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSql:
+    """Builds the statements for one table.
+
+    ``policy`` is the pipeline's. Under ``Null``, a value that the destination's type cannot hold has no text, because
+    the destination has NULL. ``utf8`` is False for a database with another encoding, whose texts are converted.
+    """
+
+    comparison: Comparison
+    row_filter: str | None
+    policy: OnUnrepresentable
+    utf8: bool = True
+
+    def chunks(self, part: BlockRange) -> str:
+        """Return the statement for the checksums of a range by chunk."""
+        return (
+            f"SELECT key_hash % {self.comparison.chunks}, count(*), sum({self._compared()})"
+            f" FROM ({self._hashed(part)}) AS hashed GROUP BY 1"
+        )
+
+    def rows(self, part: BlockRange, chunks: Sequence[int]) -> str:
+        """Return the statement for the checksums of a range by key, of the rows in some chunks."""
+        digests = "".join(f", sum({self._hash(f'f{i}')})" for i in range(len(self.comparison.columns)))
+        wanted = ", ".join(map(str, chunks))
+        return (
+            f"SELECT key_hash, min(shown), count(*), sum({self._compared()}){digests}"
+            f" FROM ({self._hashed(part)}) AS hashed WHERE key_hash % {self.comparison.chunks} IN ({wanted})"
+            " GROUP BY key_hash"
+        )
+
+    def of_keys(self, hashes: Sequence[int]) -> str:
+        """Return the condition of the rows whose key has one of these hashes."""
+        text = self._joined([self._framed(c, self._canonical(c)) for c in self.comparison.identity])
+        return f"{self._hash(text)} IN ({', '.join(map(str, hashes))})"
+
+    def _compared(self) -> str:
+        """Return the hash that a row adds to a checksum: that of the row in the sample, and else that of its key."""
+        comparison, row = self.comparison, self._hash(self._joined([f"f{i}" for i in range(self._width)]))
+        if not comparison.key or comparison.sample >= SAMPLE_PARTS:
+            return row
+        part = f"(key_hash / {comparison.chunks} + {comparison.offset}) % {SAMPLE_PARTS}"
+        return f"CASE WHEN {part} < {comparison.sample} THEN {row} ELSE key_hash END"
+
+    @property
+    def _width(self) -> int:
+        return len(self.comparison.columns)
+
+    def _hashed(self, part: BlockRange) -> str:
+        """Return a query for the framed columns, the hash of the key, and the key as text."""
+        at = {c.attnum: i for i, c in enumerate(self.comparison.columns)}
+        key = self._hash(self._joined([f"f{at[c.attnum]}" for c in self.comparison.identity]))
+        # OFFSET 0 keeps PostgreSQL from merging the queries, which would compute each expression several times.
+        return f"SELECT *, {key} AS key_hash FROM ({self._frames(part)} OFFSET 0) AS framed OFFSET 0"
+
+    def _frames(self, part: BlockRange) -> str:
+        columns = self.comparison.columns
+        texts = ", ".join(f"{self._canonical(c)} AS c{i}" for i, c in enumerate(columns))
+        frames = ", ".join(f"{self._framed(c, f'c{i}')} AS f{i}" for i, c in enumerate(columns))
+        shown = ", ".join(shown_text(c) for c in self.comparison.key)
+        conditions = in_blocks(part) + ([f"({self.row_filter})"] if self.row_filter is not None else [])
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        inner = f"SELECT {texts}, json_build_array({shown})::text AS shown FROM ONLY {quote_table(part.leaf)}{where}"
+        return f"SELECT {frames}, shown FROM ({inner} OFFSET 0) AS canonical"
+
+    def _canonical(self, column: Column) -> str:
+        return self._text(quote_identifier(column.name), column.type, column)
+
+    def _framed(self, column: Column, text: str) -> str:
+        return self._frame(text, column.type)
+
+    def _frame(self, text: str, kind: ColumnType) -> str:
+        if not is_framed_by_length(kind):
+            return f"coalesce({text} || '|', '~|')"
+        size = f"octet_length({text})" if self.utf8 else f"octet_length(convert_to({text}, 'UTF8'))"
+        return f"coalesce({size}::text || ':' || {text} || '|', '~|')"
+
+    def _hash(self, text: str) -> str:
+        hashed = text if self.utf8 else f"convert_to({text}, 'UTF8')"
+        return f"('x' || left(md5({hashed}), 15))::bit(60)::bigint"
+
+    def _joined(self, texts: Sequence[str]) -> str:
+        if len(texts) <= _JOIN_ARGUMENTS:
+            return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})"
+        steps = range(0, len(texts), _JOIN_ARGUMENTS)
+        return self._joined([self._joined(texts[i : i + _JOIN_ARGUMENTS]) for i in steps])
+
+    def _text(self, value: str, kind: ColumnType, column: Column, *, element: bool = False) -> str:
+        """Return the canonical text of a value, or of an ``element`` of the column's arrays."""
+        match kind.kind:
+            case Kind.FLOAT4 | Kind.FLOAT8:
+                return f"CASE WHEN {value} = 'NaN' THEN 'nan' ELSE encode(float8send({value}::float8), 'hex') END"
+            case Kind.DECIMAL:
+                text = f"round({value}, {kind.scale})::text"
+            case Kind.BYTEA:
+                return f"md5({value})"
+            case Kind.DATE:
+                text = f"CASE WHEN isfinite({value}) THEN ({value} - '1970-01-01'::date)::text ELSE 'infinite' END"
+            case Kind.TIME:
+                text = f"to_char({value}, 'HH24:MI:SS.US')"
+            case Kind.TIMESTAMP:
+                text = f"encode(timestamp_send({value}), 'hex')"
+            case Kind.TIMESTAMPTZ:
+                text = f"encode(timestamptz_send({value}), 'hex')"
+            case Kind.ARRAY:
+                return self._array(value, kind, column)
+            case Kind.TEXT:
+                return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END" if element else (
+                    f"{text_expression(column)}::text"
+                )
+            case _:
+                return f"{value}::text"
+        return self._represented(value, kind, text)
+
+    def _represented(self, value: str, kind: ColumnType, text: str) -> str:
+        """Return ``text``, or no text for a value that the destination has as NULL."""
+        odd = unrepresentable(value, kind)
+        return text if odd is None or self.policy is not OnUnrepresentable.NULL else f"CASE WHEN {odd} THEN NULL ELSE {text} END"
+
+    def _array(self, value: str, kind: ColumnType, column: Column) -> str:
+        assert kind.element is not None
+        element = f"{value}[i]" if _is_subscripted(column) else "e"
+        framed = self._frame(self._text(element, kind.element, column, element=True), kind.element)
+        if _is_subscripted(column):
+            elements = f"generate_subscripts({value}, 1) AS u(i)"
+            order = "i"
+        else:
+            elements, order = f"unnest({value}) WITH ORDINALITY AS u(e, i)", "i"
+        text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {order}) FROM {elements}), '') || ']'"
+        # Without the policy Null, an array that a list cannot hold keeps a text that no list has.
+        odd = f"array_ndims({value}) > 1 OR array_lower({value}, 1) <> 1"
+        whole = "NULL" if self.policy is OnUnrepresentable.NULL else f"concat({value})"
+        inner = unrepresentable(element, kind.element)
+        if inner is not None and self.policy is OnUnrepresentable.NULL:
+            odd += f" OR EXISTS (SELECT FROM {elements} WHERE {inner})"
+        return f"CASE WHEN {value} IS NULL THEN NULL WHEN {odd} THEN {whole} ELSE {text} END"
+
+
+def unrepresentable(value: str, kind: ColumnType) -> str | None:
+    """Return the condition of values that the type's Arrow type cannot hold. None if it holds all."""
+    if kind.kind in _FINITE:
+        return f"NOT isfinite({value})"
+    if kind.kind is Kind.DECIMAL:
+        return f"{value}::text IN {_ODD_NUMERICS}"
+    return f"{value} = '24:00'" if kind.kind is Kind.TIME else None
+
+
+def shown_text(column: Column) -> str:
+    """Return the expression of a key's value as a person reads it. NULL has no text."""
+    name = quote_identifier(column.name)
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
+
+
+def _is_subscripted(column: Column) -> bool:
+    """Return True for an array whose elements may be composite. ``unnest`` splits those into columns."""
+    return not is_builtin(column.type_oid)

@@ -1,0 +1,113 @@
+"""The checksums of a source table under an exported snapshot, computed by the server, one range per connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+from levada.copy.guard import TableGuard
+from levada.copy.plan import BlockRange, plan_ranges
+from levada.copy.range_reader import snapshot_session
+from levada.destinations.verification import CHUNKS, Comparison
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import PublishedTable
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.copy_out import copy_out
+from levada.postgres.failures import source_errors
+from levada.postgres.slots import ExportedSnapshot
+from levada.values import OnUnrepresentable
+from levada.verify.source_sql import SourceSql
+
+_GONE = frozenset({"table_missing", "column_missing"})
+
+
+@dataclass(slots=True)
+class SourceTable:
+    """A published table in ``snapshot``, which the caller keeps open while ``guard`` holds the table's locks.
+
+    ``connections`` is the maximum number of connections. If ``cancelled`` is set, the methods raise Transient
+    ``verify_cancelled``. They raise Transient ``table_changed`` if the table changed since the snapshot.
+    """
+
+    connection: PostgresConnection
+    snapshot: ExportedSnapshot
+    published: PublishedTable
+    connections: int
+    policy: OnUnrepresentable
+    guard: TableGuard
+    cancelled: threading.Event
+    _utf8: bool | None = field(default=None, init=False)
+
+    def chunks(self, comparison: Comparison) -> pa.Table:
+        """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""
+        statements = self._sql(comparison)
+        return self._read(statements.chunks, CHUNKS)
+
+    def rows(self, comparison: Comparison, chunks: Sequence[int]) -> pa.Table:
+        """Return the checksums of the rows of some chunks by key, in the schema `Comparison.rows_schema`."""
+        statements = self._sql(comparison)
+        return self._read(lambda part: statements.rows(part, chunks), comparison.rows_schema)
+
+    def of_keys(self, comparison: Comparison, hashes: Sequence[int]) -> str:
+        """Return the condition in SQL of the rows whose key has one of these hashes."""
+        return self._sql(comparison).of_keys(hashes)
+
+    @property
+    def ranges(self) -> tuple[BlockRange, ...]:
+        """The ranges of the table. Each row is in one of them."""
+        return plan_ranges(self.published.leaves, self.connections)
+
+    def _sql(self, comparison: Comparison) -> SourceSql:
+        if self._utf8 is None:
+            with snapshot_session(self.connection, self.snapshot, "verify") as conn, source_errors("reading a setting"):
+                row = conn.execute("SELECT current_setting('server_encoding') = 'UTF8'").fetchone()
+            self._utf8 = bool(row and row[0])
+        return SourceSql(comparison, self.published.row_filter, self.policy, self._utf8)
+
+    def _read(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> pa.Table:
+        def read(part: BlockRange) -> pa.Table:
+            self.check()
+            return self._run(statement(part), part, layout)
+
+        with ThreadPoolExecutor(max(1, self.connections), "levada-verify-source") as pool:
+            try:
+                tables = list(pool.map(read, self.ranges))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        self.check()
+        return pa.concat_tables(tables) if tables else layout.empty_table()
+
+    def check(self) -> None:
+        """Raise the error with which the reading must stop, if there is one."""
+        if self.cancelled.is_set():
+            raise Transient("verify_cancelled", f"the verification of {self.published.name} was cancelled")
+        if (ended := self.guard.ended()) is not None:
+            raise ended
+
+    def _run(self, statement: str, part: BlockRange, layout: pa.Schema) -> pa.Table:
+        copy = f"COPY ({statement}) TO STDOUT (FORMAT csv)".encode()
+        text = bytearray()
+        try:
+            with snapshot_session(self.connection, self.snapshot, "verify") as conn:
+                for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}"):
+                    text += data
+        except NeedsOperator as error:
+            raise self._changed(error) from error
+        if not text:
+            return layout.empty_table()
+        return pcsv.read_csv(
+            pa.BufferReader(text),
+            pcsv.ReadOptions(column_names=layout.names, block_size=max(len(text), 1 << 20)),
+            pcsv.ParseOptions(newlines_in_values=True),
+            pcsv.ConvertOptions(column_types=layout, strings_can_be_null=False),
+        )
+
+    def _changed(self, error: NeedsOperator) -> LevadaError:
+        if error.code not in _GONE:
+            return error
+        return Transient("table_changed", f"table {self.published.name} changed during its verification")

@@ -1,0 +1,175 @@
+"""The comparison of one table: what is compared, then chunk by chunk, then key by key in the chunks that differ."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from levada.destinations.verification import CHUNK, ROWS, SAMPLE_PARTS, Comparison, FixedTable
+from levada.errors import DestinationChanged
+from levada.schema import Column, ReplicatedTableSchema
+from levada.values import Lsn
+from levada.verify.differences import ChunkDifferences, KeyDifferences, compare_chunks, compare_keys
+from levada.verify.report import TableReport
+from levada.verify.source_table import SourceTable
+
+_log = logging.getLogger(__name__)
+
+CHUNK_ROWS: Final = 1000
+"""The number of rows in a chunk that is aimed at."""
+MAX_CHUNKS: Final = 1 << 16
+MIN_CHUNKS: Final = 16
+EXAMINED_ROWS: Final = 500_000
+"""The number of rows whose keys are compared. It bounds the memory of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The options of a verification.
+
+    ``sample`` is the share of the keys whose values are compared, above 0 and at most 1. All keys are compared in any
+    case. ``examples`` is the highest number of differences that are described. With ``repair``, the rows of the keys
+    that differ are written again.
+    """
+
+    sample: float = 1.0
+    examples: int = 100
+    repair: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`."""
+
+    columns: tuple[Column, ...]
+    problems: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A report, and what a repair needs: the comparison and the hashes of the keys that differ."""
+
+    report: TableReport
+    comparison: Comparison
+    hashes: pa.Array
+
+
+def scope_of(
+    schema: ReplicatedTableSchema,
+    known: ReplicatedTableSchema,
+    lake: FixedTable,
+) -> Scope:
+    """Return the columns to compare.
+
+    ``schema`` is the table in the source's snapshot, and ``known`` the version that the stream had reached at its LSN.
+    A column that the stream has not reached yet is not compared, because a destination learns of some changes of
+    columns only with the next change of a row.
+    """
+    columns, problems, skipped = [], [], []
+    streamed = known.by_attnum
+    for column in schema.columns:
+        at_lake, stored = lake.columns.get(column.attnum), streamed.get(column.attnum)
+        if at_lake is None:
+            if lake.keeps_columns or stored is None:
+                skipped.append(f"{column.name}: the destination does not have it yet")
+            else:
+                problems.append(f"column {column.name} is missing at the destination")
+            continue
+        if not lake.keeps_columns and stored is not None and at_lake != stored.name:
+            problems.append(f"column {column.name} has the name {at_lake} at the destination")
+        if lake.is_history and column.missing_value is not None:
+            skipped.append(f"{column.name}: rows from before the column keep NULL in a changelog")
+            continue
+        columns.append(column)
+    return Scope(tuple(columns), tuple(problems), tuple(skipped))
+
+
+def compare(
+    source: SourceTable,
+    lake: FixedTable,
+    schema: ReplicatedTableSchema,
+    scope: Scope,
+    lsn: Lsn,
+    options: VerifyOptions,
+) -> Compared:
+    """Compare both sides and return the differences. Raise the errors of the source and of the destination.
+
+    A missing or damaged file at the destination is a difference, and no error.
+    """
+    comparison = _comparison(source, lake, schema, scope, options)
+    report = TableReport(
+        schema.name,
+        lsn,
+        lake.applied,
+        0,
+        0,
+        tuple(c.name for c in comparison.key),
+        sample=options.sample,
+        problems=scope.problems,
+        not_compared=scope.not_compared,
+    )
+    try:
+        source_chunks, lake_chunks = source.chunks(comparison), lake.chunks(comparison)
+        chunks = compare_chunks(source_chunks, lake_chunks)
+        report = replace(report, source_rows=chunks.source_rows, lake_rows=chunks.lake_rows)
+        keys, left = _examine(source, lake, comparison, chunks, (source_chunks, lake_chunks), options)
+    except DestinationChanged as error:
+        if error.code != "table_damaged":
+            raise
+        report = replace(report, problems=(*report.problems, error.message))
+        return Compared(report, comparison, pa.array([], pa.int64()))
+    report = replace(report, counts=keys.counts, examples=keys.examples, unexamined=left)
+    return Compared(report, comparison, keys.hashes)
+
+
+def _comparison(
+    source: SourceTable, lake: FixedTable, schema: ReplicatedTableSchema, scope: Scope, options: VerifyOptions
+) -> Comparison:
+    compared = {c.attnum for c in scope.columns}
+    key = schema.key_columns if compared.issuperset(schema.key) and not lake.is_history else ()
+    rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
+    chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // CHUNK_ROWS))
+    parts = max(1, round(options.sample * SAMPLE_PARTS))
+    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS))
+
+
+def _examine(
+    source: SourceTable,
+    lake: FixedTable,
+    comparison: Comparison,
+    found: ChunkDifferences,
+    sides: tuple[pa.Table, pa.Table],
+    options: VerifyOptions,
+) -> tuple[KeyDifferences, int]:
+    """Return the keys that differ in the first chunks, and the number of chunks that are left."""
+    if not found.chunks:
+        return KeyDifferences(pa.array([], pa.int64()), {}, ()), 0
+    chunks = _first(found.chunks, sides)
+    keys = compare_keys(comparison, source.rows(comparison, chunks), lake.rows(comparison, chunks), options.examples)
+    if not keys.total:
+        # Both reads saw the same versions, so this would be an error of this program.
+        raise AssertionError(f"{source.published.name}: {len(chunks)} chunks differ, but none of their keys")
+    return keys, len(found.chunks) - len(chunks)
+
+
+def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table]) -> tuple[int, ...]:
+    """Return the first chunks, at least one, that together have at most `EXAMINED_ROWS` rows on either side."""
+    sizes: dict[int, int] = {}
+    for side in sides:
+        summed = side.group_by(CHUNK).aggregate([(ROWS, "sum")])
+        pairs = zip(summed[CHUNK].to_pylist(), summed[f"{ROWS}_sum"].to_pylist(), strict=True)
+        for chunk, rows in pairs:
+            sizes[chunk] = max(sizes.get(chunk, 0), rows)
+    taken, total = [], 0
+    for chunk in chunks:
+        total += sizes[chunk]
+        if taken and total > EXAMINED_ROWS:
+            break
+        taken.append(chunk)
+    return tuple(taken)

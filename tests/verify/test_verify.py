@@ -1,0 +1,25 @@
+"""Verification of tables while their pipeline runs."""
+
+from __future__ import annotations
+
+from tests.verify.conftest import Shop
+
+from levada.verify.differences import Kind
+
+
+def test_equal_tables_are_equal(shop: Shop) -> None:
+    """A table that was copied and then changed equals the source, with the number of its rows."""
+    shop.db.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, item text)",
+        "INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 3000) g",
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute("UPDATE t SET item = NULL WHERE id = 7", "DELETE FROM t WHERE id > 2990", "UPDATE t SET id = -id WHERE id = 8")
+    report = shop.verify()
+    assert report.equal, report
+    assert (report.source_rows, report.lake_rows) == (2990, 2990)
+    shop.sql("UPDATE {t} SET item = 'theirs' WHERE id = 5")
+    report = shop.verify()
+    assert report.counts[Kind.CHANGED] == 1
+    assert report.to_json()["examples"] == [{"kind": "changed", "key": {"id": "5"}, "columns": ["item"]}]
