@@ -228,6 +228,34 @@ def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output
 
 
 @app.command()
+def verify(
+    manifest: ManifestFile,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", metavar="TABLE", help="Table name, as schema.name. Default: all.")
+    ] = None,
+    sample: Annotated[
+        str, typer.Option("--sample", metavar="SHARE", help="Compare all keys, but the values of a share, as 1%.")
+    ] = "100%",
+    repair: Annotated[bool, typer.Option("--repair", help="Write the rows that differ again.")] = False,
+    examples: Annotated[
+        int, typer.Option("--examples", metavar="N", min=0, max=10_000, help="Keys to print of each table.")
+    ] = 100,
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+    output: Format = Output.TEXT,
+) -> Exit:
+    """Compare tables at the destination with the source, each at one LSN."""
+    from levada.cli.manifests import folder, read
+    from levada.cli.verify import VerifyCommand
+    from levada.cli.verify import verify as verify_tables
+
+    share, manifests = share_of(sample), read(manifest, secrets, work_dir)
+    work = folder(manifest, manifests, work_dir)
+    command = VerifyCommand(manifests, manifest, secrets, work, table or None, share, repair, examples)
+    return verify_tables(command, output)
+
+
+@app.command()
 def retry(
     manifest: ManifestFile,
     tables: Tables = None,
@@ -317,6 +345,18 @@ def chosen(tables: list[str] | None, every: bool) -> list[str] | None:
     if bool(tables) == every:
         raise typer.BadParameter("give table names, or --all", param_hint="TABLE")
     return tables or None
+
+
+def share_of(text: str) -> float:
+    """Return the share that a text such as ``1%`` or ``0.01`` means. Raise a usage error for any other text."""
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = 0.0
+    if rest or not 0 < share <= 1:
+        raise typer.BadParameter("must be a share above 0% and at most 100%, such as 1%", param_hint="--sample")
+    return share
 
 
 def debugging(ctx: typer.Context) -> bool:

@@ -19,6 +19,8 @@ class Exit(IntEnum):
     """The timeout passed before the goal was reached. The pipeline was stopped cleanly."""
     TABLE_ERRORED = 5
     """Every other table has reached the goal. At least one is parked until its cause is resolved."""
+    DIFFERENT = 6
+    """A verified table differs from the source."""
     INTERRUPTED = 130
     """SIGINT came before the goal was reached. The pipeline was stopped cleanly."""
     TERMINATED = 143

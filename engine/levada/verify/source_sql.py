@@ -119,7 +119,7 @@ class SourceSql:
             case Kind.BYTEA:
                 return f"md5({value})"
             case Kind.DATE:
-                text = f"CASE WHEN isfinite({value}) THEN ({value} - '1970-01-01'::date)::text ELSE 'infinite' END"
+                text = f"CASE WHEN NOT isfinite({value}) THEN 'infinite' ELSE ({value} - '1970-01-01'::date)::text END"
             case Kind.TIME:
                 text = f"to_char({value}, 'HH24:MI:SS.US')"
             case Kind.TIMESTAMP:

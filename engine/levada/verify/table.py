@@ -166,7 +166,8 @@ def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table]) -> tuple[int
         pairs = zip(summed[CHUNK].to_pylist(), summed[f"{ROWS}_sum"].to_pylist(), strict=True)
         for chunk, rows in pairs:
             sizes[chunk] = max(sizes.get(chunk, 0), rows)
-    taken, total = [], 0
+    taken: list[int] = []
+    total = 0
     for chunk in chunks:
         total += sizes[chunk]
         if taken and total > EXAMINED_ROWS:

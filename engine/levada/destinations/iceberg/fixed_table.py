@@ -287,6 +287,6 @@ def listed_decimal_texts() -> Any:
 
 
 def _function(work: Callable[[Any], pa.Array], result: str) -> Any:
-    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
 
-    return F.arrow_udf(work, result)
+    return arrow_udf(work, result)

@@ -17,12 +17,16 @@ from levada.runtime.host.manifest_file import read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import Outcome, Suspended
-from levada.runtime.host.run import Run, RunParts
+from levada.runtime.host.run import Run, RunParts, not_running
 from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
 from levada.runtime.report.http import LOOPBACK, ProgressServer
+from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
 from levada.status import Progress
 from levada.stores import MemoryStorage
+from levada.values import QualifiedTable
+from levada.verify.report import TableReport
+from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ class Engine:
                 port=port,
                 progress_deadline_s=spec.health.progress_deadline_seconds,
                 token=access_token(self._watcher.running, self._secrets),
+                verifications=Verifications(self.verify),
             )
             held.enter_context(server)
             held.enter_context(published_address(self._work_dir, server.address))
@@ -148,6 +153,16 @@ class Engine:
         """Return the newest progress, or None before there is a pipeline. From any thread, without waiting."""
         run = self._run
         return None if run is None else run.progress()
+
+    def verify(self, table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        """Compare a table with the source, as `levada.runtime.pipeline.Pipeline.verify` does. From any thread.
+
+        Raise Transient ``engine_not_running`` while there is no running pipeline.
+        """
+        run = self._run
+        if run is None:
+            raise not_running(self.name)
+        return run.verify(table, options, cancelled)
 
     @property
     def _suspended(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +25,11 @@ from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
-from levada.status import Progress
+from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
+from levada.values import QualifiedTable
+from levada.verify.report import TableReport
+from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +79,13 @@ class Run:
         """Return the newest progress, or None before there is a pipeline. From any thread."""
         pipeline = self._pipeline
         return None if pipeline is None else self._progress_of(pipeline)
+
+    def verify(self, table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        """Compare a table with the source. From any thread. Raise Transient ``engine_not_running``."""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.progress().state is not PipelineState.RUNNING:
+            raise not_running(self._parts.watcher.running.pipeline.metadata.name)
+        return pipeline.verify(table, options, cancelled)
 
     def run(self) -> Outcome:
         """Run until the end. In a pod, a start that fails like the previous one is repeated."""
@@ -226,6 +237,11 @@ class Run:
         if not spec.suspend:
             pipeline.reconfigure(pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir))
             parts.set_progress_deadline(spec.health.progress_deadline_seconds)
+
+
+def not_running(pipeline: str) -> Transient:
+    """Return the error of a request that needs a running pipeline."""
+    return Transient("engine_not_running", f"pipeline {pipeline} does not run yet, or has ended")
 
 
 def follow(

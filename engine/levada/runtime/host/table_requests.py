@@ -50,6 +50,17 @@ def resync_tables(
     return tables
 
 
+def verifiable_tables(
+    manifests: Manifests, names: Sequence[str] | None = None, *, secrets: Path | None = None
+) -> tuple[QualifiedTable, ...]:
+    """Return the named tables, or all tables of the pipeline if ``names`` is None.
+
+    Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline.
+    """
+    known = known_tables(pipeline_config(manifests, secrets=secrets))
+    return tuple(sorted(known) if names is None else resolve(names, known))
+
+
 def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     """Return the pipeline's tables with their OIDs, from the source's catalog.
 

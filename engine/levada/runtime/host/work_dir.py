@@ -108,6 +108,12 @@ def running_progress(
     return read_progress(document)
 
 
+def running_address(work_dir: Path) -> str | None:
+    """Return the base URL that an engine left in the work folder, or None. The engine may have ended since."""
+    address = _read(work_dir).get("address")
+    return None if address is None else str(address)
+
+
 def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
     """Return True if the engine that uses the work folder has no progress yet because it still starts."""
     request = _progress_request(work_dir, headers)
@@ -124,7 +130,7 @@ def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None)
 
 
 def _progress_request(work_dir: Path, headers: Mapping[str, str] | None) -> urllib.request.Request | None:
-    address = _read(work_dir).get("address")
+    address = running_address(work_dir)
     return None if address is None else urllib.request.Request(f"{address}/v1/progress", headers=dict(headers or {}))
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from prometheus_client.exposition import choose_encoder
 
@@ -23,6 +23,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.liveness import Liveness
 from levada.runtime.report.metrics import registry
+from levada.runtime.report.verifications import Verifications
 from levada.status import PipelineState, Progress
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 _OBSERVE_S: Final = 10.0
 _PROBES: Final = ("/livez", "/readyz")
+_VERIFICATIONS: Final = "/v1/verifications"
+_MAX_BODY: Final = 1 << 20
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -49,6 +52,9 @@ class ProgressServer:
     ``progress`` returns the newest snapshot, or None before there is a pipeline. It is called from several threads.
     Port 0 takes a free one. With a ``token``, progress and metrics require it, and the probes stay open. Raises
     NeedsOperator ``port_taken`` if the address cannot be bound.
+
+    With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
+    state, and a DELETE ends it.
     """
 
     def __init__(
@@ -59,14 +65,16 @@ class ProgressServer:
         port: int = 0,
         progress_deadline_s: float = 900.0,
         token: AccessToken | None = None,
+        verifications: Verifications | None = None,
     ) -> None:
         self._token = token
+        self._verifications = verifications
         self._progress = progress
         self._registry = registry(progress)
         self._liveness = Liveness(progress_deadline_s)
         self._closed = threading.Event()
         try:
-            self._server = _Server((host, port), self.respond)
+            self._server = _Server((host, port), self.respond, self.change)
         except OSError as e:
             raise NeedsOperator(
                 "port_taken",
@@ -117,6 +125,8 @@ class ProgressServer:
         if self._token is not None and plain not in _PROBES and not self._token.admits(authorization):
             return Response(HTTPStatus.UNAUTHORIZED, _TEXT, b"this request needs the driver's bearer token\n")
         progress = self._progress()
+        if self._verifications is not None and (number := _number(plain)) is not None:
+            return _json_response(self._verifications.state(number))
         match plain:
             case "/livez":
                 return _probe_response(self._liveness.observe(progress, datetime.now(UTC)))
@@ -130,6 +140,28 @@ class ProgressServer:
                 encode, content_type = choose_encoder(accept)
                 return Response(HTTPStatus.OK, content_type, encode(self._registry))
         return Response(HTTPStatus.NOT_FOUND, _TEXT, b"try /livez, /readyz, /v1/progress or /metrics\n")
+
+    def change(self, method: str, path: str, content_type: str, body: bytes, authorization: str = "") -> Response:
+        """Return the response to a POST or a DELETE. A request without a JSON body's content type is refused.
+
+        A browser sends that content type to another site only after it has asked, and this server never allows it.
+        """
+        if self._token is not None and not self._token.admits(authorization):
+            return Response(HTTPStatus.UNAUTHORIZED, _TEXT, b"this request needs the driver's bearer token\n")
+        if self._verifications is None:
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"this server answers GET alone\n")
+        if content_type.partition(";")[0].strip() != _JSON:
+            return Response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _TEXT, b"the content type must be application/json\n")
+        try:
+            if method == "POST" and path == _VERIFICATIONS:
+                return _json_response(self._verifications.start(body), HTTPStatus.ACCEPTED)
+            if method == "DELETE" and (number := _number(path)) is not None:
+                return _json_response(self._verifications.cancel(number))
+        except NeedsOperator as error:
+            status = HTTPStatus.CONFLICT if error.code == "verify_running" else HTTPStatus.BAD_REQUEST
+            document = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+            return _json_response(document, status)
+        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"try /v1/verifications\n")
 
     def _observe(self) -> None:
         # There may be no request of /livez for hours. The snapshot that the next one is compared with must be recent.
@@ -164,11 +196,29 @@ def _probe_response(reason: str) -> Response:
     return Response(HTTPStatus.OK, _TEXT, b"ok\n")
 
 
+def _json_response(document: Mapping[str, Any] | None, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    if document is None:
+        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"there is no such verification\n")
+    return Response(status, _JSON, json.dumps(document).encode())
+
+
+def _number(path: str) -> int | None:
+    """Return the number of the verification that a path names, or None."""
+    folder, _, number = path.rpartition("/")
+    return int(number) if folder == _VERIFICATIONS and number.isascii() and number.isdigit() else None
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], respond: Callable[[str, str, str], Response]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        respond: Callable[[str, str, str], Response],
+        change: Callable[[str, str, str, bytes, str], Response],
+    ) -> None:
         self.respond = respond
+        self.change = change
         super().__init__(address, _Handler)
 
 
@@ -180,7 +230,26 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        response = self._respond()
+        self._send(self._answer(lambda: self.server.respond(self.path, self._header("Accept"), self._authorization)))
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        self._send(self._answer(self._change))
+
+    def do_DELETE(self) -> None:
+        self.do_POST()
+
+    def _change(self) -> Response:
+        size = self._header("Content-Length") or "0"
+        if not size.isascii() or not size.isdigit() or int(size) > _MAX_BODY:
+            self.close_connection = True
+            return Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TEXT, b"the body is too large\n")
+        body, kind = self.rfile.read(int(size)), self._header("Content-Type")
+        return self.server.change(self.command, self.path, kind, body, self._authorization)
+
+    def _send(self, response: Response) -> None:
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
@@ -190,12 +259,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(response.body)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    @property
+    def _authorization(self) -> str:
+        return self._header("Authorization")
 
-    def _respond(self) -> Response:
+    def _header(self, name: str) -> str:
+        return str(self.headers.get(name, ""))
+
+    def _answer(self, respond: Callable[[], Response]) -> Response:
         try:
-            return self.server.respond(self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", ""))
+            return respond()
         except Exception:
             _log.exception("request of %s failed", self.path.partition("?")[0])
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"internal error, see the driver's log\n")

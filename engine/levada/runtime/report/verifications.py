@@ -1,0 +1,120 @@
+"""The verifications that users request over HTTP. Each runs in a thread of its own, one at a time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from levada.errors import LevadaError, NeedsOperator
+from levada.values import QualifiedTable
+from levada.verify.report import TableReport
+from levada.verify.table import VerifyOptions
+
+_log = logging.getLogger(__name__)
+
+_KEPT: Final = 20
+"""The number of the last verifications whose results are kept."""
+
+Verify = Callable[[QualifiedTable, VerifyOptions, threading.Event], TableReport]
+
+
+class VerifyRequest(BaseModel):
+    """The body of a request to verify tables."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tables: list[str] = Field(min_length=1)
+    sample: float = Field(default=1.0, gt=0, le=1)
+    examples: int = Field(default=100, ge=0, le=10_000)
+    repair: bool = False
+
+
+@dataclass(slots=True)
+class _Verification:
+    """One verification. Its thread appends to ``results``."""
+
+    id: int
+    tables: Sequence[QualifiedTable]
+    options: VerifyOptions
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    results: list[Mapping[str, Any]] = field(default_factory=list)
+    ended: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "finished": self.ended, "requested": len(self.tables), "tables": list(self.results)}
+
+
+class Verifications:
+    """Runs requested verifications. ``verify`` compares one table. Thread-safe."""
+
+    def __init__(self, verify: Verify) -> None:
+        self._verify = verify
+        self._numbers = itertools.count(1)
+        self._known: dict[int, _Verification] = {}
+        self._lock = threading.Lock()
+
+    def start(self, body: bytes) -> dict[str, Any]:
+        """Start what the request asks for, and return its state.
+
+        Raise NeedsOperator ``verify_request_invalid``, and ``verify_running`` while another verification runs.
+        """
+        try:
+            wanted = VerifyRequest.model_validate_json(body)
+            tables = [QualifiedTable.parse(name) for name in wanted.tables]
+        except (ValidationError, ValueError) as error:
+            raise NeedsOperator("verify_request_invalid", f"the request is invalid: {error}") from None
+        options = VerifyOptions(wanted.sample, wanted.examples, wanted.repair)
+        with self._lock:
+            if any(not v.ended for v in self._known.values()):
+                raise NeedsOperator(
+                    "verify_running",
+                    "another verification runs in this engine",
+                    hint="wait until it has ended. Pressing Ctrl-C where it was started ends it",
+                )
+            made = _Verification(next(self._numbers), tables, options)
+            self._known[made.id] = made
+            for number in sorted(self._known)[:-_KEPT]:
+                del self._known[number]
+        threading.Thread(target=self._run, args=(made,), name="levada-verify", daemon=True).start()
+        return made.to_json()
+
+    def state(self, number: int) -> dict[str, Any] | None:
+        """Return the state of a verification with the results so far, None if it is not known."""
+        found = self._known.get(number)
+        return None if found is None else found.to_json()
+
+    def cancel(self, number: int) -> dict[str, Any] | None:
+        """End a verification soon, and return its state, None if it is not known."""
+        found = self._known.get(number)
+        if found is not None:
+            found.cancelled.set()
+        return None if found is None else found.to_json()
+
+    def _run(self, verification: _Verification) -> None:
+        try:
+            for table in verification.tables:
+                verification.results.append(self._result(table, verification))
+        finally:
+            verification.ended = True
+
+    def _result(self, table: QualifiedTable, verification: _Verification) -> Mapping[str, Any]:
+        try:
+            report = self._verify(table, verification.options, verification.cancelled)
+        except LevadaError as error:
+            return _failed(table, error.code, error.message, error.hint)
+        except Exception as error:
+            _log.exception("the verification of %s failed", table)
+            return _failed(table, "internal_error", f"{type(error).__name__}, see the driver's log", "")
+        if not report.equal:
+            _log.warning("table %s differs from the source at %s: %d keys", table, report.lsn, report.differences)
+        return report.to_json()
+
+
+def _failed(table: QualifiedTable, code: str, message: str, hint: str) -> Mapping[str, Any]:
+    return {"table": str(table), "error": {"code": code, "message": message, "hint": hint}}
