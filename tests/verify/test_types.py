@@ -18,7 +18,6 @@ from levada.verify.source_table import SourceTable
 from levada.verify.table import VerifyOptions, compare, scope_of
 
 
-
 def prepare(shop: Shop) -> None:
     """Make the table, with rows that are copied and rows that are streamed."""
     shop.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
@@ -32,7 +31,7 @@ def test_values_of_every_type_are_equal(shop: Shop) -> None:
     """Equal tables verify equal for every type: edges, empty values, NULLs, copied and streamed."""
     prepare(shop)
     report = shop.verify()
-    assert report.equal, [d for d in report.examples]
+    assert report.equal, report.examples
     assert (report.source_rows, report.lake_rows) == (8, 8)
     assert not report.not_compared
 

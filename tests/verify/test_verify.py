@@ -15,7 +15,9 @@ def test_equal_tables_are_equal(shop: Shop) -> None:
     )
     shop.start()
     shop.wait_caught_up()
-    shop.db.execute("UPDATE t SET item = NULL WHERE id = 7", "DELETE FROM t WHERE id > 2990", "UPDATE t SET id = -id WHERE id = 8")
+    shop.db.execute(
+        "UPDATE t SET item = NULL WHERE id = 7", "DELETE FROM t WHERE id > 2990", "UPDATE t SET id = -id WHERE id = 8"
+    )
     report = shop.verify()
     assert report.equal, report
     assert (report.source_rows, report.lake_rows) == (2990, 2990)

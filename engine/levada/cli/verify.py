@@ -69,7 +69,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> Exit:
     """Return the exit code: different if a table differs, failed if one could not be compared. Pure."""
-    if any(not result.get("equal", True) for result in results):
+    if any(not (result.get("equal", True) or result["repairedEqual"]) for result in results):
         return Exit.DIFFERENT
     return Exit.FAILED if any("error" in result for result in results) else Exit.OK
 
@@ -105,7 +105,7 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     for column in result["notCompared"]:
         yield f"  not compared: {column}"
     if result["repaired"]:
-        yield f"  repaired: {result['repaired']} keys"
+        yield f"  repaired: {result['repaired']} keys, compared again: equal"
 
 
 @contextmanager

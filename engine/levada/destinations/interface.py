@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+import pyarrow as pa
 from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.verification import FixedTable
+from levada.destinations.verification import Comparison, FixedTable
 from levada.local.jars import Jar
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
@@ -298,6 +299,27 @@ class Destination(ABC):
         no error, because the comparison finds the difference.
         """
         raise NotImplementedError(f"{self.name} has no versions of tables to compare")
+
+    def repair(
+        self,
+        target: TableTarget,
+        fixed: FixedTable,
+        comparison: Comparison,
+        hashes: pa.Array,
+        rows: Iterable[pa.RecordBatch],
+        mark: Watermark,
+    ) -> None:
+        """Replace all rows whose keys have these hashes by ``rows``, and store ``mark``, in one commit.
+
+        The table has equalled the source at ``mark`` except for these keys, so changes by other writers do not matter
+        any more. ``fixed`` is the current version of the table. ``rows`` have the columns of the target's schema. Raise
+        Transient if the table changed since.
+        """
+        raise NotImplementedError(f"{self.name} cannot repair tables")
+
+    def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
+        """Remove what cannot be read from the table, so that its rows become differences. Return what was removed."""
+        return ()
 
     def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
         """Discard the state that this object keeps of the table, because another process has copied it to ``target``.

@@ -121,3 +121,7 @@ class FixedTable(ABC):
 
         ``KEY`` is a JSON array of the key's values as text.
         """
+
+    def close(self) -> None:
+        """Let the destination remove this version when it is not the current one. Later calls have no effect."""
+        return

@@ -398,6 +398,7 @@ class Pipeline:
                 lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
                 lambda table, repaired: inbox.put(CutReleased(table, repaired)),
             ),
+            self._epoch,
             self._stopping,
         )
         return Supervisor(

@@ -17,8 +17,9 @@ class TableReport:
     ``counts`` has the number of keys by the way in which they differ. ``unexamined`` is the number of chunks that
     differ, and whose keys were not examined because there are too many. ``problems`` are differences of the table as a
     whole, such as a damaged file. ``not_compared`` names columns and why they were left out. ``repaired`` is the number
-    of keys whose rows were written again. ``parked`` is the code of the error of a parked table. Such a table is behind
-    the source, and the changes that it has not applied are differences too.
+    of keys whose rows were written again. ``repaired_equal`` is True if the table was then compared and equal.
+    ``parked`` is the code of the error of a parked table. Such a table is behind the source, and the changes that it
+    has not applied are differences too.
     """
 
     table: QualifiedTable
@@ -34,6 +35,7 @@ class TableReport:
     problems: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
     repaired: int = 0
+    repaired_equal: bool = False
     parked: str = ""
 
     @property
@@ -61,6 +63,7 @@ class TableReport:
             "problems": list(self.problems),
             "notCompared": list(self.not_compared),
             "repaired": self.repaired,
+            "repairedEqual": self.repaired_equal,
             "parked": self.parked,
         }
 

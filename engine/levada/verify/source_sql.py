@@ -56,7 +56,7 @@ class SourceSql:
     def of_keys(self, hashes: Sequence[int]) -> str:
         """Return the condition of the rows whose key has one of these hashes."""
         text = self._joined([self._framed(c, self._canonical(c)) for c in self.comparison.identity])
-        return f"{self._hash(text)} IN ({', '.join(map(str, hashes))})"
+        return f"{self._hash(text)} = ANY ('{{{','.join(map(str, hashes))}}}'::bigint[])"
 
     def _compared(self) -> str:
         """Return the hash that a row adds to a checksum: that of the row in the sample, and else that of its key."""
@@ -129,8 +129,10 @@ class SourceSql:
             case Kind.ARRAY:
                 return self._array(value, kind, column)
             case Kind.TEXT:
-                return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END" if element else (
-                    f"{text_expression(column)}::text"
+                return (
+                    f"CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END"
+                    if element
+                    else (f"{text_expression(column)}::text")
                 )
             case _:
                 return f"{value}::text"
@@ -139,7 +141,11 @@ class SourceSql:
     def _represented(self, value: str, kind: ColumnType, text: str) -> str:
         """Return ``text``, or no text for a value that the destination has as NULL."""
         odd = unrepresentable(value, kind)
-        return text if odd is None or self.policy is not OnUnrepresentable.NULL else f"CASE WHEN {odd} THEN NULL ELSE {text} END"
+        return (
+            text
+            if odd is None or self.policy is not OnUnrepresentable.NULL
+            else f"CASE WHEN {odd} THEN NULL ELSE {text} END"
+        )
 
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None

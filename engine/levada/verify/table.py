@@ -58,6 +58,8 @@ class Compared:
     report: TableReport
     comparison: Comparison
     hashes: pa.Array
+    damaged: bool = False
+    """True if a file at the destination cannot be read, so that no rows were compared."""
 
 
 def scope_of(
@@ -123,7 +125,7 @@ def compare(
         if error.code != "table_damaged":
             raise
         report = replace(report, problems=(*report.problems, error.message))
-        return Compared(report, comparison, pa.array([], pa.int64()))
+        return Compared(report, comparison, pa.array([], pa.int64()), damaged=True)
     report = replace(report, counts=keys.counts, examples=keys.examples, unexamined=left)
     return Compared(report, comparison, keys.hashes)
 

@@ -8,13 +8,12 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.copy_lease import CopyLease
-from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
@@ -32,6 +31,8 @@ from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
 _log = logging.getLogger(__name__)
 
@@ -83,10 +84,15 @@ class IcebergCatalog:
                 with java_errors("close the catalog"):
                     self.jvm.close(opened)
 
-    def fixed(self, table: IcebergTable) -> IcebergSnapshot:
-        """Return the table's current snapshot for a comparison."""
+    def fixed(self, table: IcebergTable, lock: AbstractContextManager[object]) -> IcebergSnapshot:
+        """Return the table's current snapshot for a comparison, with a tag until it is closed. ``lock`` is held."""
+        # It imports pyspark, which a destination does not need before it is opened.
+        from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
+
         session = verification_session(self._spark, self._config.spark_conf())
-        return IcebergSnapshot(session, table, self._config.name, keeps_columns=self._keeps_columns)
+        made = IcebergSnapshot(session, table, self._config.name, lock, keeps_columns=self._keeps_columns)
+        made.tag()
+        return made
 
     def check(self) -> None:
         """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""

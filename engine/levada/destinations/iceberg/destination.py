@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
+
+import pyarrow as pa
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
@@ -32,6 +34,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.iceberg.repair import forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.settings import Settings, TableSettings
@@ -40,7 +43,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.key_index.index import index_errors
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.verification import FixedTable
+from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -257,13 +260,47 @@ class IcebergDestination(Destination):
             return state.mark
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
-        """Return the table's current snapshot, also if another writer has changed the table."""
+        """Return the table's current snapshot, also if another writer has changed the table. A tag keeps it."""
         state = self._find(target.id)
         if state is None:
             return None
         with state.lock:
             table = self._open(state)
-            return None if table is None else self._tables.fixed(table)
+            return None if table is None else self._tables.fixed(table, state.lock)
+
+    def repair(
+        self,
+        target: TableTarget,
+        fixed: FixedTable,
+        comparison: Comparison,
+        hashes: pa.Array,
+        rows: Iterable[pa.RecordBatch],
+        mark: Watermark,
+    ) -> None:
+        """Write the rows of these keys again. Data files that are missing are removed from the table before."""
+        from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+
+        assert isinstance(fixed, IcebergSnapshot)
+        state, schema, mode = self._state(target), target.schema, self.effective_mode(target)
+        with state.lock:
+            table = self._open(state)
+            if table is None:
+                raise missing(state.name, schema)
+            table.check_epoch(mark)
+            files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
+            rewrite_keys(state, table, files, schema, (fixed, comparison), hashes, rows, mark)
+            state.schema, state.mark = schema, table.metadata.mark
+
+    def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
+        """Remove data files that do not exist from the table. Return their paths."""
+        state = self._state(target)
+        with state.lock:
+            table = self._open(state)
+            if table is None:
+                raise missing(state.name, target.schema)
+            table.check_epoch(mark)
+            state.index.forget()
+            return forget_missing_files(table)
 
     def maintain(self, table: TableId) -> None:
         """Check the table for changes by other writers. If it is due, compact it and expire old snapshots.

@@ -281,14 +281,16 @@ class IcebergTable:
         replacing: bool = False,
         properties: Mapping[str, str | None] | None = None,
         layout: IcebergSchema | None = None,
+        verified: bool = False,
     ) -> int:
         """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
         ``files`` are data files. With ``replacing`` all existing rows are removed. ``properties`` are set, or removed
-        if the value is None. ``layout`` has the table's new columns, if they change. Raise CommitConflict if the table
-        changed since it was last read.
+        if the value is None. ``layout`` has the table's new columns, if they change. ``verified``: the rows after the
+        commit are those of the source at ``mark``, so that earlier changes by other writers do not matter. Raise
+        CommitConflict if the table changed since it was last read.
         """
-        if not replacing or mark is None:
+        if not verified and (not replacing or mark is None):
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
@@ -350,6 +352,19 @@ class IcebergTable:
         """Return the paths of the data and delete files of the current snapshot."""
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
+
+    def data_paths(self) -> list[str]:
+        """Return the paths of the data files of the current snapshot."""
+        with self._scan() as tasks:
+            return [task.file().location() for task in tasks]
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove data files from the table in one commit, without reading them."""
+        with java_errors(f"write to {self.name}"):
+            update = self.java.newDelete()
+            for path in paths:
+                update = update.deleteFile(path)
+        self._commit(update, None, {})
 
     def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""

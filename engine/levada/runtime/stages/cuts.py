@@ -19,6 +19,7 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.rules import needs_resync
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
@@ -56,13 +57,15 @@ class CutStage(Stage):
             request.reply(_gone())
             return
         record.cut.until = request.until
-        record.end()
+        if not isinstance(record.phase, Errored):
+            # Its batches take the table until it has reached the LSN.
+            record.end()
         self._cuts[request.table] = request
 
     def release(self, request: CutReleased) -> None:
         """Let the table apply changes as before. A table that is not held is no error.
 
-        With ``retries``, a parked table is retried, because what it has at the destination is as of the cut.
+        A parked table that was ``repaired`` is retried, because what it has at the destination is as of the cut.
         """
         self._cuts.pop(request.table, None)
         record = self._registry.tables.get(request.table)
@@ -88,11 +91,12 @@ class CutStage(Stage):
             return True
         if record.busy or not isinstance(record.phase, Ready | Errored):
             return False
-        if not self._registry.backlog.position_known(record.id):
+        if isinstance(record.phase, Ready) and not self._registry.backlog.position_known(record.id):
             return False
         record.begin(Job.CUT)
         self._held.add(record.id)
-        request.reply(Held(record.id, isinstance(record.phase, Errored)))
+        parked = record.phase.code if isinstance(record.phase, Errored) else ""
+        request.reply(Held(record.id, parked, needs_resync(record.phase)))
         return True
 
     def _try_cut(self, table: TableId) -> None:
@@ -100,6 +104,9 @@ class CutStage(Stage):
         if record is None or (record.busy is None and not isinstance(record.phase, Ready)):
             self._answer(table, _gone())
             return
+        if record.busy is Job.CUT and self._registry.staged_lsn >= request.until:
+            # A parked table, which stays where it is.
+            self._answer(table, None)
         if record.busy:
             return
         if self._registry.backlog.applied_lsn(table) > request.until:
@@ -130,7 +137,7 @@ def _not_ready(record: TableRecord) -> Transient:
 
 def _not_replicated(request: HoldWanted) -> NeedsOperator:
     return NeedsOperator(
-        "table_not_replicated",
-        f"the pipeline has no table {request.name}",
+        "unknown_table",
+        f"not a table of this pipeline: {request.name}",
         hint="levada status MANIFEST lists the tables",
     )

@@ -27,7 +27,12 @@ class CutState:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A table that is held. A ``parked`` one applies nothing, so it cannot be brought to an LSN."""
+    """A table that is held.
+
+    ``parked`` is the code of its error, empty for a table without one. A parked table applies nothing, so it cannot be
+    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged.
+    """
 
     table: TableId
-    parked: bool
+    parked: str = ""
+    needs_resync: bool = False

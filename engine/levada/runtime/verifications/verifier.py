@@ -6,13 +6,16 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from psycopg import sql
 
 from levada.copy.guard import hold_table
+from levada.copy.keyed_rows import KeyedRows
+from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
 from levada.destinations.verification import FixedTable
 from levada.errors import LevadaError, NeedsOperator, Transient
@@ -28,10 +31,10 @@ from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_tab
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.stores.interface import PipelineStore
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
 from levada.verify.report import TableReport
 from levada.verify.source_table import SourceTable
-from levada.verify.table import VerifyOptions, compare, scope_of
+from levada.verify.table import Compared, VerifyOptions, compare, scope_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ MAX_HELD_S: Final = 60.0
 PostgreSQL makes a snapshot only when all running transactions have ended. A long one would keep the table from applying
 its changes for as long as it lasts.
 """
+_ROUNDS: Final = 20
+"""The number of times that rows are written again, as each time a limited number of keys is examined."""
 _AGAIN: Final = frozenset({"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified"})
 """Codes of errors after which a verification begins again with another snapshot."""
 
@@ -68,7 +73,13 @@ class _Moment:
     target: TableTarget
     lake: FixedTable
     lsn: Lsn
-    parked: bool
+    held: Held
+    reader: RangeReader
+    """Reads whole rows of the source under the snapshot."""
+    keep: Callable[[FixedTable], None]
+    """Called with each further version of the table, which is then closed."""
+    repaired: Callable[[], None]
+    """Called once the table was repaired."""
 
 
 class _Release:
@@ -81,6 +92,12 @@ class _Release:
         self._timer = threading.Timer(limit_s, self.now)
         self._timer.daemon = True
         self._timer.start()
+
+    def keep(self) -> bool:
+        """Hold the table without a limit. Return False if it was released before."""
+        with self._lock:
+            self._timer.cancel()
+            return not self.done
 
     def now(self) -> bool:
         """Release the table. Return False if it was released before."""
@@ -100,6 +117,7 @@ class Verifier:
     store: PipelineStore
     destination: Destination
     requests: Requests
+    epoch: int
     stopping: threading.Event
     max_held_s: float = field(default=MAX_HELD_S)
 
@@ -124,19 +142,77 @@ class Verifier:
         raise AssertionError
 
     def _attempt(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
-        with self._moment(name, cancelled) as moment:
-            known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
-            scope = scope_of(moment.schema, known or moment.schema, moment.lake)
-            found = compare(moment.source, moment.lake, moment.schema, scope, moment.lsn, options)
+        with self._moment(name, options, cancelled) as moment:
+            found = self._compare(moment, moment.lake, options)
+            if options.repair and not found.report.equal:
+                found = self._repair(moment, found, options)
             moment.source.guard.release()
-            return found.report
+            return replace(found.report, parked=moment.held.parked)
+
+    def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
+        known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
+        scope = scope_of(moment.schema, known or moment.schema, lake)
+        return compare(moment.source, lake, moment.schema, scope, moment.lsn, options)
+
+    def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
+        """Write the rows of the keys that differ, until nothing differs any more. Return the first result."""
+        name, found, lake = moment.schema.name, first, moment.lake
+        self._require_repairable(moment)
+        mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
+        for _ in range(_ROUNDS):
+            if found.damaged and not self.destination.forget_missing_files(moment.target, mark):
+                break
+            if len(found.hashes) or (found.report.problems and not found.damaged):
+                rows = self._source_rows(moment, found)
+                moment.source.check()
+                self.destination.repair(moment.target, lake, found.comparison, found.hashes, rows, mark)
+                moment.repaired()
+                repaired += len(found.hashes)
+                _log.info("%s: wrote the rows of %d keys again", name, len(found.hashes))
+            elif not found.damaged:
+                break
+            fixed = self.destination.fixed(moment.target)
+            assert fixed is not None
+            lake = fixed
+            moment.keep(lake)
+            # The whole table, because a sample of it was compared before.
+            found = self._compare(moment, lake, replace(options, sample=1.0))
+            if found.report.equal:
+                report = first.report if first.report.counts else replace(first.report, **_counted(found.report))
+                return replace(first, report=replace(report, repaired=repaired, repaired_equal=True))
+        raise NeedsOperator(
+            "verify_unrepairable",
+            f"{name} still differs from the source after {repaired} keys were written again",
+            hint=resync_command(name),
+        )
+
+    def _require_repairable(self, moment: _Moment) -> None:
+        name = moment.schema.name
+        if moment.held.needs_resync:
+            why = "it missed changes, which are no longer staged"
+        elif moment.lake.is_history or not moment.schema.key:
+            why = "its rows have no key"
+        else:
+            return
+        raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
+
+    def _source_rows(self, moment: _Moment, found: Compared) -> Iterator[pa.RecordBatch]:
+        condition = moment.source.of_keys(found.comparison, found.hashes.to_pylist())
+        for part in moment.source.published.leaves:
+            yield from moment.reader.batches(KeyedRows(part.name, condition, len(found.hashes)))
 
     @contextmanager
-    def _moment(self, name: QualifiedTable, cancelled: threading.Event) -> Iterator[_Moment]:
+    def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[_Moment]:
         config = self.config_ref.current
         self._await_transactions(config)
         held = self._hold(name, cancelled)
-        release = _Release(lambda: self.requests.release(held.table, False), self.max_held_s)
+        repaired = threading.Event()
+        release = _Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
+        versions = ExitStack()
+
+        def keep(version: FixedTable) -> None:
+            versions.callback(version.close)
+
         try:
             with export_snapshot(config.source, copy_slot_name(config.name, held.table)) as snapshot:
                 if release.done:
@@ -145,25 +221,28 @@ class Verifier:
                 target = table_target(self.store, config, schema)
                 self._require_comparable(target)
                 with hold_table(config.source, published, schema, description) as guard:
-                    if not held.parked:
-                        self._cut(held.table, name, snapshot.lsn, cancelled)
+                    self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self.destination.fixed(target)
                     if lake is None:
                         raise _unsupported(name, "the destination does not have it")
-                    if not release.now() and not held.parked:
+                    keep(lake)
+                    if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
-                    source = SourceTable(
-                        config.source,
-                        snapshot,
-                        published,
-                        config.copy_connections,
-                        config.on_unrepresentable,
-                        guard,
-                        cancelled,
+                    policy, connections = config.on_unrepresentable, config.copy_connections
+                    yield _Moment(
+                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled),
+                        schema,
+                        target,
+                        lake,
+                        snapshot.lsn,
+                        held,
+                        RangeReader(config.source, snapshot, schema, published.row_filter, policy),
+                        keep,
+                        repaired.set,
                     )
-                    yield _Moment(source, schema, target, lake, snapshot.lsn, held.parked)
         finally:
+            versions.close()
             release.now()
 
     def _hold(self, name: QualifiedTable, cancelled: threading.Event) -> Held:
@@ -248,6 +327,10 @@ class Verifier:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
+
+
+def _counted(report: TableReport) -> dict[str, Any]:
+    return {"counts": report.counts, "examples": report.examples}
 
 
 def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:

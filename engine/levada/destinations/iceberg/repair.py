@@ -1,0 +1,84 @@
+"""The repair of a table: the rows of some keys are written again, in one commit with the watermark.
+
+The caller has compared the table with the source at an LSN and found that only the rows of these keys differ. So after
+the commit the table has exactly the rows of the source at that LSN, whatever another writer did to it before. That is
+why the commit does not require an intact table, and why the watermark of that LSN is true afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from levada.destinations.data_files.arrangement import ArrangedWriter
+from levada.destinations.data_files.layout import FileLayout, project
+from levada.destinations.data_files.storage import remove_files
+from levada.destinations.iceberg.java import CommitConflict, java_errors
+from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.vectors import finish, live_vectors, new_deletes
+from levada.destinations.verification import Comparison
+from levada.schema import ReplicatedTableSchema
+
+if TYPE_CHECKING:
+    from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+    from levada.values import Watermark
+
+_log = logging.getLogger(__name__)
+
+
+def rewrite_keys(
+    state: TableState,
+    table: IcebergTable,
+    files: FileLayout,
+    schema: ReplicatedTableSchema,
+    compared: tuple[IcebergSnapshot, Comparison],
+    hashes: pa.Array,
+    rows: Iterable[pa.RecordBatch],
+    mark: Watermark,
+) -> None:
+    """Delete all rows whose keys have these hashes, and write ``rows`` in their place.
+
+    Raise CommitConflict if the table changed since it was compared.
+    """
+    lake, comparison = compared
+    if table.metadata.snapshot_id != lake.snapshot:
+        raise CommitConflict("commit_conflict", f"another writer changed {table.name}")
+    places = lake.places(comparison, hashes)
+    live = live_vectors(state, table) if table.has_vectors else {}
+    if table.metadata.snapshot_id != lake.snapshot:
+        raise CommitConflict("commit_conflict", f"the deletes of {table.name} were rewritten")
+    deletes = new_deletes(table.storage(), vectors=table.has_vectors)
+    deletes.partitions_of = lambda paths: state.partitions.of(table, paths, ())
+    with ArrangedWriter(table.storage(), files) as writer:
+        for batch in rows:
+            writer.write(project(batch, files, schema))
+    try:
+        if places.num_rows:
+            paths = places["path"].combine_chunks().dictionary_encode()
+            numbers = paths.indices.to_numpy().astype(np.int64)
+            deletes.add(paths.dictionary.to_pylist(), numbers, places["position"].to_numpy())
+        table.write(writer.files, finish(deletes, live), mark=mark, verified=True)
+    except CommitConflict:
+        deletes.discard()
+        remove_files(table.storage(), writer.files)
+        raise
+    finally:
+        # Another writer's rows are not in it.
+        state.index.forget()
+        state.vectors = None
+
+
+def forget_missing_files(table: IcebergTable) -> list[str]:
+    """Remove data files that do not exist from the table's metadata, in one commit. Return their paths."""
+    with java_errors(f"look for the files of {table.name}"):
+        io = table.java.io()
+        lost = [path for path in table.data_paths() if not io.newInputFile(path).exists()]
+    if lost:
+        table.remove_files(lost)
+        _log.warning("%s: removed %d missing files from its metadata", table.name, len(lost))
+    return lost
