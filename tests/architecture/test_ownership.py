@@ -11,6 +11,7 @@ import pytest
 
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
+from levada.runtime.tables.cut_state import CutState
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync_state import ResyncState
@@ -47,6 +48,7 @@ OWNED = [
         frozenset({"enter", "begin_again", "finish"}),
     ),
     Owned(RetryState, frozenset({"retries"}), frozenset({"tables/retry_state.py"})),
+    Owned(CutState, frozenset({"cut"}), frozenset({"stages/cuts.py"})),
     Owned(PlaceState, frozenset({"place"}), frozenset({"tables/place_check.py"})),
 ]
 RECORD_OWNERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -11,10 +12,14 @@ from pathlib import Path
 import pytest
 from tests.runtime import samples
 
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer, not_ready
+from levada.runtime.report.verifications import Verifications
 from levada.status import PipelineState, Progress
+from levada.values import Lsn, QualifiedTable
+from levada.verify.report import TableReport
+from levada.verify.table import VerifyOptions
 
 
 class Snapshot:
@@ -93,11 +98,11 @@ def test_a_snapshot_that_cannot_be_had_is_not_fatal() -> None:
 
 
 def test_unknown_paths_and_methods() -> None:
-    """Nothing else is served, and nothing can be posted."""
+    """Nothing else is served, and nothing can be posted to a server without verifications."""
     with ProgressServer(lambda: None) as server:
         assert get(server, "/")[0] == 404
         request = urllib.request.Request(server.address + "/readyz", data=b"x")
-        with pytest.raises(urllib.error.HTTPError, match="501"):
+        with pytest.raises(urllib.error.HTTPError, match="405"):
             urllib.request.urlopen(request, timeout=10)
 
 
@@ -154,3 +159,61 @@ def test_changed_token_needs_no_restart(tmp_path: Path) -> None:
         assert get(server, "/v1/progress", Authorization="Bearer ")[0] == 401
         file.unlink()
         assert get(server, "/v1/progress", Authorization="Bearer new")[0] == 401
+
+
+def send(server: ProgressServer, method: str, path: str, body: bytes = b"{}", **headers: str) -> tuple[int, str]:
+    """Return status and body of a request that changes something."""
+    kind = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    request = urllib.request.Request(server.address + path, data=body, headers=kind, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
+    """One runs at a time. Its results are those of the tables so far, and errors are among them."""
+    begun = threading.Event()
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        if table.name == "orders":
+            return TableReport(table, Lsn(1), Lsn(1), 2, 2, sample=options.sample)
+        begun.set()
+        assert cancelled.wait(30)
+        raise Transient("verify_cancelled", "cancelled")
+
+    with ProgressServer(running, verifications=Verifications(verify)) as server:
+        body = b'{"tables": ["public.orders", "public.items"], "sample": 0.5}'
+        assert send(server, "POST", "/v1/verifications", body, Content_Type="text/plain")[0] == 415
+        status, text = send(server, "POST", "/v1/verifications", body)
+        assert (status, json.loads(text)["id"]) == (202, 1)
+        assert begun.wait(30)
+        assert send(server, "POST", "/v1/verifications", body)[0] == 409
+        [first] = json.loads(get(server, "/v1/verifications/1")[2])["tables"]
+        assert (first["table"], first["equal"], first["sample"]) == ("public.orders", True, 0.5)
+        assert send(server, "DELETE", "/v1/verifications/1")[0] == 200
+        while not json.loads(get(server, "/v1/verifications/1")[2])["finished"]:
+            pass
+        last = json.loads(get(server, "/v1/verifications/1")[2])["tables"][-1]
+        assert last["error"]["code"] == "verify_cancelled"
+        assert get(server, "/v1/verifications/2")[0] == 404
+        assert send(server, "DELETE", "/v1/verifications/2")[0] == 404
+        for invalid in (b"", b"[]", b'{"tables": []}', b'{"tables": ["t"], "sample": 0}', b'{"tables": ["t"], "x": 1}'):
+            assert send(server, "POST", "/v1/verifications", invalid)[0] == 400
+        assert send(server, "POST", "/v1/progress")[0] == 404
+
+
+def test_a_verification_needs_the_token(tmp_path: Path) -> None:
+    """Starting, reading and ending one need it."""
+    file = tmp_path / "token"
+    file.write_text("secret")
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        raise AssertionError
+
+    with ProgressServer(running, token=AccessToken(file), verifications=Verifications(verify)) as server:
+        for method, path in (("POST", ""), ("DELETE", "/1")):
+            assert send(server, method, f"/v1/verifications{path}")[0] == 401
+        assert get(server, "/v1/verifications/1")[0] == 401
+        assert send(server, "DELETE", "/v1/verifications/1", Authorization="Bearer secret")[0] == 404
