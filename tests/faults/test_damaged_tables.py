@@ -42,6 +42,14 @@ def one(report: TableReport) -> tuple[Any, ...]:
 
 
 DAMAGES: dict[str, tuple[Callable[[Shop], None], Callable[[TableReport], bool]]] = {
+    "a data file is removed": (
+        remove_file,
+        lambda r: any(".parquet" in problem for problem in r.problems),
+    ),
+    "an old snapshot is restored": (
+        restore_old_snapshot,
+        lambda r: r.differences > 0 and ("2",) in {d.key for d in r.examples},
+    ),
     "a row is missing": (
         statements("DELETE FROM {t} WHERE id = 5"),
         lambda r: one(r) == (Kind.MISSING, ("5",), ()),
@@ -89,14 +97,6 @@ DAMAGES: dict[str, tuple[Callable[[Shop], None], Callable[[TableReport], bool]]]
         ),
         lambda r: len(r.problems) == 2 and "column a has the name b" in r.problems[0],
     ),
-    "a data file is removed": (
-        remove_file,
-        lambda r: any(".parquet" in problem for problem in r.problems),
-    ),
-    "an old snapshot is restored": (
-        restore_old_snapshot,
-        lambda r: r.differences > 0 and ("2",) in {d.key for d in r.examples},
-    ),
 }
 
 
@@ -128,8 +128,9 @@ def test_each_damage_is_found_named_and_repaired(shop: Shop, version: int) -> No
     """
     shop.settings = {"formatVersion": version}
     prepare(shop)
-    for i, (name, (damage, is_found)) in enumerate(DAMAGES.items()):
-        assert shop.verify().equal, name
+    # Each version has half of the damages, as each takes seconds.
+    some = list(DAMAGES.items())[version % 2 :: 2]
+    for i, (name, (damage, is_found)) in enumerate(some):
         damage(shop)
         if i % 2:
             shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
@@ -144,7 +145,7 @@ def test_each_damage_is_found_named_and_repaired(shop: Shop, version: int) -> No
         shop.wait(lambda p: p.tables[0].error is None)
         shop.db.execute(f"UPDATE t SET b = 'round {i}' WHERE id IN (4, 5, 6)", f"INSERT INTO t VALUES ({5000 + i})")
         shop.wait_caught_up()
-        assert shop.verify().equal, name
+    assert shop.verify().equal
 
 
 def without(report: TableReport, key: str) -> TableReport:

@@ -31,7 +31,7 @@ from levada.destinations.verification import (
     FixedTable,
     column_digest,
 )
-from levada.errors import LevadaError
+from levada.errors import DestinationChanged, LevadaError
 from levada.schema import Column
 from levada.schema.changes import COMMIT_LSN, OP, ORDINAL
 from levada.values import Lsn, TableMode
@@ -45,7 +45,12 @@ _TAG: Final = "levada-verify-"
 _WANTED: Final = "_levada_wanted"
 _PLACES: Final = pa.schema([("path", pa.string()), ("position", pa.int64())])
 _COUNT: Final = "_levada_count"
-_SESSION: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+_SESSION: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # The results have few rows.
+    "spark.sql.shuffle.partitions": "8",
+}
 
 
 class IcebergSnapshot(FixedTable):
@@ -126,8 +131,21 @@ class IcebergSnapshot(FixedTable):
         return self._collect(found, _PLACES)
 
     def _collect(self, rows: DataFrame, layout: pa.Schema) -> pa.Table:
-        with java_errors(f"read {self._table}"):
-            return rows.select(*layout.names).toArrow().cast(layout)
+        try:
+            with java_errors(f"read {self._table}"):
+                return rows.select(*layout.names).toArrow().cast(layout)
+        except LevadaError as error:
+            raise self._damage(error) from error
+
+    def _damage(self, error: LevadaError) -> LevadaError:
+        """Return the error of a missing file if one is missing, because Spark's may not name it."""
+        assert self.snapshot is not None
+        with self._lock:
+            lost = self._java_table.missing_files(self.snapshot)
+        if not lost:
+            return error
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        return DestinationChanged("table_damaged", f"a file of {self._table} is missing: {lost[0]}{more}")
 
     def _hashed(self, comparison: Comparison, *more: SparkColumn) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""

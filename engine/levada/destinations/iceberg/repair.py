@@ -17,7 +17,7 @@ import pyarrow as pa
 from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import remove_files
-from levada.destinations.iceberg.java import CommitConflict, java_errors
+from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, live_vectors, new_deletes
@@ -75,9 +75,8 @@ def rewrite_keys(
 
 def forget_missing_files(table: IcebergTable) -> list[str]:
     """Remove data files that do not exist from the table's metadata, in one commit. Return their paths."""
-    with java_errors(f"look for the files of {table.name}"):
-        io = table.java.io()
-        lost = [path for path in table.data_paths() if not io.newInputFile(path).exists()]
+    current = table.metadata.snapshot_id
+    lost = [] if current is None else table.missing_files(current)
     if lost:
         table.remove_files(lost)
         _log.warning("%s: removed %d missing files from its metadata", table.name, len(lost))

@@ -353,10 +353,15 @@ class IcebergTable:
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
 
-    def data_paths(self) -> list[str]:
-        """Return the paths of the data files of the current snapshot."""
-        with self._scan() as tasks:
-            return [task.file().location() for task in tasks]
+    def missing_files(self, snapshot: int) -> list[str]:
+        """Return the paths of the data files of a snapshot that do not exist."""
+        with java_errors(f"look for the files of {self.name}"):
+            io, tasks = self.java.io(), self.java.newScan().useSnapshot(snapshot).planFiles()
+            try:
+                paths = [task.file().location() for task in each(tasks)]
+            finally:
+                tasks.close()
+            return [path for path in paths if not io.newInputFile(path).exists()]
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove data files from the table in one commit, without reading them."""

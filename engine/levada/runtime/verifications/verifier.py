@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from psycopg import sql
@@ -51,7 +51,9 @@ its changes for as long as it lasts.
 """
 _ROUNDS: Final = 20
 """The number of times that rows are written again, as each time a limited number of keys is examined."""
-_AGAIN: Final = frozenset({"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified"})
+_AGAIN: Final = frozenset(
+    {"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified", "commit_conflict"}
+)
 """Codes of errors after which a verification begins again with another snapshot."""
 
 
@@ -156,7 +158,7 @@ class Verifier:
 
     def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
         """Write the rows of the keys that differ, until nothing differs any more. Return the first result."""
-        name, found, lake = moment.schema.name, first, moment.lake
+        name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
         self._require_repairable(moment)
         mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
         for _ in range(_ROUNDS):
@@ -177,9 +179,11 @@ class Verifier:
             moment.keep(lake)
             # The whole table, because a sample of it was compared before.
             found = self._compare(moment, lake, replace(options, sample=1.0))
+            if not shown.counts:
+                # The rows of files that were missing.
+                shown = replace(shown, counts=found.report.counts, examples=found.report.examples)
             if found.report.equal:
-                report = first.report if first.report.counts else replace(first.report, **_counted(found.report))
-                return replace(first, report=replace(report, repaired=repaired, repaired_equal=True))
+                return replace(first, report=replace(shown, repaired=repaired, repaired_equal=True))
         raise NeedsOperator(
             "verify_unrepairable",
             f"{name} still differs from the source after {repaired} keys were written again",
@@ -327,10 +331,6 @@ class Verifier:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
-
-
-def _counted(report: TableReport) -> dict[str, Any]:
-    return {"counts": report.counts, "examples": report.examples}
 
 
 def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
