@@ -24,8 +24,8 @@ CHUNK_ROWS: Final = 1000
 """The number of rows in a chunk that is aimed at."""
 MAX_CHUNKS: Final = 1 << 16
 MIN_CHUNKS: Final = 16
-EXAMINED_ROWS: Final = 500_000
-"""The number of rows whose keys are compared. It bounds the memory of a comparison."""
+EXAMINED_VALUES: Final = 5_000_000
+"""The number of values whose checksums are compared by key. It bounds the memory of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _examine(
     """Return the keys that differ in the first chunks, and the number of chunks that are left."""
     if not found.chunks:
         return KeyDifferences(pa.array([], pa.int64()), {}, ()), 0
-    chunks = _first(found.chunks, sides)
+    chunks = _first(found.chunks, sides, EXAMINED_VALUES // len(comparison.columns))
     keys = compare_keys(comparison, source.rows(comparison, chunks), lake.rows(comparison, chunks), options.examples)
     if not keys.total:
         # Both reads saw the same versions, so this would be an error of this program.
@@ -160,8 +160,8 @@ def _examine(
     return keys, len(found.chunks) - len(chunks)
 
 
-def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table]) -> tuple[int, ...]:
-    """Return the first chunks, at least one, that together have at most `EXAMINED_ROWS` rows on either side."""
+def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table], rows_at_most: int) -> tuple[int, ...]:
+    """Return the first chunks, at least one, that together have at most that many rows."""
     sizes: dict[int, int] = {}
     for side in sides:
         summed = side.group_by(CHUNK).aggregate([(ROWS, "sum")])
@@ -172,7 +172,7 @@ def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table]) -> tuple[int
     total = 0
     for chunk in chunks:
         total += sizes[chunk]
-        if taken and total > EXAMINED_ROWS:
+        if taken and total > rows_at_most:
             break
         taken.append(chunk)
     return tuple(taken)

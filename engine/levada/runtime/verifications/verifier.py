@@ -154,6 +154,8 @@ class Verifier:
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
         known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
         scope = scope_of(moment.schema, known or moment.schema, lake)
+        if not scope.columns:
+            raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
         return compare(moment.source, lake, moment.schema, scope, moment.lsn, options)
 
     def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
