@@ -25,3 +25,5 @@ def test_equal_tables_are_equal(shop: Shop) -> None:
     report = shop.verify()
     assert report.counts[Kind.CHANGED] == 1
     assert report.to_json()["examples"] == [{"kind": "changed", "key": {"id": "5"}, "columns": ["item"]}]
+    report = shop.verify(show_values=True)
+    assert report.to_json()["examples"][0]["values"] == {"item": {"source": "v5", "destination": "theirs"}}

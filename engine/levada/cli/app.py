@@ -240,6 +240,9 @@ def verify(
     examples: Annotated[
         int, typer.Option("--examples", metavar="N", min=0, max=10_000, help="Keys to print of each table.")
     ] = 100,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Print the values that differ, and not only their columns.")
+    ] = False,
     secrets: Secrets = None,
     work_dir: WorkDir = None,
     output: Format = Output.TEXT,
@@ -251,7 +254,7 @@ def verify(
 
     share, manifests = share_of(sample), read(manifest, secrets, work_dir)
     work = folder(manifest, manifests, work_dir)
-    command = VerifyCommand(manifests, manifest, secrets, work, table or None, share, repair, examples)
+    command = VerifyCommand(manifests, manifest, secrets, work, table or None, share, repair, examples, show_values)
     return verify_tables(command, output)
 
 

@@ -39,6 +39,7 @@ class VerifyCommand:
     sample: float
     repair: bool
     examples: int
+    show_values: bool
 
 
 def verify(command: VerifyCommand, output: Output) -> Exit:
@@ -49,6 +50,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         "sample": command.sample,
         "repair": command.repair,
         "examples": command.examples,
+        "showValues": command.show_values,
     }
     with StopSignals() as signals, _engine(command, signals) as client:
         number = client.start(request)
@@ -100,6 +102,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         key = ", ".join(f"{name}={value}" for name, value in example["key"].items())
         columns = f": {', '.join(example['columns'])}" if example["columns"] else ""
         yield f"  {example['kind']} {key or 'a row'}{columns}"
+        for name, both in example.get("values", {}).items():
+            yield f"    {name}: {both['source']!r} at the source, {both['destination']!r} at the destination"
     if result["unexaminedChunks"]:
         yield f"  {result['unexaminedChunks']} more chunks of rows differ, whose keys were not compared"
     for column in result["notCompared"]:

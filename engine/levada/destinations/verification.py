@@ -60,6 +60,11 @@ def column_digest(attnum: int) -> str:
     return f"column_{attnum}"
 
 
+def column_value(attnum: int) -> str:
+    """Return the name of a column's text in `values_schema`."""
+    return f"value_{attnum}"
+
+
 def is_framed_by_length(kind: ColumnType) -> bool:
     """Return True if the canonical text of the type may contain any character."""
     return kind.kind in _VARIABLE
@@ -92,6 +97,11 @@ class Comparison:
         digests = [(column_digest(c.attnum), DECIMAL) for c in self.columns]
         return pa.schema([(KEY_HASH, pa.int64()), (KEY, pa.string()), (ROWS, pa.int64()), (DIGEST, DECIMAL), *digests])
 
+    @property
+    def values_schema(self) -> pa.Schema:
+        """The result of `FixedTable.values`, one row per row."""
+        return pa.schema([(KEY_HASH, pa.int64()), *((column_value(c.attnum), pa.string()) for c in self.columns)])
+
 
 class FixedTable(ABC):
     """One version of a table at a destination. Later writes do not change what the methods return.
@@ -121,6 +131,10 @@ class FixedTable(ABC):
 
         ``KEY`` is a JSON array of the key's values as text.
         """
+
+    @abstractmethod
+    def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
+        """Return the values of the rows whose keys have these hashes, as text for people, in `values_schema`."""
 
     def close(self) -> None:
         """Let the destination remove this version when it is not the current one. Later calls have no effect."""

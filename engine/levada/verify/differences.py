@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.verification import CHUNK, DIGEST, KEY, KEY_HASH, ROWS, Comparison, column_digest
+from levada.destinations.verification import CHUNK, DIGEST, KEY, KEY_HASH, ROWS, Comparison, column_digest, column_value
 
 _SIDES: Final = ("source", "lake")
 
@@ -31,11 +31,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The rows of one key that differ. ``key`` has its values as text. ``columns`` differ if ``kind`` is CHANGED."""
+    """The rows of one key that differ. ``key`` has its values as text. ``columns`` differ if ``kind`` is CHANGED.
+
+    ``values`` has the text at the source and at the destination of each of these columns, if they are wanted.
+    """
 
     kind: Kind
     key: tuple[str | None, ...]
     columns: tuple[str, ...] = ()
+    hash: int = 0
+    values: tuple[tuple[str | None, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,21 @@ def _described(kind: Kind, comparison: Comparison, row: dict[str, Any]) -> Diffe
     if kind is Kind.CHANGED:
         names = ((c.name, column_digest(c.attnum)) for c in comparison.columns)
         columns = tuple(name for name, digest in names if row[f"{digest}_source"] != row[f"{digest}_lake"])
-    return Difference(kind, key, columns)
+    return Difference(kind, key, columns, row[KEY_HASH])
+
+
+def with_values(
+    comparison: Comparison, found: Sequence[Difference], source: pa.Table, lake: pa.Table
+) -> tuple[Difference, ...]:
+    """Return the differences with the values of the columns that differ. Both sides are in `values_schema`."""
+    names = {c.name: column_value(c.attnum) for c in comparison.columns}
+    sides = [{row[KEY_HASH]: row for row in side.to_pylist()} for side in (source, lake)]
+    described = []
+    for d in found:
+        rows = [side.get(d.hash, {}) for side in sides]
+        values = tuple((rows[0].get(names[c]), rows[1].get(names[c])) for c in d.columns)
+        described.append(replace(d, values=values))
+    return tuple(described)
 
 
 def _summed(side: pa.Table, by: str, digests: Sequence[str] = ()) -> pa.Table:

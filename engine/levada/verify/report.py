@@ -69,4 +69,8 @@ class TableReport:
 
     def _example(self, difference: Difference) -> dict[str, Any]:
         key = dict(zip(self.key, difference.key, strict=False))
-        return {"kind": difference.kind.value, "key": key, "columns": list(difference.columns)}
+        found: dict[str, Any] = {"kind": difference.kind.value, "key": key, "columns": list(difference.columns)}
+        if difference.values:
+            pairs = zip(difference.columns, difference.values, strict=True)
+            found["values"] = {c: {"source": source, "destination": lake} for c, (source, lake) in pairs}
+        return found

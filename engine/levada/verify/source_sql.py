@@ -53,10 +53,22 @@ class SourceSql:
             " GROUP BY key_hash"
         )
 
+    def values(self, part: BlockRange, hashes: Sequence[int]) -> str:
+        """Return the statement for the values of the rows of a range whose keys have these hashes."""
+        conditions = " AND ".join([*self._conditions(part), self.of_keys(hashes)])
+        texts = ", ".join(shown_text(c) for c in self.comparison.columns)
+        return f"SELECT {self._key_hash}, {texts} FROM ONLY {quote_table(part.leaf)} WHERE {conditions}"
+
     def of_keys(self, hashes: Sequence[int]) -> str:
         """Return the condition of the rows whose key has one of these hashes."""
-        text = self._joined([self._framed(c, self._canonical(c)) for c in self.comparison.identity])
-        return f"{self._hash(text)} = ANY ('{{{','.join(map(str, hashes))}}}'::bigint[])"
+        return f"{self._key_hash} = ANY ('{{{','.join(map(str, hashes))}}}'::bigint[])"
+
+    @property
+    def _key_hash(self) -> str:
+        return self._hash(self._joined([self._framed(c, self._canonical(c)) for c in self.comparison.identity]))
+
+    def _conditions(self, part: BlockRange) -> list[str]:
+        return in_blocks(part) + ([f"({self.row_filter})"] if self.row_filter is not None else [])
 
     def _compared(self) -> str:
         """Return the hash that a row adds to a checksum: that of the row in the sample, and else that of its key."""
@@ -82,7 +94,7 @@ class SourceSql:
         texts = ", ".join(f"{self._canonical(c)} AS c{i}" for i, c in enumerate(columns))
         frames = ", ".join(f"{self._framed(c, f'c{i}')} AS f{i}" for i, c in enumerate(columns))
         shown = ", ".join(shown_text(c) for c in self.comparison.key)
-        conditions = in_blocks(part) + ([f"({self.row_filter})"] if self.row_filter is not None else [])
+        conditions = self._conditions(part)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         inner = f"SELECT {texts}, json_build_array({shown})::text AS shown FROM ONLY {quote_table(part.leaf)}{where}"
         return f"SELECT {frames}, shown FROM ({inner} OFFSET 0) AS canonical"
@@ -176,7 +188,7 @@ def unrepresentable(value: str, kind: ColumnType) -> str | None:
 
 
 def shown_text(column: Column) -> str:
-    """Return the expression of a key's value as a person reads it. NULL has no text."""
+    """Return the expression of a value as a person reads it. NULL has no text."""
     name = quote_identifier(column.name)
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
 

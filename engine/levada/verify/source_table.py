@@ -53,6 +53,11 @@ class SourceTable:
         statements = self._sql(comparison)
         return self._read(lambda part: statements.rows(part, chunks), comparison.rows_schema)
 
+    def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
+        """Return the values of the rows whose keys have these hashes, in the schema `Comparison.values_schema`."""
+        statements, numbers = self._sql(comparison), hashes.to_pylist()
+        return self._read(lambda part: statements.values(part, numbers), comparison.values_schema)
+
     def of_keys(self, comparison: Comparison, hashes: Sequence[int]) -> str:
         """Return the condition in SQL of the rows whose key has one of these hashes."""
         return self._sql(comparison).of_keys(hashes)
@@ -104,7 +109,9 @@ class SourceTable:
             pa.BufferReader(text),
             pcsv.ReadOptions(column_names=layout.names, block_size=max(len(text), 1 << 20)),
             pcsv.ParseOptions(newlines_in_values=True),
-            pcsv.ConvertOptions(column_types=layout, strings_can_be_null=False),
+            pcsv.ConvertOptions(
+                column_types=layout, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
         )
 
     def _changed(self, error: NeedsOperator) -> LevadaError:

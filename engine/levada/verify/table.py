@@ -14,7 +14,7 @@ from levada.destinations.verification import CHUNK, ROWS, SAMPLE_PARTS, Comparis
 from levada.errors import DestinationChanged
 from levada.schema import Column, ReplicatedTableSchema
 from levada.values import Lsn
-from levada.verify.differences import ChunkDifferences, KeyDifferences, compare_chunks, compare_keys
+from levada.verify.differences import ChunkDifferences, KeyDifferences, compare_chunks, compare_keys, with_values
 from levada.verify.report import TableReport
 from levada.verify.source_table import SourceTable
 
@@ -34,12 +34,13 @@ class VerifyOptions:
 
     ``sample`` is the share of the keys whose values are compared, above 0 and at most 1. All keys are compared in any
     case. ``examples`` is the highest number of differences that are described. With ``repair``, the rows of the keys
-    that differ are written again.
+    that differ are written again. With ``show_values``, the described differences have the values that differ.
     """
 
     sample: float = 1.0
     examples: int = 100
     repair: bool = False
+    show_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,17 @@ def compare(
         chunks = compare_chunks(source_chunks, lake_chunks)
         report = replace(report, source_rows=chunks.source_rows, lake_rows=chunks.lake_rows)
         keys, left = _examine(source, lake, comparison, chunks, (source_chunks, lake_chunks), options)
+        examples = keys.examples
+        if options.show_values and (changed := [d.hash for d in examples if d.columns]):
+            hashes = pa.array(changed, pa.int64())
+            sides = source.values(comparison, hashes), lake.values(comparison, hashes)
+            examples = with_values(comparison, examples, *sides)
     except DestinationChanged as error:
         if error.code != "table_damaged":
             raise
         report = replace(report, problems=(*report.problems, error.message))
         return Compared(report, comparison, pa.array([], pa.int64()), damaged=True)
-    report = replace(report, counts=keys.counts, examples=keys.examples, unexamined=left)
+    report = replace(report, counts=keys.counts, examples=examples, unexamined=left)
     return Compared(report, comparison, keys.hashes)
 
 

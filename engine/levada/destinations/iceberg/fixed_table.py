@@ -30,9 +30,10 @@ from levada.destinations.verification import (
     Comparison,
     FixedTable,
     column_digest,
+    column_value,
 )
 from levada.errors import DestinationChanged, LevadaError
-from levada.schema import Column
+from levada.schema import Column, Kind
 from levada.schema.changes import COMMIT_LSN, OP, ORDINAL
 from levada.values import Lsn, TableMode
 
@@ -120,15 +121,28 @@ class IcebergSnapshot(FixedTable):
         rows = hashed.groupBy(KEY_HASH).agg(sf.min(KEY).alias(KEY), _count(), _sum(sf.col(DIGEST), DIGEST), *digests)
         return self._collect(rows, comparison.rows_schema)
 
+    def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
+        """Return the values of the rows whose keys have these hashes, as text for people, in `values_schema`."""
+        if self.snapshot is None:
+            return comparison.values_schema.empty_table()
+        texts = [self._readable(c).alias(column_value(c.attnum)) for c in comparison.columns]
+        return self._collect(self._of_keys(comparison, hashes, *texts), comparison.values_schema)
+
+    def _readable(self, column: Column) -> SparkColumn:
+        value = self._value(column)
+        return sf.concat(sf.lit("\\x"), sf.hex(value)) if column.type.kind is Kind.BYTEA else value.cast("string")
+
     def places(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
         """Return ``path`` and ``position`` of each row whose key has one of these hashes."""
         if self.snapshot is None:
             return _PLACES.empty_table()
+        path, position = sf.col("_file").alias("path"), sf.col("_pos").alias("position")
+        return self._collect(self._of_keys(comparison, hashes, path, position), _PLACES)
+
+    def _of_keys(self, comparison: Comparison, hashes: pa.Array, *more: SparkColumn) -> DataFrame:
         with java_errors(f"read {self._table}"):
             wanted = self._session.createDataFrame(pa.table({_WANTED: hashes}))
-        rows = self._hashed(comparison, sf.col("_file").alias("path"), sf.col("_pos").alias("position"))
-        found = rows.join(wanted, sf.col(KEY_HASH) == sf.col(_WANTED), "left_semi")
-        return self._collect(found, _PLACES)
+        return self._hashed(comparison, *more).join(wanted, sf.col(KEY_HASH) == sf.col(_WANTED), "left_semi")
 
     def _collect(self, rows: DataFrame, layout: pa.Schema) -> pa.Table:
         try:

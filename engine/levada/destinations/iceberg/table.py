@@ -365,10 +365,13 @@ class IcebergTable:
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove data files from the table in one commit, without reading them."""
+        gone = frozenset(paths)
         with java_errors(f"write to {self.name}"):
-            update = self.java.newDelete()
-            for path in paths:
-                update = update.deleteFile(path)
+            update = self.java.newRowDelta()
+            with self._scan() as tasks:
+                for task in tasks:
+                    if task.file().location() in gone:
+                        update = update.removeRows(task.file())
         self._commit(update, None, {})
 
     def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:

@@ -33,6 +33,7 @@ class VerifyRequest(BaseModel):
     sample: float = Field(default=1.0, gt=0, le=1)
     examples: int = Field(default=100, ge=0, le=10_000)
     repair: bool = False
+    showValues: bool = False  # noqa: N815 - the field's name in JSON
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Verifications:
             tables = [QualifiedTable.parse(name) for name in wanted.tables]
         except (ValidationError, ValueError) as error:
             raise NeedsOperator("verify_request_invalid", f"the request is invalid: {error}") from None
-        options = VerifyOptions(wanted.sample, wanted.examples, wanted.repair)
+        options = VerifyOptions(wanted.sample, wanted.examples, wanted.repair, wanted.showValues)
         with self._lock:
             if any(not v.ended for v in self._known.values()):
                 raise NeedsOperator(
