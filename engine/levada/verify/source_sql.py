@@ -19,6 +19,9 @@ from levada.values import OnUnrepresentable, quote_identifier
 
 _JOIN_ARGUMENTS: Final = 64
 """PostgreSQL's functions take at most 100 arguments."""
+_ELEMENT: Final = "_levada_element"
+_INDEX: Final = "_levada_index"
+"""Names of an array's elements and their positions, which no column of a table has."""
 _ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
 _FINITE: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 
@@ -161,14 +164,13 @@ class SourceSql:
 
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None
-        element = f"{value}[i]" if _is_subscripted(column) else "e"
+        element = f"{value}[{_INDEX}]" if _is_subscripted(column) else _ELEMENT
         framed = self._frame(self._text(element, kind.element, column, element=True), kind.element)
         if _is_subscripted(column):
-            elements = f"generate_subscripts({value}, 1) AS u(i)"
-            order = "i"
+            elements = f"generate_subscripts({value}, 1) AS u({_INDEX})"
         else:
-            elements, order = f"unnest({value}) WITH ORDINALITY AS u(e, i)", "i"
-        text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {order}) FROM {elements}), '') || ']'"
+            elements = f"unnest({value}) WITH ORDINALITY AS u({_ELEMENT}, {_INDEX})"
+        text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {_INDEX}) FROM {elements}), '') || ']'"
         # Without the policy Null, an array that a list cannot hold keeps a text that no list has.
         odd = f"array_ndims({value}) > 1 OR array_lower({value}, 1) <> 1"
         whole = "NULL" if self.policy is OnUnrepresentable.NULL else f"concat({value})"

@@ -18,7 +18,7 @@ from levada.copy.keyed_rows import KeyedRows
 from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
 from levada.destinations.verification import FixedTable
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.description import TableDescription
 from levada.postgres.membership import read_publication_state
@@ -230,7 +230,11 @@ class Verifier:
                     self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self.destination.fixed(target)
                     if lake is None:
-                        raise _unsupported(name, "the destination does not have it")
+                        raise DestinationChanged(
+                            "destination_table_missing",
+                            f"the destination no longer has table {name}",
+                            hint=f"copy it again: {resync_command(name)}",
+                        )
                     keep(lake)
                     if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
