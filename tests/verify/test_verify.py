@@ -34,7 +34,8 @@ def test_odd_names(shop: Shop) -> None:
     shop.db.execute(
         "CREATE TYPE pair AS (a int, b text)",
         'CREATE TABLE t ("select" int, "a.b" text, "c`d" text, "e""f" text, "i" pair[], "e" text[], "f0" int,'
-        ' "key_hash" int, shown text, "%s {x}" text, "Ünï" text, path text, PRIMARY KEY ("e""f", "select"))',
+        ' "key_hash" int, shown text, "%s {x}" text, "Ünï" text, path text,'
+        ' PRIMARY KEY ("e""f", "select"))',
         """INSERT INTO t SELECT g, 'x', 'y', 'it''s "' || g, ARRAY[ROW(g, NULL)::pair], ARRAY['z', NULL], g, g, 's', 'p',
         'u', 'p' FROM generate_series(1, 40) g""",
     )
