@@ -36,8 +36,8 @@ def test_odd_names(shop: Shop) -> None:
         'CREATE TABLE t ("select" int, "a.b" text, "c`d" text, "e""f" text, "i" pair[], "e" text[], "f0" int,'
         ' "key_hash" int, shown text, "%s {x}" text, "Ünï" text, path text,'
         ' PRIMARY KEY ("e""f", "select"))',
-        """INSERT INTO t SELECT g, 'x', 'y', 'it''s "' || g, ARRAY[ROW(g, NULL)::pair], ARRAY['z', NULL], g, g, 's', 'p',
-        'u', 'p' FROM generate_series(1, 40) g""",
+        """INSERT INTO t SELECT g, 'x', 'y', 'it''s "' || g, ARRAY[ROW(g, NULL)::pair], ARRAY['z', NULL], g, g,
+        's', 'p', 'u', 'p' FROM generate_series(1, 40) g""",
     )
     shop.start()
     shop.wait_caught_up()
