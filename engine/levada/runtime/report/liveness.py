@@ -54,7 +54,7 @@ def stuck(since: Progress, now: Progress, deadline_s: float) -> str:
 def hung(progress: Progress, deadline_s: float) -> str:
     """Return the reason if a table's job does not end while changes of the table wait, or an empty string.
 
-    A job counts from ``deadline_s`` on. Copies never count, see `levada.runtime.job.Job.judged`.
+    A job counts from ``deadline_s`` on. Copies and cuts never count, see `levada.runtime.job.Job.judged`.
     """
     for table in progress.tables:
         if not table.job or table.job_since is None or not table.pending_segments or not Job(table.job).judged:
