@@ -28,6 +28,7 @@ PATCHES: dict[str, Any] = {
     "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
     "copy.maxConcurrentTables": 2,
     "copy.connectionsPerTable": 2,
+    "apply.maxConcurrentTables": 2,
     "batch.maxFillMs": 500,
     "batch.maxBytes": "32Mi",
     "freshnessSeconds": 30,

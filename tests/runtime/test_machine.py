@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from levada.runtime.resources.machine import available_cores, jvm_heap, memory_limit, task_slots, worker_limit
+from levada.runtime.resources.machine import (
+    apply_threads,
+    available_cores,
+    jvm_heap,
+    memory_limit,
+    task_slots,
+    worker_limit,
+)
 
 CORES = len(os.sched_getaffinity(0))
 GIB = 1 << 30
@@ -50,6 +57,12 @@ def test_workers_fit_in_the_memory() -> None:
     assert worker_limit(64, GIB) == 6
     assert worker_limit(64, GIB // 4) == 1
     assert worker_limit(1, 64 * GIB) == 2
+
+
+def test_apply_threads_follow_the_cores_and_fit_in_the_memory() -> None:
+    """Three tables at least are written at the same time, and one for each core and one more if there is memory."""
+    assert [apply_threads(cores, None) for cores in (1, 2, 4, 16)] == [3, 3, 5, 17]
+    assert [apply_threads(16, memory) for memory in (GIB // 2, 3 * GIB, 64 * GIB)] == [3, 7, 17]
 
 
 def test_spark_fits_in_the_memory() -> None:

@@ -59,6 +59,7 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
                 "tls": {"mode": "Require"},
             },
             copy={"maxConcurrentTables": 2, "connectionsPerTable": 3},
+            apply={"maxConcurrentTables": 5},
             batch={"maxFillMs": 250, "maxBytes": "1Mi"},
             freshnessSeconds=3,
             onUnrepresentable="Text",
@@ -71,7 +72,7 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
     assert (config.source.port, config.source.sslmode, config.heartbeat_s) == (6432, "require", 0.0)
     assert (config.slot.name, config.slot.failover, config.slot.resync_when_lost) == ("s", True, True)
     assert (config.publication.name, config.publication.managed) == ("p", False)
-    assert (config.copy_tables, config.copy_connections) == (2, 3)
+    assert (config.copy_tables, config.copy_connections, config.apply_threads) == (2, 3, 5)
     assert (config.batch_fill_s, config.batch_bytes, config.freshness_s) == (0.25, 1 << 20, 3.0)
     assert config.on_unrepresentable is OnUnrepresentable.TEXT
     assert (config.staging.uri, config.staging.durable) == ("s3://lake/staging", None)

@@ -46,6 +46,7 @@ def full() -> Progress:
             pending_rows=1200,
             staged_bytes=1 << 20,
             last_apply_seconds=0.98765,
+            last_apply_tasks=4,
             last_commit_at=samples.seconds(0.0005).astimezone(EAST),
             unrepresentable=2,
             suspended=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
 from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, Watermark
 
+_log = logging.getLogger(__name__)
+
 _RETRY_INTERVAL_S: Final = 0.5
 
 
@@ -27,13 +30,15 @@ _RETRY_INTERVAL_S: Final = 0.5
 class Applied:
     """The result of a batch. Every change below ``until`` is durable.
 
-    ``unrepresentable`` is the number of values stored as NULL. ``seconds`` is the duration.
+    ``unrepresentable`` is the number of values stored as NULL. ``seconds`` is the duration. ``tasks`` is the number of
+    tasks in other processes that wrote it.
     """
 
     until: Lsn
     rows: int
     unrepresentable: int
     seconds: float
+    tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,12 @@ class Applier:
                 wait_durable(self.destination, [batch.changes(t).target for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for table in positions for f in m.files_of(table))
         nulled = sum(batch.changes(table).nulled for table in positions)
-        return Applied(until, rows, nulled, time.monotonic() - began)
+        tasks = sum(batch.changes(table).tasks for table in positions)
+        seconds = time.monotonic() - began
+        if tasks:
+            names = ", ".join(str(s.target.schema.name) for s in starts)
+            _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
+        return Applied(until, rows, nulled, seconds, tasks)
 
     def run_shadow(
         self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest]

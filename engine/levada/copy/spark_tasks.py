@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from levada.copy.tasks import Submit, attempt
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _groups: Final = itertools.count(1)
+_IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class SparkTasks:
 
     spark: SparkSession
     check_session: Callable[[SparkSession], None] = lambda spark: None
+    _waking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def group(self, description: str) -> _JobGroup:
         """Return a new group of jobs."""
@@ -35,6 +39,50 @@ class SparkTasks:
     def check(self) -> None:
         """Raise Permanent if the session has ended."""
         self.check_session(self.spark)
+
+    def capacity(self) -> int:
+        """Return the number of tasks that run at the same time once all executors are started."""
+        context = self.spark.sparkContext
+        conf = context.getConf()
+        most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores", "1")
+        if self._in_one_jvm or most is None or cores is None:
+            return int(context.defaultParallelism)
+        return int(most) * int(cores)
+
+    def places(self) -> int:
+        """Return the number of tasks to run at the same time, or 0 if they would wait.
+
+        They would wait for other tasks, or for the first executor, whose pod may need a minute. In this case one is
+        requested. Further ones are started while tasks wait.
+        """
+        context = self.spark.sparkContext
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        taken = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
+        if self._in_one_jvm:
+            free = int(context.defaultParallelism) - taken
+            return free if free > 1 else 0
+        # The driver is one of them.
+        if len(cast("Any", context)._jsc.sc().statusTracker().getExecutorInfos()) < 2:
+            self._request_executor()
+            return 0
+        return self.capacity() - taken if context.defaultParallelism > taken else 0
+
+    @property
+    def _in_one_jvm(self) -> bool:
+        return _IN_ONE_JVM.match(self.spark.sparkContext.master or "local") is not None
+
+    def _request_executor(self) -> None:
+        """Let a job wait for an executor, unless there is one that waits."""
+
+        def wait() -> None:
+            # The job fails if the session ends before.
+            with suppress(Exception):
+                self.spark.sparkContext.parallelize([0], 1).count()
+            self._waking.release()
+
+        if self._waking.acquire(blocking=False):
+            threading.Thread(target=wait, name="levada-executor-request", daemon=True).start()
 
     def close(self) -> None:
         """Do nothing, because the session belongs to the caller."""

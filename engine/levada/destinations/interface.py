@@ -147,6 +147,13 @@ class Destination(ABC):
         """
         raise NotImplementedError(f"{cls.__name__} cannot be created from a manifest")
 
+    def parallel_batches(self) -> int:
+        """Return how many usual batches of a table `write_events` applies in about the time of one.
+
+        The batches of a backlog are larger by this factor.
+        """
+        return 1
+
     @classmethod
     def object_store(cls, settings: Any, credentials: Path | None) -> Mapping[str, str]:
         """Return the properties of the destination's object store by PyIceberg's names, such as ``s3.endpoint``.

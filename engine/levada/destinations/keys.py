@@ -124,6 +124,16 @@ class Keys:
             same &= self.low == other.low
         return same
 
+    def without(self, others: Keys) -> Keys:
+        """Return the keys that are not in ``others``, in any order. Both have distinct keys of the same kind."""
+        if not len(others):
+            return self
+        both = Keys.concat([self, others])
+        order = both.order()
+        starts = both.take(order).starts()
+        alone = order[starts & np.append(starts[1:], True)]
+        return self.take(alone[alone < len(self)])
+
     def order(self, *, stable: bool = False) -> Indices:
         """Return the row indices sorted by key. If ``stable``, rows with equal keys keep their order."""
         order = np.argsort(self.high, kind="stable" if stable else "quicksort")

@@ -34,6 +34,10 @@ class TableEvents(ABC):
     """The truncates in the range, in WAL order. A change is before a truncate if its (commit LSN, ordinal) is lower."""
     after: Lsn
     until: Lsn
+    nulled: int = 0
+    """The number of values that became NULL under the policy ``Null``, in scans by this object in this process."""
+    tasks: int = 0
+    """The number of tasks whose results the destination used, if it read the changes in other processes."""
 
     @property
     def schema(self) -> ReplicatedTableSchema:
@@ -55,6 +59,14 @@ class TableEvents(ABC):
         is that of `levada.schema.changes` with all optional columns. ``columns`` selects columns, by their names in
         ``schema`` and in the layout. ``files`` selects files of the batch.
         """
+
+    def part(self, files: Sequence[SegmentFile], share: tuple[int, int] = (0, 1)) -> TableEvents | None:
+        """Return the changes in some files of the batch, to be pickled and read in another process.
+
+        With the share ``(k, n)`` it has the k-th of n successive parts of each file, counted from 0. The truncates are
+        left out. Return None if the changes can be read only in this process.
+        """
+        return None
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table | None:
         """Return all rows of `scan` as one table, or None if there is no row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,8 +98,18 @@ class StagedTable(TableEvents):
     policy: OnUnrepresentable
     written: Mapping[SnapshotId, ReplicatedTableSchema]
     """The version of the rows in each file, by its snapshot ID."""
+    share: tuple[int, int] = (0, 1)
+    """The part of each file that is read, see `part`."""
     nulled: int = field(default=0, compare=False)
-    """The number of values that became NULL under the policy ``Null``, in scans by this object in this process."""
+    tasks: int = field(default=0, compare=False)
+
+    def part(self, files: Sequence[SegmentFile], share: tuple[int, int] = (0, 1)) -> StagedTable:
+        """Return the changes in some files, with only what is needed to read them.
+
+        The parts of a Parquet file are row groups. A piece of a shared file is small, and all of it is in the part 0.
+        """
+        written = {v: self.written[v] for v in {f.snapshot_id for f in files}}
+        return replace(self, files=tuple(files), share=share, truncates=(), written=written, nulled=0, tasks=0)
 
     def scan(
         self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
@@ -141,6 +151,8 @@ class StagedTable(TableEvents):
 
     def _piece(self, source: pa.NativeFile, file: SegmentFile) -> Iterator[pa.RecordBatch]:
         assert file.offset is not None
+        if self.share[0] > 0:
+            return
         rows = decode_piece(read_verified(source, file.offset, file.bytes, file.checksums))
         if not self._complete(file):
             rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
@@ -151,7 +163,9 @@ class StagedTable(TableEvents):
         complete = self._complete(file)
         parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
         columns = projection.reads(parquet.schema_arrow.names)
-        for group in range(parquet.num_row_groups):
+        part, parts = self.share
+        groups = parquet.num_row_groups
+        for group in range(part * groups // parts, (part + 1) * groups // parts):
             if not complete and self._outside(parquet.metadata.row_group(group)):
                 continue
             rows = parquet.read_row_group(group, columns=columns)

@@ -19,6 +19,7 @@ from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount
 from levada.spec.running import (
+    Apply,
     Batch,
     Copy,
     DeletionPolicy,
@@ -120,6 +121,8 @@ class PipelineSpec(Model):
     """The initial copy of tables. A statement that needs an exclusive lock on a table waits for the table's copy. The
     copy is interrupted after such a wait of 10 seconds, and starts again afterwards.
     """
+    apply: Apply = setting(Change.RESTART, {})
+    """The application of staged changes to the destination."""
     batch: Batch = setting(Change.HOT, {})
     """The limits at which a batch of changes is closed and staged."""
     freshness_seconds: StrictInt = setting(Change.HOT, 10, ge=1, le=86400)

@@ -36,6 +36,15 @@ class Copy(Model):
     """The number of connections to the source that read one table at the same time."""
 
 
+class Apply(Model):
+    """The application of staged changes to the destination."""
+
+    max_concurrent_tables: StrictInt = setting(Change.RESTART, 0, ge=0, le=64)
+    """The number of tables to which changes are applied at the same time. 0: one more than the driver's CPUs, but at
+    least 3, and as many as its memory allows. A destination that writes all tables together ignores it.
+    """
+
+
 class Batch(Model):
     """The limits at which a segment of changes is closed and staged. The first limit reached counts."""
 

@@ -131,6 +131,8 @@ class TableProgress(Part):
     rows_applied: int = 0
     """Row changes that were applied since the process started."""
     last_apply_seconds: Thousandths | None = None
+    last_apply_tasks: int = 0
+    """The number of tasks that wrote the last batch. 0: the engine's own process wrote it."""
     last_commit_at: Time | None = None
     unrepresentable: int = 0
     """Values that became NULL under `onUnrepresentable: Null` since the process started."""

@@ -33,15 +33,30 @@ def write_changelog(
     storage: Storage, layout: FileLayout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
 ) -> list[WrittenFile]:
     """Write the changes from ``after`` on, inclusive. Return the files."""
-    truncates = [t for t in events.truncates if t.commit_lsn >= after]
     with ArrangedWriter(storage, layout) as writer:
         for batch in events.scan():
             kept = batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))
             if kept.num_rows:
                 writer.write(project(change_rows(kept, schema), layout, schema))
-        if truncates:
-            writer.write(project(truncate_rows(truncates, schema), layout, schema))
+        _write_truncates(writer, layout, schema, events, after)
     return writer.files
+
+
+def write_truncates(
+    storage: Storage, layout: FileLayout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
+) -> list[WrittenFile]:
+    """Write only the truncates from ``after`` on, inclusive. Return the files."""
+    with ArrangedWriter(storage, layout) as writer:
+        _write_truncates(writer, layout, schema, events, after)
+    return writer.files
+
+
+def _write_truncates(
+    writer: ArrangedWriter, layout: FileLayout, schema: ReplicatedTableSchema, events: TableEvents, after: Lsn
+) -> None:
+    truncates = [t for t in events.truncates if t.commit_lsn >= after]
+    if truncates:
+        writer.write(project(truncate_rows(truncates, schema), layout, schema))
 
 
 def change_rows(batch: pa.RecordBatch, schema: ReplicatedTableSchema) -> pa.Table:

@@ -2,7 +2,8 @@
 
 The batch is folded in pieces of bounded size, in WAL order. Each piece becomes one data file and a set of deleted
 positions. The key index has the positions of the rows to delete, including those of earlier pieces. The caller adds all
-the files in one commit, and then commits the index.
+the files in one commit, and then commits the index. `levada.destinations.data_files.parallel_upsert` folds and writes
+the pieces of a large batch in tasks.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.keys import Keys
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, ORDINAL
@@ -44,6 +46,10 @@ class Deletes(Protocol):
     def discard(self) -> None:
         """Forget the deleted rows, and remove the files of them, which are not committed."""
         ...
+
+
+Before = tuple[int, int] | None
+"""The (commit LSN, ordinal) of the last TRUNCATE of a batch. Changes before it are dropped."""
 
 
 @dataclass(slots=True)
@@ -70,13 +76,7 @@ class Upsert:
                 self.truncated = True
                 self.changes += len(truncates)
                 self.index.clear()
-            for piece in pieces(events, after, before):
-                self.changes += piece.num_rows
-                folded = fold(piece, self.schema, self.index.seed)
-                # Free the piece before the result is written, and the result before the next piece is read.
-                del piece
-                self._write(folded)
-                del folded
+            self._apply(events, after, before)
         except BaseException:
             self.discard()
             raise
@@ -87,25 +87,32 @@ class Upsert:
         remove_files(self.storage, self.files)
         self.deletes.discard()
 
-    def _write(self, folded: Folded) -> None:
-        upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
-        gone = self.index.lookup(folded.affected_keys, forget=True)
+    def _apply(self, events: TableEvents, after: Lsn, before: Before) -> None:
+        """Apply the changes piece by piece, in WAL order."""
+        for piece in pieces(events, after, before):
+            changes = piece.num_rows
+            folded = fold(piece, self.schema, self.index.seed)
+            # Free the piece before the result is written, and the result before the next piece is read.
+            del piece
+            upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
+            files, keys = write_rows(self.storage, self.layout, self.schema, upserts, folded.keys)
+            self.files += files
+            self._place(files, keys, folded.affected_keys, changes)
+            del folded, upserts
+
+    def _place(self, files: Sequence[WrittenFile], keys: Keys, affected: Keys, changes: int) -> None:
+        """Delete the existing rows of the affected keys, and add the rows of written files to the index."""
+        gone = self.index.lookup(affected, forget=True)
         found = np.flatnonzero(gone.found)
         if len(found):
-            numbers, files = np.unique(gone.file_id[found], return_inverse=True)
+            numbers, rows = np.unique(gone.file_id[found], return_inverse=True)
             paths = [self.index.file_path(int(n)) for n in numbers]
-            self.deletes.add(paths, files, gone.position[found])
-        if upserts.num_rows:
-            rows, keys = project(upserts, self.layout, self.schema), folded.keys
-            order, parts = arranged(self.layout, rows)
-            if order is not None:
-                rows, keys = rows.combine_chunks().take(order), keys.take(order)
-            new = write_parts(self.storage, self.layout, rows, parts)
-            self.files += new
-            first = 0
-            for written in new:
-                self.index.add_file(written.path, keys.take(slice(first, first + written.rows)))
-                first += written.rows
+            self.deletes.add(paths, rows, gone.position[found])
+        first = 0
+        for written in files:
+            self.index.add_file(written.path, keys.take(slice(first, first + written.rows)))
+            first += written.rows
+        self.changes += changes
 
     def _completed(self, folded: Folded, partial_rows: PartialRows) -> pa.Table:
         old = self.index.lookup(partial_rows.former_keys)
@@ -122,7 +129,20 @@ class Upsert:
         return folded.complete(held.read(list(partial_rows.columns), paths, files, old.position))
 
 
-def pieces(events: TableEvents, after: Lsn, truncated_before: tuple[int, int] | None) -> Iterator[pa.Table]:
+def write_rows(
+    storage: Storage, layout: FileLayout, schema: ReplicatedTableSchema, upserts: pa.Table, keys: Keys
+) -> tuple[list[WrittenFile], Keys]:
+    """Write rows of the source table to data files. Return the files, and the keys in the order of their rows."""
+    if not upserts.num_rows:
+        return [], keys
+    rows = project(upserts, layout, schema)
+    order, parts = arranged(layout, rows)
+    if order is not None:
+        rows, keys = rows.combine_chunks().take(order), keys.take(order)
+    return write_parts(storage, layout, rows, parts), keys
+
+
+def pieces(events: TableEvents, after: Lsn, truncated_before: Before) -> Iterator[pa.Table]:
     """Yield the changes from ``after`` on, in WAL order, without those before the last TRUNCATE."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from levada.destinations.data_files.changelog import write_changelog
+from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
+from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import remove_files
-from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.schema import IcebergSchema
@@ -26,16 +27,17 @@ def upsert_batch(
     after: Lsn,
     mark: Watermark,
     pipeline: str,
+    runner: BatchRunner | None,
 ) -> None:
     """Write the last state of each key, and delete the rows before, from commit LSN ``after`` on.
 
-    ``files`` is the layout of new files.
+    ``files`` is the layout of new files. Tasks of ``runner`` write a large batch.
     """
     index = synced_index(state, table, events.schema, layout, pipeline)
     has_vectors = table.has_vectors
     live = live_vectors(state, table) if has_vectors else {}
     deletes = new_deletes(table.storage(), vectors=has_vectors)
-    batch = Upsert(table.storage(), files, events.schema, index, deletes)
+    batch = ParallelUpsert(table.storage(), files, events.schema, index, deletes, runner=runner)
     deletes.partitions_of = lambda paths: state.partitions.of(table, paths, batch.files)
     with index_errors(state.index.folder):
         batch.run(events, after)
@@ -67,10 +69,17 @@ def upsert_batch(
     state.partitions.learn(table, batch.files)
 
 
-def append_batch(table: IcebergTable, layout: FileLayout, events: TableEvents, after: Lsn, mark: Watermark) -> None:
-    """Write every change as a row, from commit LSN ``after`` on."""
+def append_batch(
+    table: IcebergTable,
+    layout: FileLayout,
+    events: TableEvents,
+    after: Lsn,
+    mark: Watermark,
+    runner: BatchRunner | None,
+) -> None:
+    """Write every change as a row, from commit LSN ``after`` on. Tasks of ``runner`` write a large batch."""
     storage = table.storage()
-    files = write_changelog(storage, layout, events.schema, events, after)
+    files = write_changes(ChangelogTask(storage, layout, events.schema, after), events, runner)
     if not files and len(events.versions) == 1:
         table.record_mark(mark)
         return

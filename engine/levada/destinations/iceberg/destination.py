@@ -12,7 +12,9 @@ from typing import ClassVar, Final, Self
 import pyarrow as pa
 
 from levada.copy.rows import TableRows
+from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
@@ -64,6 +66,8 @@ _SPARK_CONF: Final = {
 }
 READ_AGAIN_S: Final = 30.0
 """Seconds between two attempts to read tables that a search could not read. Each takes Iceberg more than a minute."""
+_MOST_BATCHES: Final = 8
+"""The number of usual batches from which a larger one is not faster. This process then has most of the work."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -98,6 +102,9 @@ class IcebergDestination(Destination):
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
+        self.batch_tasks: BatchRunner | None = SparkTasks(context.spark)
+        """The runner of the tasks that write large batches. With None this process writes them."""
+        self._capacity = 1
         self._maintenance = maintenance or MaintenanceSettings()
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
         self._lock = threading.Lock()
@@ -139,6 +146,11 @@ class IcebergDestination(Destination):
     def startup(self) -> None:
         """Open the catalog, so that an unusable one is reported before a copy begins."""
         self._tables.open()
+        self._capacity = SparkTasks(self._spark).capacity()
+
+    def parallel_batches(self) -> int:
+        """Return the number of Spark's tasks that run at the same time, 8 at most."""
+        return min(self._capacity, _MOST_BATCHES)
 
     def check(self) -> None:
         """Raise if the catalog's namespaces cannot be listed, or if a Hadoop catalog's warehouse cannot be written."""
@@ -519,9 +531,9 @@ class IcebergDestination(Destination):
         if mode is TableMode.UPSERT:
             if backfill(table, schema, layout, files, self._spark):
                 state.index.forget()
-            upsert_batch(state, table, layout, files, events, after, mark, self._context.pipeline)
+            upsert_batch(state, table, layout, files, events, after, mark, self._context.pipeline, self.batch_tasks)
         else:
-            append_batch(table, files, events, after, mark)
+            append_batch(table, files, events, after, mark, self.batch_tasks)
         state.schema, state.mark = schema, table.metadata.mark
 
     def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:

@@ -6,7 +6,10 @@ import pyarrow.parquet
 import pyiceberg.io.pyarrow
 
 import levada.destinations.data_files.data_writer
+import levada.destinations.data_files.parallel_changelog
+import levada.destinations.data_files.parallel_upsert
 import levada.destinations.iceberg.storage
+import levada.segments.staged
 from levada.copy.spark_daemon import main
 
 __all__ = ["levada", "pyarrow", "pyiceberg"]

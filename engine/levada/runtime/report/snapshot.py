@@ -85,6 +85,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         staged_bytes=pending.bytes,
         rows_applied=record.apply.rows_applied,
         last_apply_seconds=record.apply.last_apply_s or None,
+        last_apply_tasks=record.apply.last_apply_tasks,
         last_commit_at=record.last_commit_at,
         unrepresentable=record.unrepresentable,
         error=record.error,

@@ -24,6 +24,10 @@ _LARGEST_HEAP: Final = 1 << 30
 """Bytes of heap that are enough to compact tables."""
 _TASK: Final = 128 << 20
 """Bytes for the Python worker of a task of Spark, which writes files."""
+_BATCH: Final = 256 << 20
+"""Bytes for a thread that applies a batch: a piece of 48 MiB, what is made of it, and the buffers of a file."""
+_FEWEST_THREADS: Final = 3
+"""Threads that apply batches on one core. A thread waits for the catalogue for most of a small batch."""
 _PER_CORE: Final = 2
 """Worker processes for each core. A worker waits for the source or the destination about half of the time."""
 
@@ -69,6 +73,14 @@ def task_slots(cores: int, memory: int | None) -> int:
     """
     rest = cores if memory is None else (memory - jvm_heap(memory) - _JVM - _ENGINE) // _TASK
     return max(1, min(cores, rest))
+
+
+def apply_threads(cores: int, memory: int | None) -> int:
+    """Return the number of tables to which changes are applied at the same time, by cores and bytes of memory."""
+    more = max(0, cores + 1 - _FEWEST_THREADS)
+    if memory is not None:
+        more = max(0, min(more, (memory - jvm_heap(memory) - _JVM - _ENGINE) // _BATCH))
+    return _FEWEST_THREADS + more
 
 
 def _words(file: Path) -> list[str]:

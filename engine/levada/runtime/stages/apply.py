@@ -105,6 +105,8 @@ class ApplyStage(Stage):
 
     def _submit(self, records: list[TableRecord], floor: Lsn | None = None) -> None:
         backlog, rows = self._registry.backlog, self._config_ref.current.batch_rows
+        if not self._together:
+            rows *= max(1, self._destination.parallel_batches())
         batches = backlog.next_common_batch((r.id for r in records), rows, floor)
         manifests = tuple(
             sorted({m.name: m for batch in batches.values() for m in batch}.values(), key=lambda m: m.end_lsn)
@@ -149,6 +151,7 @@ class ApplyStage(Stage):
         record.apply.rows_applied += outcome.rows
         record.apply.unrepresentable += outcome.unrepresentable
         record.apply.last_apply_s = outcome.seconds
+        record.apply.last_apply_tasks = outcome.tasks
         record.apply.committed_at = datetime.now(UTC)
         if self._registry.backlog.pending(record.id).segments:
             record.apply.changes_wait(time.monotonic() - outcome.seconds)

@@ -17,6 +17,8 @@ class ApplyState:
     """The time since which changes wait for a batch. None if none wait, or if a batch has taken them."""
     last_apply_s: float = 0.0
     """The duration of the last batch."""
+    last_apply_tasks: int = 0
+    """The number of tasks that wrote the last batch."""
     committed_at: datetime | None = None
     """The time of the last batch's commit."""
     maintained_at: float = 0.0

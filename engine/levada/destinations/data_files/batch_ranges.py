@@ -1,0 +1,91 @@
+"""The successive ranges of a large batch, each of which is the work of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from levada.copy.tasks import TaskRunner
+from levada.segments.batch import TableEvents
+from levada.segments.manifest import SegmentFile
+
+TASK_ROWS: Final = 400_000
+TASK_BYTES: Final = 24 << 20
+"""The size of a task's range, in changes and in bytes of staged files. The limit that is reached first counts.
+
+A task of Spark costs 0.15 CPU seconds before it begins. To fold and write 400,000 rows of ten short columns takes 0.4.
+"""
+LARGE: Final = 2
+"""The number of such tasks from which a batch is large, and is written by tasks."""
+_WINDOW: Final = 4
+"""The most tasks for each place whose results wait for this process. It bounds the memory for keys."""
+
+
+class BatchRunner(TaskRunner, Protocol):
+    """A runner of tasks that knows whether a batch should use it now."""
+
+    def places(self) -> int:
+        """Return the number of tasks to run at the same time, or 0 if they would wait for other tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Successive files of a batch, and the part of each that belongs to the range, see `TableEvents.part`."""
+
+    files: tuple[SegmentFile, ...]
+    share: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """The parts of a batch for tasks, in WAL order, and the number of tasks that run at the same time."""
+
+    runner: BatchRunner
+    parts: tuple[TableEvents, ...]
+    places: int
+
+    @property
+    def windows(self) -> Iterator[Sequence[TableEvents]]:
+        """The parts whose tasks are started together."""
+        size = _WINDOW * self.places
+        for first in range(0, len(self.parts), size):
+            yield self.parts[first : first + size]
+
+
+def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | None:
+    """Return the plan for a large batch. None: the batch is small, or there is no place for its tasks."""
+    if runner is None or not is_large(events) or not (places := runner.places()):
+        return None
+    parts = [events.part(r.files, r.share) for r in batch_ranges(events.files)]
+    known = tuple(part for part in parts if part is not None)
+    return TaskPlan(runner, known, places) if len(known) == len(parts) else None
+
+
+def is_large(events: TableEvents) -> bool:
+    """Return True if the batch has changes for at least `LARGE` tasks."""
+    return sum(map(_size, events.files)) >= LARGE
+
+
+def batch_ranges(files: Sequence[SegmentFile]) -> Iterator[BatchRange]:
+    """Yield the ranges of the files, in WAL order. A large Parquet file is divided into several ranges. Pure."""
+    waiting: list[SegmentFile] = []
+    size = 0.0
+    for file in files:
+        own = _size(file)
+        if waiting and size + own > 1:
+            yield BatchRange(tuple(waiting))
+            waiting, size = [], 0.0
+        parts = -int(-own // 1)
+        if parts > 1 and file.offset is None:
+            yield from (BatchRange((file,), (part, parts)) for part in range(parts))
+        else:
+            waiting.append(file)
+            size += own
+    if waiting:
+        yield BatchRange(tuple(waiting))
+
+
+def _size(file: SegmentFile) -> float:
+    """Return the size of a file as a multiple of a task's."""
+    return max(file.rows / TASK_ROWS, file.bytes / TASK_BYTES)

@@ -1,0 +1,277 @@
+"""Large batches that are folded and written by tasks: the tables are those of a batch in the engine's own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.destinations.conftest import Lake
+from tests.destinations.memory import MemoryRows, Stream
+from tests.destinations.orders import ORDERS, copy, items
+from tests.destinations.random_source import RandomSource
+
+from levada.copy.process_tasks import ProcessTasks
+from levada.copy.spark_tasks import SparkTasks
+from levada.destinations.data_files import batch_ranges, parallel_upsert
+from levada.destinations.data_files.batch_ranges import BatchRunner
+from levada.destinations.data_files.parallel_upsert import FoldTask
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.settings import TableSettings
+from levada.errors import NeedsOperator
+from levada.schema import Kind, TableTarget
+from levada.segments.manifest import SegmentFile
+from levada.testing import Source, column, table
+from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode
+
+
+class Workers(ProcessTasks):
+    """Worker processes, with two places for the tasks of a batch."""
+
+    def places(self) -> int:
+        """Return 2."""
+        return 2
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Worker processes for the tests of this file."""
+    runner = Workers(["levada.destinations.data_files.parallel_upsert", "levada.destinations.iceberg.storage"])
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a task have three rows."""
+    monkeypatch.setattr(batch_ranges, "TASK_ROWS", 3)
+
+
+def beside(lake: Lake, name: str, runner: BatchRunner | None) -> tuple[Lake, IcebergDestination]:
+    """Return a lake of its own next to this one, and its destination, which runs tasks in ``runner``."""
+    manifest = {**lake.manifest, "catalog": {**lake.manifest["catalog"]}}
+    manifest["catalog"]["warehouse"] += f"-{name}"
+    context = replace(lake.context, pipeline=f"{lake.context.pipeline}{name}", work_dir=lake.context.work_dir / name)
+    other = Lake(manifest, context)
+    destination = other.destination()
+    destination.batch_tasks = runner
+    return other, destination
+
+
+def file(rows: int, size: int, number: int, offset: int | None = None) -> SegmentFile:
+    """A file of a segment."""
+    return SegmentFile(f"{number}", offset, TableId(1), SnapshotId(0), rows, size, Lsn(1), Lsn(2), ())
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=30))
+def test_ranges_have_each_file_once_and_in_order(sizes: list[tuple[int, bool]]) -> None:
+    """Every part of every file is in one range, in WAL order, and a range has more than a task's rows only if alone."""
+    files = [file(rows, 1, n, 0 if piece else None) for n, (rows, piece) in enumerate(sizes)]
+    ranges = list(batch_ranges.batch_ranges(files))
+    shares = [(f.path, *r.share) for r in ranges for f in r.files]
+    wanted = []
+    for f in files:
+        parts = -(-f.rows // 3) if f.offset is None and f.rows > 3 else 1
+        wanted += [(f.path, part, parts) for part in range(parts)]
+    assert shares == wanted
+    assert all(len(r.files) == 1 or sum(f.rows for f in r.files) <= 3 for r in ranges)
+
+
+def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
+    """Read one after another, the parts have the rows of the whole batch, for row groups as for pieces."""
+    for bytes_, offset in ((1, False), (8 << 20, True)):
+        stream = Source(tmp_path / str(bytes_), row_group_bytes=bytes_).add(ORDERS)
+        for i in range(20):
+            stream.insert(id=i, item=f"item {i}", note=None)
+            if i == 12:
+                stream.batch()
+        events = stream.batch(since=1000).changes(ORDERS.id)
+        assert [f.offset is not None for f in events.files] == [offset, offset]
+        for count in (1, 2, 7, 30):
+            parts = [events.part([f], (k, count)) for f in events.files for k in range(count)]
+            assert [i for p in parts for b in p.scan(["id"]) for i in b.column("id").to_pylist()] == list(range(20))
+
+
+@pytest.mark.parametrize(("seed", "version", "partitioned"), [(1, 2, False), (2, 3, False), (3, 2, True), (4, 3, True)])
+def test_random_batches_by_tasks_and_without(
+    hadoop: Lake, workers: Workers, seed: int, version: int, partitioned: bool
+) -> None:
+    """Moved and exchanged keys, unknown values, truncates and new columns come to the same rows on both paths."""
+    hadoop.manifest["formatVersion"] = version
+    settings = TableSettings.model_validate({"partitionBy": ["bucket(3, id)"]}) if partitioned else None
+    source = RandomSource(seed)
+    target = TableTarget.of(source.schema, settings=settings)
+    source.stream.settings = settings
+    places = [beside(hadoop, name, runner) for name, runner in (("tasks", workers), ("engine", None))]
+    for lake, destination in places:
+        destination.write_table_rows(target, source.copied(), lake.mark(1000))
+    used = 0
+    for _ in range(3):
+        for _ in range(4):
+            source.change()
+        since = source.stream.taken
+        for lake, destination in places:
+            source.stream.taken = since
+            batch = source.stream.batch()
+            destination.write_events(batch, lake.mark(batch.until))
+            used += batch.changes(source.schema.id).tasks
+            seen = {
+                row["id"]: tuple(f"{n}={row[n]!r}" for n in sorted(c.name for c in source.schema.columns))
+                for row in lake.by_pyiceberg().to_pylist()
+            }
+            assert seen == source.expected()
+            assert lake.by_spark().num_rows == len(seen)
+    assert used > 5
+
+
+def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, workers: Workers) -> None:
+    """A value that is unknown in a range is that of an earlier range, through a moved key, or of the table."""
+    lake, destination = beside(hadoop, "tasks", workers)
+    stream = copy(lake, destination)
+    stream.insert(id=10, item="new", note="ten")
+    for turn in range(4):
+        for i in (1, 2, 10):
+            stream.update(id=i, item=f"turn {turn}", note=None, unchanged=[3])
+    stream.update(old={"id": 10}, id=11, item="eleven", note=None, unchanged=[3])
+    for i in range(20, 30):
+        stream.insert(id=i, item="other", note="n")
+    stream.update(old={"id": 11}, id=12, item="twelve", note=None, unchanged=[3])
+    stream.delete(id=20)
+    batch = stream.batch()
+    snapshots = len(lake.iceberg().metadata.snapshots)
+    destination.write_events(batch, lake.mark(batch.until))
+    assert batch.changes(ORDERS.id).tasks > 3
+    assert len(lake.iceberg().metadata.snapshots) == snapshots + 1
+    rows = {r["id"]: (r["item"], r["note"]) for r in lake.rows()}
+    assert rows.keys() == {1, 2, 3, 12, *range(21, 30)}
+    assert (rows[1], rows[12]) == (("turn 3", "x" * 100), ("twelve", "ten"))
+
+
+def test_too_many_incomplete_rows_are_left_to_the_engine(
+    hadoop: Lake, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range whose incomplete rows are too large to return is applied in the engine's process, with its files."""
+    lake, destination = beside(hadoop, "tasks", workers)
+    stream = copy(lake, destination)
+    for i in range(10):
+        stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
+    batch = stream.batch()
+
+    def no_room(task: FoldTask, events: Any) -> Any:
+        parallel_upsert.MAX_RETURNED_BYTES = 0  # type: ignore[misc]  # in the task's process
+        return task(events)
+
+    monkeypatch.setattr(parallel_upsert, "partial", lambda task, part: lambda: no_room(task, part))
+    destination.write_events(batch, lake.mark(batch.until))
+    assert batch.changes(ORDERS.id).tasks == 0
+    assert items(lake) == {1: "turn 9", 2: "turn 7", 3: "turn 8"}
+    assert {Path(p).name for p in lake.iceberg().inspect.files()["file_path"].to_pylist()} >= {
+        p.name for p in Path(lake.manifest["catalog"]["warehouse"]).rglob("data/*.parquet")
+    }
+
+
+def test_a_changelog_by_tasks(hadoop: Lake, workers: Workers) -> None:
+    """A changelog has each change once, with its truncates, on both paths."""
+    found = []
+    for name, runner in (("tasks", workers), ("engine", None)):
+        lake, destination = beside(hadoop, name, runner)
+        stream = copy(lake, destination, mode=TableMode.CHANGELOG)
+        for i in range(9):
+            stream.insert(id=i + 10, item="a", note=None)
+        stream.truncate()
+        stream.update(old={"id": 10}, id=11, item="b", note="n")
+        stream.delete(id=11)
+        batch = stream.batch()
+        destination.write_events(batch, lake.mark(batch.until))
+        assert bool(batch.changes(ORDERS.id).tasks) == (runner is not None)
+        found.append([{k: v for k, v in row.items() if k != "_levada_commit_ts"} for row in lake.rows()])
+    assert found[0] == found[1]
+    assert len(found[0]) == 3 + 9 + 1 + 2 + 1
+
+
+def test_values_that_became_null_are_counted_once(hadoop: Lake, workers: Workers) -> None:
+    """The count of a batch is that of its tasks, and an error of a value is the engine's own."""
+    days = table(column(1, "id", Kind.INT8), column(2, "day", Kind.DATE))
+    lake, destination = beside(hadoop, "tasks", workers)
+    destination.write_table_rows(TableTarget.of(days), MemoryRows(days, []), lake.mark(1000))
+    stream = Stream(days)
+    for i in range(10):
+        stream.insert_unrepresentable(2, "infinity", id=i)
+    refused = stream.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(refused, lake.mark(refused.until))
+    assert caught.value.code == "unrepresentable_value"
+    batch = stream.batch(since=1000, policy=OnUnrepresentable.NULL)
+    destination.write_events(batch, lake.mark(batch.until))
+    assert (batch.changes(days.id).nulled, len(lake.rows())) == (10, 10)
+    assert batch.changes(days.id).tasks > 1
+
+
+def test_tasks_that_are_killed_leave_the_batch_whole(
+    hadoop: Lake, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If tasks are killed again and again, the engine applies their ranges, and the table is the same."""
+
+    def killed(task: FoldTask, events: Any) -> Any:
+        task(events)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    partial = parallel_upsert.partial
+    lake, destination = beside(hadoop, "tasks", workers)
+    stream = copy(lake, destination)
+    for i in range(20):
+        stream.insert(id=i + 10, item=f"item {i}", note=None)
+        stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
+    batch = stream.batch()
+    monkeypatch.setattr(
+        parallel_upsert,
+        "partial",
+        lambda task, part: partial(killed if part.share[0] == 5 else FoldTask.__call__, task, part),
+    )
+    destination.write_events(batch, lake.mark(batch.until))
+    assert items(lake) == {1: "turn 18", 2: "turn 19", 3: "turn 17", **{i + 10: f"item {i}" for i in range(20)}}
+    monkeypatch.undo()
+    assert items(Lake(lake.manifest, lake.context)) == items(lake)
+    stream.update(id=10, item="again", note=None, unchanged=[3])
+    batch = stream.batch()
+    destination.write_events(batch, lake.mark(batch.until))
+    assert items(lake)[10] == "again"
+
+
+def test_tasks_in_spark(hadoop: Lake) -> None:
+    """The tasks of a destination run in Spark, and the next process finds what they wrote."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    for i in range(20):
+        stream.insert(id=i + 10, item=f"item {i}", note=None)
+        stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
+    batch = stream.batch()
+    destination.write_events(batch, hadoop.mark(batch.until))
+    assert batch.changes(ORDERS.id).tasks > 3
+    stream.delete(id=29)
+    stream.update(old={"id": 1}, id=100, item="moved", note=None, unchanged=[3])
+    batch = stream.batch()
+    hadoop.destination().write_events(batch, hadoop.mark(batch.until))
+    wanted = {2: "turn 19", 3: "turn 17", 100: "moved", **{i + 10: f"item {i}" for i in range(19)}}
+    assert items(hadoop) == wanted
+
+
+def test_busy_places_are_not_waited_for(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose tasks would wait for others is written by the engine, as a session of one place has none."""
+    assert hadoop.context.spark is not None
+    assert SparkTasks(hadoop.context.spark).places() == 2
+    monkeypatch.setattr(SparkTasks, "places", lambda self: 0)
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    for i in range(20):
+        stream.insert(id=i + 10, item=f"item {i}", note=None)
+    batch = stream.batch()
+    destination.write_events(batch, hadoop.mark(batch.until))
+    assert batch.changes(ORDERS.id).tasks == 0
+    assert len(items(hadoop)) == 23
