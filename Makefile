@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-decode: ## Measure the decoders alone
 bench-opensearch: ## Measure a copy and a batch into OpenSearch, side by side with its client
 bench-commits: ## Measure what a small commit costs with many Iceberg tables
 bench-apply: ## Measure upserts into Iceberg, side by side with MERGE
+bench-batches: setup ## Measure large batches into Iceberg, by the engine's process and by 1, 2 and 4 tasks
+	$(BIN)/python -m benchmarks.batch_tasks
+
 bench-index: setup ## Measure the key index, side by side with LMDB, SQLite and DuckDB
 	$(BIN)/python -m benchmarks.key_index
 

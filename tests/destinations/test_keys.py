@@ -270,3 +270,16 @@ def test_order_sorts_by_both_halves(pairs: list[tuple[int, int]]) -> None:
     assert [int(x) for x in stable] == sorted(range(len(pairs)), key=lambda r: pairs[r])
     expected = {p: r for r, p in enumerate(pairs)}
     assert [int(x) for x in keys.last()] == [expected[p] for p in sorted(expected)]
+
+
+@given(st.sets(st.integers(0, 8)), st.sets(st.integers(0, 8)), st.booleans())
+def test_keys_without_others(some: set[int], others: set[int], hashed: bool) -> None:
+    """The difference has each key once that the others lack, also if several hashes share a half."""
+
+    def made(chosen: set[int]) -> Keys:
+        values = np.array(sorted(chosen, reverse=True), np.int64)
+        if not hashed:
+            return Keys(KeyKind.INTEGER, values)
+        return Keys(KeyKind.HASH, (values // 3).astype(np.uint64), (values % 3).astype(np.uint64))
+
+    assert sorted(numbers(made(some).without(made(others)))) == sorted(numbers(made(some - others)))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -471,3 +472,26 @@ def test_a_running_pipeline_removes_versions_and_resumes_without_them(rig: Rig, 
     db.execute("ALTER TABLE orders DROP COLUMN c0", "INSERT INTO orders (id) VALUES (103)")
     rig.wait_caught_up()
     assert rig.destination.applied_rows["orders"] == 4
+
+
+def test_the_batches_of_a_backlog_follow_the_destination(rig: Rig, db: Database) -> None:
+    """A destination that applies three usual batches at the same time gets them as one."""
+    release, totals = threading.Event(), []
+    rig.destination.parallel_batches = lambda: 3  # type: ignore[method-assign]  # of this destination
+    rig.change(batch_rows=2, batch_fill_s=0.01)
+    rig.start()
+    rig.wait_caught_up()
+
+    def counted(name: str) -> None:
+        if name == "orders":
+            totals.append(rig.destination.applied_rows.get("orders", 0))
+            release.wait(TIMEOUT_S)
+
+    rig.destination.before_apply = counted
+    for i in range(13):
+        db.execute(f"INSERT INTO orders VALUES ({1000 + i})")
+        rig.wait(lambda p, i=i: table(p, "orders").pending_rows == i + 1)
+    release.set()
+    rig.wait_caught_up()
+    ends = [*totals, rig.destination.applied_rows["orders"]]
+    assert [b - a for a, b in pairwise(ends)] == [1, 6, 6]
