@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, copy, items
 from tests.destinations.random_source import RandomSource
 
+from levada.copy import spark_tasks
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.data_files import batch_ranges, parallel_upsert
@@ -33,6 +36,15 @@ from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode
 
 class Workers(ProcessTasks):
     """Worker processes, with two places for the tasks of a batch."""
+
+    def places(self) -> int:
+        """Return 2."""
+        return 2
+
+
+@dataclass(frozen=True)
+class TwoPlaces(SparkTasks):
+    """Spark's tasks, two at the same time."""
 
     def places(self) -> int:
         """Return 2."""
@@ -247,6 +259,7 @@ def test_tasks_that_are_killed_leave_the_batch_whole(
 def test_tasks_in_spark(hadoop: Lake) -> None:
     """The tasks of a destination run in Spark, and the next process finds what they wrote."""
     destination = hadoop.destination()
+    destination.batch_tasks = TwoPlaces(hadoop.spark)
     stream = copy(hadoop, destination)
     for i in range(20):
         stream.insert(id=i + 10, item=f"item {i}", note=None)
@@ -262,16 +275,38 @@ def test_tasks_in_spark(hadoop: Lake) -> None:
     assert items(hadoop) == wanted
 
 
-def test_busy_places_are_not_waited_for(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch whose tasks would wait for others is written by the engine, as a session of one place has none."""
-    assert hadoop.context.spark is not None
-    assert SparkTasks(hadoop.context.spark).places() == 2
-    monkeypatch.setattr(SparkTasks, "places", lambda self: 0)
+def test_places(hadoop: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch has the places that no other task has, and none if the rest is too few. The engine then writes it."""
+    tasks = SparkTasks(hadoop.spark)
+    assert (tasks.capacity(), tasks.places()) == (2, 0)
+    monkeypatch.setattr(spark_tasks, "FEWEST", 1)
+    assert tasks.places() == 2
+    end = tmp_path / "end"
+
+    def waits(_: int) -> None:
+        while not end.exists():
+            time.sleep(0.05)
+
+    context = hadoop.spark.sparkContext
+    others = threading.Thread(target=lambda: context.parallelize([0, 1], 2).foreach(waits))
+    others.start()
+    while tasks.places():
+        time.sleep(0.01)
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     for i in range(20):
         stream.insert(id=i + 10, item=f"item {i}", note=None)
     batch = stream.batch()
     destination.write_events(batch, hadoop.mark(batch.until))
+    end.touch()
+    others.join()
     assert batch.changes(ORDERS.id).tasks == 0
     assert len(items(hadoop)) == 23
+    stream.delete(id=10)
+    stream.insert(id=10, item="again", note=None)
+    for i in range(6):
+        stream.update(id=11, item=f"{i}", note=None)
+    batch = stream.batch()
+    destination.write_events(batch, hadoop.mark(batch.until))
+    assert batch.changes(ORDERS.id).tasks > 1
+    assert (items(hadoop)[10], items(hadoop)[11]) == ("again", "5")

@@ -34,7 +34,7 @@ from levada.runtime.resources.spark import spark_session
 step, manifest, pipeline, work, batch, mark, folder = pickle.loads(Path(sys.argv[1]).read_bytes())
 batch_ranges.TASK_ROWS = 3
 kind = IcebergDestination
-spark = spark_session("kills", cores=2, defaults=kind.spark_conf(None), jars=kind.jars())
+spark = spark_session("kills", cores=4, defaults=kind.spark_conf(None), jars=kind.jars())
 destination = kind.from_settings(Settings.model_validate(manifest), DestinationContext(pipeline, work, spark))
 
 def killed(*_, **__):

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _groups: Final = itertools.count(1)
+FEWEST: Final = 3
+"""The fewest cores of this machine with which tasks are worth their cost.
+
+Without tasks the engine's process reads Parquet with two cores already.
+"""
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
@@ -50,7 +55,7 @@ class SparkTasks:
         return int(most) * int(cores)
 
     def places(self) -> int:
-        """Return the number of tasks to run at the same time, or 0 if they would wait.
+        """Return the number of tasks to run at the same time, or 0 if they would wait or are not worth their cost.
 
         They would wait for other tasks, or for the first executor, whose pod may need a minute. In this case one is
         requested. Further ones are started while tasks wait.
@@ -61,7 +66,7 @@ class SparkTasks:
         taken = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
         if self._in_one_jvm:
             free = int(context.defaultParallelism) - taken
-            return free if free > 1 else 0
+            return free if free >= FEWEST else 0
         # The driver is one of them.
         if len(cast("Any", context)._jsc.sc().statusTracker().getExecutorInfos()) < 2:
             self._request_executor()

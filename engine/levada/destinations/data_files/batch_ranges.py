@@ -26,7 +26,7 @@ class BatchRunner(TaskRunner, Protocol):
     """A runner of tasks that knows whether a batch should use it now."""
 
     def places(self) -> int:
-        """Return the number of tasks to run at the same time, or 0 if they would wait for other tasks."""
+        """Return the number of tasks to run at the same time, or 0 if they are not worth their cost now."""
 
 
 @dataclass(frozen=True, slots=True)
