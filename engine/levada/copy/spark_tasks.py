@@ -46,11 +46,16 @@ class SparkTasks:
         self.check_session(self.spark)
 
     def capacity(self) -> int:
-        """Return the number of tasks that run at the same time once all executors are started."""
+        """Return the number of tasks of a batch that run at the same time once all executors are started.
+
+        It is 1 if the cores of this machine are too few for tasks.
+        """
         context = self.spark.sparkContext
         conf = context.getConf()
         most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores", "1")
-        if self._in_one_jvm or most is None or cores is None:
+        if self._in_one_jvm:
+            return int(context.defaultParallelism) if context.defaultParallelism >= FEWEST else 1
+        if most is None or cores is None:
             return int(context.defaultParallelism)
         return int(most) * int(cores)
 
