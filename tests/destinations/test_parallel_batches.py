@@ -37,6 +37,8 @@ from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode
 class Workers(ProcessTasks):
     """Worker processes, with two places for the tasks of a batch."""
 
+    on_this_machine = True
+
     def places(self) -> int:
         """Return 2."""
         return 2

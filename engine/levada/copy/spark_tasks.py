@@ -53,7 +53,7 @@ class SparkTasks:
         context = self.spark.sparkContext
         conf = context.getConf()
         most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores", "1")
-        if self._in_one_jvm:
+        if self.on_this_machine:
             return int(context.defaultParallelism) if context.defaultParallelism >= FEWEST else 1
         if most is None or cores is None:
             return int(context.defaultParallelism)
@@ -69,7 +69,7 @@ class SparkTasks:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         taken = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
-        if self._in_one_jvm:
+        if self.on_this_machine:
             free = int(context.defaultParallelism) - taken
             return free if free >= FEWEST else 0
         # The driver is one of them.
@@ -79,7 +79,8 @@ class SparkTasks:
         return self.capacity() - taken if context.defaultParallelism > taken else 0
 
     @property
-    def _in_one_jvm(self) -> bool:
+    def on_this_machine(self) -> bool:
+        """True if Spark has no executors of its own."""
         return _IN_ONE_JVM.match(self.spark.sparkContext.master or "local") is not None
 
     def _request_executor(self) -> None:

@@ -40,6 +40,11 @@ class TableEvents(ABC):
     """The number of tasks whose results the destination used, if it read the changes in other processes."""
 
     @property
+    def on_this_machine(self) -> bool:
+        """True if other machines cannot read the files."""
+        return True
+
+    @property
     def schema(self) -> ReplicatedTableSchema:
         """The table's version at the end of the batch."""
         return self.target.schema

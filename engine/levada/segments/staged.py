@@ -103,6 +103,11 @@ class StagedTable(TableEvents):
     nulled: int = field(default=0, compare=False)
     tasks: int = field(default=0, compare=False)
 
+    @property
+    def on_this_machine(self) -> bool:
+        """True for a plain path, which can be a volume of the driver alone. A folder with a URI is shared."""
+        return "://" not in self.staging.uri
+
     def part(self, files: Sequence[SegmentFile], share: tuple[int, int] = (0, 1)) -> StagedTable:
         """Return the changes in some files, with only what is needed to read them.
 

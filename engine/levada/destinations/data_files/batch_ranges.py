@@ -25,6 +25,10 @@ _WINDOW: Final = 4
 class BatchRunner(TaskRunner, Protocol):
     """A runner of tasks that knows whether a batch should use it now."""
 
+    @property
+    def on_this_machine(self) -> bool:
+        """True if all tasks run on this machine."""
+
     def places(self) -> int:
         """Return the number of tasks to run at the same time, or 0 if they are not worth their cost now."""
 
@@ -54,8 +58,14 @@ class TaskPlan:
 
 
 def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | None:
-    """Return the plan for a large batch. None: the batch is small, or there is no place for its tasks."""
-    if runner is None or not is_large(events) or not (places := runner.places()):
+    """Return the plan for a large batch.
+
+    None: the batch is small, there is no place for its tasks, or its files cannot be read there.
+    """
+    if runner is None or not is_large(events) or (events.on_this_machine and not runner.on_this_machine):
+        return None
+    places = runner.places()
+    if not places:
         return None
     parts = [events.part(r.files, r.share) for r in batch_ranges(events.files)]
     known = tuple(part for part in parts if part is not None)
