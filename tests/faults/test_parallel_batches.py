@@ -14,6 +14,7 @@ from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.random_source import RandomSource
 
 from levada.schema import TableTarget
+from levada.segments import StagedBatch, Staging
 
 __all__ = ["hadoop"]
 
@@ -34,7 +35,9 @@ from levada.runtime.resources.spark import spark_session
 step, manifest, pipeline, work, batch, mark, folder = pickle.loads(Path(sys.argv[1]).read_bytes())
 batch_ranges.TASK_ROWS = 3
 kind = IcebergDestination
-spark = spark_session("kills", cores=4, defaults=kind.spark_conf(None), jars=kind.jars())
+executors = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+conf = executors if step == "executors" else {}
+spark = spark_session("kills", cores=4, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())
 destination = kind.from_settings(Settings.model_validate(manifest), DestinationContext(pipeline, work, spark))
 
 def killed(*_, **__):
@@ -59,7 +62,7 @@ def dies_after(self, *arguments, plain=IcebergTable.commit_metadata):
     plain(self, *arguments)
     killed()
 
-if step == "task":
+if step in ("task", "executors"):
     parallel_upsert.partial = lambda task, part: partial(dies_once, task, folder / str(part.share[0]), part)
 elif step == "place":
     KeyIndex.add_file = dies_later
@@ -75,10 +78,13 @@ print(batch.changes(batch.tables[0]).tasks)
 
 
 @pytest.mark.parametrize(
-    ("step", "version"), [("task", 2), ("task", 3), ("place", 2), ("before", 3), ("after", 2), ("index", 3)]
+    ("step", "version"), [("task", 2), ("executors", 3), ("place", 2), ("before", 3), ("after", 2), ("index", 3)]
 )
 def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: int) -> None:
-    """Whichever process is killed at whichever step, the table has the rows of the source after the next attempt."""
+    """Whichever process is killed at whichever step, the table has the rows of the source after the next attempt.
+
+    Tasks are killed in the driver's processes and in those of executors, and run again.
+    """
     hadoop.manifest["formatVersion"] = version
     source = RandomSource(5)
     destination = hadoop.destination()
@@ -86,21 +92,25 @@ def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: in
     destination.shutdown()
     for _ in range(3):
         source.change()
+    first = source.stream.start()
     batch = source.stream.batch()
+    if step == "executors":
+        made = source.stream.source
+        batch = StagedBatch(Staging.open(f"file://{made.staging.uri}"), made.manifests, [first], batch.until)
     mark = hadoop.mark(batch.until)
     call = (step, hadoop.manifest, hadoop.context.pipeline, hadoop.context.work_dir, batch, mark, tmp_path)
     (tmp_path / "call").write_bytes(pickle.dumps(call))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "call")],
-        env=os.environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == (0 if step == "task" else -signal.SIGKILL), done.stderr[-4000:]
-    if step == "task":
+    assert done.returncode == (0 if step in ("task", "executors") else -signal.SIGKILL), done.stderr[-4000:]
+    if step in ("task", "executors"):
         assert int(done.stdout) > 3
         assert len([p for p in tmp_path.iterdir() if p.name.isdigit()]) > 1
     destination = hadoop.destination()
     applied = destination.applied(source.schema.id)
-    assert applied == (mark if step in ("task", "after", "index") else hadoop.mark(1000))
+    assert applied == (mark if step in ("task", "executors", "after", "index") else hadoop.mark(1000))
     destination.write_events(batch, mark)
     check(hadoop, source)
     for _ in range(3):
