@@ -35,7 +35,8 @@ from levada.runtime.resources.spark import spark_session
 step, manifest, pipeline, work, batch, mark, folder = pickle.loads(Path(sys.argv[1]).read_bytes())
 batch_ranges.TASK_ROWS = 3
 kind = IcebergDestination
-executors = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+executors = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m"}
+executors["spark.driver.host"] = "127.0.0.1"
 conf = executors if step == "executors" else {}
 spark = spark_session("kills", cores=4, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())
 destination = kind.from_settings(Settings.model_validate(manifest), DestinationContext(pipeline, work, spark))
@@ -102,7 +103,8 @@ def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: in
     (tmp_path / "call").write_bytes(pickle.dumps(call))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "call")],
-        env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path)}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == (0 if step in ("task", "executors") else -signal.SIGKILL), done.stderr[-4000:]
     if step in ("task", "executors"):
