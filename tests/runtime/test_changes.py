@@ -490,7 +490,7 @@ def test_the_batches_of_a_backlog_follow_the_destination(rig: Rig, db: Database)
     rig.destination.before_apply = counted
     for i in range(13):
         db.execute(f"INSERT INTO orders VALUES ({1000 + i})")
-        rig.wait(lambda p, i=i: table(p, "orders").pending_rows == i + 1)
+        rig.wait(lambda p, i=i: bool(totals) and table(p, "orders").pending_rows == i + 1)
     release.set()
     rig.wait_caught_up()
     ends = [*totals, rig.destination.applied_rows["orders"]]
