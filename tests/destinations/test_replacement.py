@@ -14,10 +14,11 @@ from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
+from levada.copy.rows import CopiedRows, FinishedRange, RangeKeeper
 from levada.destinations import TableMode
 from levada.destinations.iceberg import IcebergDestination, index_sync
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import DestinationChanged, StaleEpoch
+from levada.errors import DestinationChanged, StaleEpoch, Transient
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.segments import StagedBatch
 from levada.testing import column, table
@@ -365,3 +366,60 @@ def test_a_changelog_begins_anew_with_the_copy(hadoop: Lake) -> None:
     stream.insert(id=5, item="e", note=None)
     apply(hadoop, hadoop.destination(), stream)
     assert len(hadoop.rows()) == 4
+
+
+class RowsOfTwoSnapshots(MemoryRows):
+    """A copy that ends after its first range, or one that continues it: a second range, and the rows that changed."""
+
+    def __init__(self, kept_place: str | None, first: list[dict[str, Any]], *more: list[dict[str, Any]]) -> None:
+        super().__init__(ORDERS, first, *more)
+        self.kept_place = kept_place
+        self._more = more
+
+    def map_ranges(self, fn: Callable[[pa.RecordBatchReader], T], keeper: RangeKeeper[T]) -> CopiedRows[T]:
+        first, *more = self.map_partitions(fn)
+        if not more:
+            keeper.save("range-1", FinishedRange(first, 3, 0))
+            self.kept_place = keeper.place
+            raise Transient("snapshot_gone", "the snapshot is gone")
+        assert keeper.place == self.kept_place
+        kept = keeper.load("range-1").value
+        keys = pa.table({"id": pa.array([2, 3, 9], pa.int64())})
+        return CopiedRows(((kept,), (more[0],)), keys, (more[1],), ("range-1",))
+
+
+def test_a_new_copy_that_was_interrupted_continues(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its finished ranges stay while the table serves. Rows that changed since are those of the second snapshot."""
+    destination = lake.destination()
+    stream = copy(lake, destination, n=5)
+    before = items(lake)
+    target, as_of = TableTarget.of(ORDERS), stream.lsn + 1
+    first = RowsOfTwoSnapshots(None, rows(3))
+    with pytest.raises(Transient, match="gone"):
+        destination.copy_replacement(target, first, lake.mark(as_of))
+    assert items(lake) == before
+
+    # Row 2 was changed, row 3 was deleted, and row 9 moved into the second range and was changed there.
+    again = lake.destination()
+    second, changed = (
+        [{"id": 4, "item": "copied 4", "note": None}, {"id": 9, "item": "old", "note": None}],
+        [
+            {"id": 2, "item": "two", "note": None},
+            {"id": 9, "item": "nine", "note": "z"},
+        ],
+    )
+    rest = RowsOfTwoSnapshots(first.kept_place, [], second, changed)
+    assert again.copy_replacement(target, rest, lake.mark(as_of, 2))
+    assert items(lake) == before
+    assert again.swap_replacement(ORDERS.id, lake.mark(as_of + 1, 2))
+    expected = {1: "copied 1", 2: "two", 4: "copied 4", 9: "nine"}
+    assert items(lake) == expected
+    warehouse = Path(lake.manifest["catalog"]["warehouse"].removeprefix("file:"))
+    assert not list(warehouse.rglob("range-1.json"))
+
+    monkeypatch.setattr(index_sync, "rebuild", lambda *_: pytest.fail("the index was built anew"))
+    stream.update(id=2, item="TWO", note=None)
+    stream.delete(id=9)
+    batch = stream.batch()
+    again.write_events(batch, lake.mark(batch.until, 2))
+    assert items(lake) == {1: "copied 1", 2: "TWO", 4: "copied 4"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from tests.conftest import Database
 from tests.faults.test_resumed_copies import INTERRUPTED, Movers, configure, finished_before, items
 from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.scenarios.equality import lake_table
 
 __all__ = ["items"]
 
@@ -155,3 +157,29 @@ def test_a_process_that_is_asked_to_end(engine: Engine, items: Database) -> None
     assert finished_before(engine)
     engine.wait_caught_up()
     engine.assert_equal("items")
+
+
+def test_a_resync_that_is_killed(engine: Engine, items: Database) -> None:
+    """kill -9 of a resync by another process, and of its driver: it continues, and the table is readable meanwhile."""
+    jobs = begin(engine)
+    order = wait_for_order(engine)
+    assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+    engine.wait_caught_up()
+    before = lake_table(engine.warehouse, "shop_public", "items").num_rows
+    engine.levada("resync", *engine.options(), "public.items")
+    with Movers(items):
+        order = wait_for_order(engine, order)
+        for _ in range(2):
+            assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+        engine.kill()
+        assert lake_table(engine.warehouse, "shop_public", "items").num_rows == before
+        start(engine)
+        wait_for_order(engine, order)
+        assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        engine.wait_for(lambda p: p["ready"])
+    assert [n for n, _ in finished_before(engine)][:2] == [1, 2]
+    assert len(finished_before(engine)) == 3, "the last one is the driver's"
+    assert "begins again" not in engine.log
+    engine.wait_caught_up()
+    engine.assert_equal("items")
+    assert not [p for p in engine.warehouse.rglob("*.json") if re.fullmatch(r"[0-9a-f]{16}-\d+\.json", p.name)]

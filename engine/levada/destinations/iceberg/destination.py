@@ -350,14 +350,15 @@ class IcebergDestination(Destination):
             table.upgrade()
             state.forget_replacement()
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(table, target, self.effective_mode(target), mark, folder)
+            made = Replacement.begin(table, target, self.effective_mode(target), mark, folder, rows.kept_place)
             if made is None:
                 return False
             state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
-        parts = rows.map_partitions(PartitionWriter(storage, made.new_files, schema, copied))
+        writer = PartitionWriter(storage, made.new_files, schema, copied)
+        written = rows.map_ranges(writer, RangeFiles(storage, made.new_files.arrow))
         with vanishing(), index_errors(made.index_folder):
-            made.copied([f for part in parts for f in part], storage)
+            made.copied(written, storage)
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
@@ -386,6 +387,7 @@ class IcebergDestination(Destination):
                 return False
             state.index.opened = None
             made.hand_over_index(snapshot, state.index.folder)
+            RangeFiles(made.lease.storage(opened), made.new_files.arrow).remove(made.range_names)
             state.replacement, state.schema, state.mark = None, made.schema, mark
             return True
 

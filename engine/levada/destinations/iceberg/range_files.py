@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from levada.copy.rows import FinishedRange
+from levada.destinations.data_files.layout import field_id
 from levada.destinations.data_files.live_files import open_parquet
 from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import WrittenFile, damaged, storage_errors, table_file
@@ -97,7 +98,12 @@ class RangeFiles:
         partition = None if place is None else FilePartition(int(place[0]), str(place[1]), int(place[2]))
         path = self.storage.folder + name
         with open_parquet(self.storage, path) as file, table_file(path):
-            if file.metadata.num_rows != rows:
+            if file.metadata.num_rows != rows or not _same_columns(file.schema_arrow, self.schema):
                 raise damaged(path)
             columns = column_statistics(self.schema, file.metadata)
         return WrittenFile(path, int(rows), int(size), partition, columns)
+
+
+def _same_columns(file: pa.Schema, wanted: pa.Schema) -> bool:
+    """Return True if the file has these columns. The layout of a shadow copy may get other field IDs meanwhile."""
+    return [(f.name, field_id(f)) for f in file] == [(f.name, field_id(f)) for f in wanted]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from levada.copy.rows import CopiedRows
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.key_reader import KeyReader, add_files
@@ -29,6 +30,7 @@ from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
 from levada.destinations.iceberg.settings import TableSettings
+from levada.destinations.iceberg.snapshot_rows import all_files, index_snapshots
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, new_deletes
 from levada.destinations.interface import TableMode
@@ -81,15 +83,23 @@ class Replacement:
     """The deletion vectors of the files, by data file."""
     index: KeyIndex | None = None
     """The key index of the files, or None for a changelog."""
+    range_names: tuple[str, ...] = ()
+    """The names of the descriptions of ranges that are in the folder."""
 
     @classmethod
     def begin(
-        cls, table: IcebergTable, target: TableTarget, mode: TableMode, mark: Watermark, index_folder: Path
+        cls,
+        table: IcebergTable,
+        target: TableTarget,
+        mode: TableMode,
+        mark: Watermark,
+        index_folder: Path,
+        kept_folder: str | None = None,
     ) -> Replacement | None:
         """Take the copy lease on the table, and choose the columns and the partitions of the shadow copy.
 
         Return None if the partitions need a column that the table gets only with the shadow copy, or if a column has
-        the name of a partition. The table must then be made again.
+        the name of a partition. The table must then be made again. ``kept_folder`` is that of `CopyLease.take`.
         """
         before = table.metadata.layout
         layout = replacement_layout(before, table.metadata.last_field_id, target.schema, mode)
@@ -100,21 +110,28 @@ class Replacement:
             return None
         if any(number not in before.by_id or before.by_id[number].type != layout.by_id[number].type for number in used):
             return None
-        lease = CopyLease.take(table, mark)
+        lease = CopyLease.take(table, mark, kept_folder)
         new_files = arrange_as(table, target, layout)
         version, has_vectors = table.metadata.format_version, table.has_vectors
         schema, lsn = target.schema, mark.lsn
         return cls(lease, schema, mode, lsn, before, layout, index_folder, new_files, version, has_vectors)
 
-    def copied(self, files: list[WrittenFile], storage: Storage) -> None:
-        """Register the copied files, and index their rows."""
-        self.files = files
-        if self.mode is TableMode.UPSERT:
-            shutil.rmtree(self.index_folder, ignore_errors=True)
-            self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
-            reader = KeyReader.of(self.schema, self.layout.files, self.index.seed)
-            add_files(self.index, reader, storage, (without_deletes(f.path) for f in files))
-            self.index.commit(_NO_SNAPSHOT)
+    def copied(self, copied: CopiedRows[list[WrittenFile]], storage: Storage) -> None:
+        """Register the copied files, and index their rows. Rows that changed between snapshots are deleted."""
+        self.files, self.range_names = all_files(copied), copied.names
+        if self.mode is not TableMode.UPSERT:
+            return
+        shutil.rmtree(self.index_folder, ignore_errors=True)
+        self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
+        reader = KeyReader.of(self.schema, self.layout.files, self.index.seed)
+        if copied.changed_keys is None:
+            add_files(self.index, reader, storage, (without_deletes(f.path) for f in self.files))
+        else:
+            deletes = index_snapshots(self.index, reader, storage, self.schema, copied, vectors=self.has_vectors)
+            finished = finish(deletes, {})
+            self.deletes = list(finished.files)
+            self.vectors = {v.data_file: v for v in finished.vectors}
+        self.index.commit(_NO_SNAPSHOT)
 
     def apply(self, events: TableEvents, mark: Watermark, storage: Storage) -> bool:
         """Write the files of a batch. Return False, without writing, if the batch changes the columns.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEWEST: Final = SnapshotId(2**64 - 1)
-_FILES_LOST: Final = frozenset({"file_vanished", "commit_conflict"})
+_FILES_LOST: Final = frozenset({"file_vanished", "commit_conflict", "replacement_lost"})
 """Codes of commits that fail again with the same files."""
 
 
@@ -170,8 +170,7 @@ class TableCopy:
     ) -> Copied:
         """Continue an interrupted copy with another snapshot. The table and its stored state stay.
 
-        Only a new table has finished ranges, so the table at the destination is the unfinished one, also if the plan is
-        to replace it.
+        If the plan is to replace a table, and the one at the destination is unfinished, then its ranges are continued.
 
         Raise Transient ``copy_outdated`` if its finished ranges cannot be used.
         """
@@ -184,8 +183,15 @@ class TableCopy:
             target = self._target(plan.settings, rows.schema)
             perform(self.destination.check_place, target)
             self.store.require_epoch()
-            self._write(target, rows, Watermark(config.name, self.epoch, snapshot.lsn), cancelled)
-            rows.check()
+            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
+                self.store.store_table_schema(rows.schema)
+            elif self.destination.applied(table) is not None:
+                # It is complete, and would have to be dropped before.
+                raise outdated(rows.schema, "the table at the destination can no longer be replaced")
+            else:
+                self._write(target, rows, mark, cancelled)
+                rows.check()
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
@@ -274,12 +280,15 @@ class TableCopy:
             self.require_order()
             if require_flag(swap(target.id, mark), swap):
                 return True
-        except BaseException:
-            self._drop_replacement(rows.schema)
+            raise Transient(
+                "replacement_lost",
+                f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile",
+            )
+        except BaseException as error:
+            _forget_if_useless(rows, error)
+            if rows.kept_place is None:
+                self._drop_replacement(rows.schema)
             raise
-        raise Transient(
-            "replacement_lost", f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile"
-        )
 
     def _target(self, settings: CopySettings, schema: ReplicatedTableSchema) -> TableTarget:
         return settings.target(schema, self.config_ref.current)
@@ -297,9 +306,7 @@ class TableCopy:
         try:
             durability = require_durability(write(target, rows, mark), write)
         except LevadaError as error:
-            if isinstance(rows, ResumableRows) and rows.complete and (not error.retried or error.code in _FILES_LOST):
-                # The commit of the same files would fail again.
-                rows.forget()
+            _forget_if_useless(rows, error)
             raise
         if durability is Durability.DURABLE:
             return
@@ -428,6 +435,14 @@ class TableCopy:
             ).to_text()
             rows_stay = are_heaps(connection, description.storage.leaves.keys())
             return _SourceTable(published, description, schema, basis, rows_stay)
+
+
+def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:
+    """Give up the finished ranges if the commit of the same files would fail again."""
+    if not (isinstance(rows, ResumableRows) and rows.complete and isinstance(error, LevadaError)):
+        return
+    if not error.retried or error.code in _FILES_LOST:
+        rows.forget()
 
 
 def _versions(storage: TableStorage) -> str:
