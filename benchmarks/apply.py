@@ -32,7 +32,7 @@ from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID, change_schema
 from levada.segments.batch import EventBatch, TableEvents
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
 T = TypeVar("T")

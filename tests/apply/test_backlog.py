@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from tests.segments.changes import NO_TRANSACTIONS
 
 from levada.apply.backlog import Backlog, Pending
-from levada.segments.manifest import Manifest, SegmentFile
+from levada.segments.files import SegmentFile, SegmentFiles
+from levada.segments.manifest import Manifest
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
 def segment(start: int, end: int, tables: dict[int, int], newest: Mapping[TableId, Lsn] | None = None) -> Manifest:
     """A manifest with so many rows of each table, and what its writer knew of earlier ones."""
-    files = tuple(
+    files = SegmentFiles.of(
         SegmentFile(f"{start}-{t}", None, TableId(t), SnapshotId(0), rows, rows * 10, Lsn(start), Lsn(end - 1), ())
         for t, rows in sorted(tables.items())
     )

@@ -190,7 +190,8 @@ def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
 MISSING = object()
 WRONG = [
     ("pipeline", 5), ("epoch", "three"), ("end_lsn", "over there"), ("newest", MISSING), ("newest", {"1": 5}),
-    ("committed", MISSING), ("files", None), ("versions", [5]), ("last", "over there"), ("truncates", MISSING),
+    ("committed", MISSING), ("files", None), ("files", {"paths": [], "count": 1, "packed": ""}),
+    ("versions", [5]), ("last", "over there"), ("truncates", MISSING),
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from levada.private import sync
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
 from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
+from levada.segments.files import SegmentFiles
 from levada.segments.projection import layout
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
@@ -299,7 +300,7 @@ def test_a_manifest_names_no_file_of_others(tmp_path: Path, path: str) -> None:
     writer.add(batch(changes(TABLES[0], [insert(8, 0, id=1)]), end=16))
     manifest = writer.commit(Lsn(16))
     (file,) = manifest.files
-    forged = replace(manifest, files=(replace(file, path=path),))
+    forged = replace(manifest, files=SegmentFiles.of([replace(file, path=path)]))
     (tmp_path / "staging" / "shop" / f"{manifest.name}.json").write_bytes(forged.dumps())
     for act in (log.list, log.collect_garbage):
         with pytest.raises(NeedsOperator) as caught:

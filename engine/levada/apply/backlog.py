@@ -7,6 +7,7 @@ to the shadow copy of the table if it is True.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from levada.apply.table_backlog import NOTHING_PENDING, Pending, StagedSegment, TableBacklog
@@ -28,6 +29,7 @@ class Backlog:
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._ledger = ledger or Ledger()
         self._segments: dict[str, StagedSegment] = {}
+        self._by_table: dict[TableId, deque[StagedSegment]] = {}
         self._unneeded: dict[str, StagedSegment] = {}
         self._bytes = 0
         self._tables: dict[TableId, TableBacklog] = {}
@@ -40,7 +42,7 @@ class Backlog:
         the position is 0 until then. If ``holds`` is False, the table needs no segment, because its copy has not begun.
         """
         state = TableBacklog(table, position or Lsn(0), holds=holds, known=position is not None)
-        state.keep((s for s in self._segments.values() if table in s.tables), self._ledger.ends.get(table))
+        state.keep(self._by_table.get(table, ()), self._ledger.ends.get(table))
         former = self._of(shadow).get(table)
         self._of(shadow)[table] = state
         for segment in state:
@@ -72,11 +74,13 @@ class Backlog:
 
     def add_segment(self, manifest: Manifest) -> None:
         """Add a staged segment."""
-        segment = StagedSegment.of(manifest)
+        tables = manifest.tables
+        segment = StagedSegment.of(manifest, tables)
         self._segments[manifest.name] = segment
         self._bytes += segment.manifest.total_bytes
         self._ledger.add_segments([manifest])
-        for table in segment.tables:
+        for table in tables:
+            self._by_table.setdefault(table, deque()).append(segment)
             for state in (self._tables.get(table), self._shadows.get(table)):
                 if state is not None:
                     state.add(segment)
@@ -156,6 +160,8 @@ class Backlog:
         for segment in self._unneeded.values():
             del self._segments[segment.manifest.name]
             self._bytes -= segment.manifest.total_bytes
+            for table in segment.manifest.tables:
+                self._remove(table, segment)
         self._unneeded.clear()
         return tuple(gone)
 
@@ -168,6 +174,15 @@ class Backlog:
     def segments(self) -> int:
         """The number of kept segments."""
         return len(self._segments)
+
+    def _remove(self, table: TableId, segment: StagedSegment) -> None:
+        kept = self._by_table[table]
+        if kept[0] is segment:
+            kept.popleft()
+        else:
+            kept.remove(segment)
+        if not kept:
+            del self._by_table[table]
 
     def _of(self, shadow: bool) -> dict[TableId, TableBacklog]:
         return self._shadows if shadow else self._tables

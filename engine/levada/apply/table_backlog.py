@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from levada.segments.ends import PackedEnds
 from levada.segments.ledger import missing_end
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId
@@ -32,26 +33,19 @@ class StagedSegment:
     """A staged segment. ``holders`` is the number of tables and shadow copies that need it."""
 
     manifest: Manifest
-    tables: frozenset[TableId]
     holders: int = 0
 
     @classmethod
-    def of(cls, manifest: Manifest) -> StagedSegment:
-        """Return the segment of a manifest, which nothing needs yet.
+    def of(cls, manifest: Manifest, tables: Collection[TableId]) -> StagedSegment:
+        """Return the segment of a manifest, which changes ``tables``. Nothing needs it yet.
 
         The ends of other tables' segments are left out: with many tables and segments they would fill the memory.
         """
-        tables = manifest.tables
-        newest = {table: end for table in tables if (end := manifest.newest.get(table)) is not None}
-        return cls(replace(manifest, newest=newest), tables)
+        return cls(replace(manifest, newest=PackedEnds.part_of(manifest.newest, tables)))
 
-    def rows(self, table: TableId) -> int:
-        """Return the number of the table's rows."""
-        return sum(f.rows for f in self.manifest.files_of(table))
-
-    def bytes(self, table: TableId) -> int:
-        """Return the size in bytes of the table's part."""
-        return sum(f.bytes for f in self.manifest.files_of(table))
+    def size(self, table: TableId) -> tuple[int, int]:
+        """Return the number of the table's rows, and the size of its part in bytes."""
+        return self.manifest.files.size(table)
 
     @property
     def end_lsn(self) -> Lsn:
@@ -105,8 +99,9 @@ class TableBacklog:
             return
         segment.holders += 1
         self._pending.append(segment)
-        self._rows += segment.rows(self.table)
-        self._bytes += segment.bytes(self.table)
+        rows, size = segment.size(self.table)
+        self._rows += rows
+        self._bytes += size
 
     def advance(self, position: Lsn) -> list[StagedSegment]:
         """Move the position forward, and return the segments that this table no longer needs."""
@@ -124,8 +119,9 @@ class TableBacklog:
 
     def _release(self, segment: StagedSegment) -> StagedSegment:
         segment.holders -= 1
-        self._rows -= segment.rows(self.table)
-        self._bytes -= segment.bytes(self.table)
+        rows, size = segment.size(self.table)
+        self._rows -= rows
+        self._bytes -= size
         return segment
 
     def pending(self) -> Pending:
@@ -139,7 +135,7 @@ class TableBacklog:
         chosen: list[Manifest] = []
         rows = 0
         for segment in self._pending:
-            rows += segment.rows(self.table)
+            rows += segment.size(self.table)[0]
             if chosen and rows > max_rows:
                 break
             chosen.append(segment.manifest)

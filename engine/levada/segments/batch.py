@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from levada.pgoutput.changes import Truncate
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 from levada.values import Lsn, TableId
 
 if TYPE_CHECKING:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 
 import numpy as np
@@ -22,11 +24,12 @@ class PackedEnds(Mapping[TableId, Lsn]):
     __slots__ = ("_ends", "_tables")
 
     def __init__(self, tables: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
-        self._tables = tables
-        self._ends = ends
+        # Python's bisect finds a table in them three times as fast as numpy does.
+        self._tables = array("I", tables.astype("I").tobytes())
+        self._ends = array("Q", ends.astype("Q").tobytes())
 
     def __getitem__(self, table: TableId) -> Lsn:
-        at = int(self._tables.searchsorted(_TABLE.type(table)))
+        at = bisect_left(self._tables, table)
         if at == len(self._tables) or self._tables[at] != table:
             raise KeyError(table)
         return Lsn(self._ends[at])
@@ -36,6 +39,16 @@ class PackedEnds(Mapping[TableId, Lsn]):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+    @classmethod
+    def part_of(cls, ends: Mapping[TableId, Lsn], tables: Collection[TableId]) -> Self:
+        """Return the ends of these tables."""
+        if isinstance(ends, PackedEnds):
+            every = np.frombuffer(ends._tables, "I")
+            kept = np.isin(every, np.fromiter(tables, _TABLE, len(tables)))
+            return cls(every[kept], np.frombuffer(ends._ends, "Q")[kept])
+        found = {table: end for table in sorted(tables) if (end := ends.get(table)) is not None}
+        return cls(np.fromiter(found.keys(), _TABLE, len(found)), np.fromiter(found.values(), _END, len(found)))
 
     def above(self, known: Mapping[TableId, Lsn]) -> dict[TableId, Lsn]:
         """Return the ends that are higher than the known ones, and those of unknown tables."""

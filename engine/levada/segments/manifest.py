@@ -7,10 +7,9 @@ position that a table has applied, the table lacks a segment.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cache
-from operator import attrgetter
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,33 +18,12 @@ from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
 from levada.segments.ends import Ends
+from levada.segments.files import Files, SegmentFile
 from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
-from levada.values import Lsn, SnapshotId, TableId, Witness
+from levada.values import Lsn, TableId, Witness
 
-MANIFEST_VERSION: Final = 7
-_TABLE: Final = attrgetter("table")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """Changes of one version of one table, in WAL order: a Parquet file, or a piece of the segment's shared file.
-
-    ``path`` is relative to the staging root. ``offset`` is where the piece begins in the shared file, see
-    `levada.segments.pieces`. It is None for a Parquet file. ``bytes`` is the size of the Parquet file or of the piece,
-    and ``checksums`` has one CRC-32 for each block of it, see `levada.segments.checksums`. ``first_lsn`` and
-    ``last_lsn`` are commit LSNs, both inclusive.
-    """
-
-    path: str
-    offset: int | None
-    table: TableId
-    snapshot_id: SnapshotId
-    rows: int
-    bytes: int
-    first_lsn: Lsn
-    last_lsn: Lsn
-    checksums: tuple[int, ...]
+MANIFEST_VERSION: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +43,7 @@ class Manifest:
     epoch: int
     start_lsn: Lsn
     end_lsn: Lsn
-    files: tuple[SegmentFile, ...]
+    files: Files
     versions: tuple[TableVersion, ...]
     relations: tuple[RelationChange, ...]
     truncates: tuple[Truncate, ...]
@@ -83,23 +61,21 @@ class Manifest:
     @property
     def total_rows(self) -> int:
         """The number of row changes."""
-        return sum(f.rows for f in self.files)
+        return self.files.size()[0]
 
     @property
     def total_bytes(self) -> int:
         """The size of the files in bytes."""
-        return sum(f.bytes for f in self.files) + (self.committed.bytes if self.committed.path else 0)
+        return self.files.size()[1] + (self.committed.bytes if self.committed.path else 0)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the files to which the manifest refers."""
-        paths = tuple(dict.fromkeys(f.path for f in self.files))
-        return (*paths, self.committed.path) if self.committed.path else paths
+        return (*self.files.paths, self.committed.path) if self.committed.path else self.files.paths
 
     def files_of(self, table: TableId) -> tuple[SegmentFile, ...]:
         """Return the files with changes of a table, in WAL order. The time grows only slightly with other tables."""
-        begin = bisect_left(self.files, table, key=_TABLE)
-        return self.files[begin : bisect_right(self.files, table, lo=begin, key=_TABLE)]
+        return self.files.of_table(table)
 
     def schema_of(self, file: SegmentFile) -> ReplicatedTableSchema:
         """Return the schema of a file's rows. Raise ValueError if it is missing."""
@@ -119,8 +95,8 @@ class Manifest:
     @property
     def tables(self) -> frozenset[TableId]:
         """The tables with a change in the segment."""
-        changed = {f.table for f in self.files} | {r.schema.id for r in self.relations}
-        return frozenset(changed.union(*(t.tables for t in self.truncates)))
+        changed = self.files.tables | {r.schema.id for r in self.relations}
+        return changed.union(*(t.tables for t in self.truncates))
 
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""

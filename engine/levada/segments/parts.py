@@ -12,7 +12,7 @@ from levada.pgoutput.changes import TableChanges
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
 from levada.segments.checksums import ChecksumWriter
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 from levada.segments.pieces import SharedFile
 from levada.segments.staging import Staging
 from levada.values import Lsn

@@ -17,7 +17,8 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError, open_verified, read_verified
-from levada.segments.manifest import Manifest, SegmentFile
+from levada.segments.files import SegmentFile
+from levada.segments.manifest import Manifest
 from levada.segments.pieces import decode_piece
 from levada.segments.projection import Projection
 from levada.segments.staging import Staging, failures

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-
-from pydantic import Base64UrlBytes
 
 from levada.schema import ReplicatedTableSchema
 from levada.values import SnapshotId, TableId
@@ -19,11 +18,11 @@ _CACHED: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A version of a table. ``content`` is the compressed JSON of its schema."""
+    """A version of a table. ``content`` is the compressed JSON of its schema in base64, decoded only on use."""
 
     table: TableId
     snapshot_id: SnapshotId
-    content: Base64UrlBytes
+    content: str
 
     @classmethod
     def of(cls, schema: ReplicatedTableSchema) -> TableVersion:
@@ -42,12 +41,12 @@ class TableVersion:
 @lru_cache(_CACHED)
 def _encode(schema: ReplicatedTableSchema) -> TableVersion:
     content = zlib.compress(json.dumps(schema.to_json(), separators=(",", ":")).encode())
-    return _shared(TableVersion(schema.id, schema.snapshot_id, content))
+    return _shared(TableVersion(schema.id, schema.snapshot_id, base64.urlsafe_b64encode(content).decode()))
 
 
 @lru_cache(_CACHED)
-def _decode(content: bytes) -> ReplicatedTableSchema:
-    return ReplicatedTableSchema.from_json(json.loads(zlib.decompress(content)))
+def _decode(content: str) -> ReplicatedTableSchema:
+    return ReplicatedTableSchema.from_json(json.loads(zlib.decompress(base64.urlsafe_b64decode(content))))
 
 
 @lru_cache(_CACHED)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_TS
+from levada.segments.files import SegmentFiles
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.segments.parts import Layout, Part
@@ -113,7 +114,7 @@ class SegmentWriter:
             epoch=self._epoch,
             start_lsn=self.start_lsn,
             end_lsn=end_lsn,
-            files=tuple(sorted((f for p in self._parts for f in p.files), key=lambda f: f.table)),
+            files=SegmentFiles.of(sorted((f for p in self._parts for f in p.files), key=lambda f: f.table)),
             versions=tuple(TableVersion.of(self._schemas[key]) for key in sorted(self._schemas)),
             relations=tuple(self._relations),
             truncates=tuple(self._truncates),

@@ -9,7 +9,7 @@ import pyarrow as pa
 from levada.pgoutput.events import Event
 from levada.segments import StagedBatch
 from levada.segments.batch import EventBatch, TableEvents
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 from levada.values import TableId
 
 
