@@ -131,21 +131,21 @@ SELECT jsonb_build_object(
             'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
             'nullable', NOT a.attnotnull,
             'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-            'missingValue', m.value,
+            'missingValue', CASE
+                WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '')
+                -- A partitioned table has no rows. Only its partitions have values for rows older than the column.
+                WHEN c.relkind = 'p' THEN (
+                    SELECT pg_catalog.array_to_string(l.attmissingval, '')
+                    FROM pg_catalog.pg_partition_tree(c.oid) p
+                    JOIN pg_catalog.pg_attribute l ON l.attrelid = p.relid AND l.attname = a.attname
+                    WHERE p.isleaf AND l.atthasmissing AND NOT l.attisdropped
+                    ORDER BY l.attrelid LIMIT 1)
+            END,
             'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
         ) ORDER BY a.attnum), '[]')
         FROM pg_catalog.pg_attribute a
         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-        LEFT JOIN LATERAL (
-            -- A partitioned table has no rows. Only its partitions have values for rows older than the column.
-            SELECT pg_catalog.array_to_string(l.attmissingval, '') AS value
-            FROM pg_catalog.pg_attribute l
-            WHERE l.attname = a.attname AND l.atthasmissing AND NOT l.attisdropped
-              AND (l.attrelid = a.attrelid OR c.relkind = 'p' AND l.attrelid IN (
-                  SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.isleaf))
-            ORDER BY l.attrelid LIMIT 1
-        ) m ON true
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
     ),
     'storage', """
