@@ -54,11 +54,14 @@ class SegmentLog:
         return tuple(manifests)
 
     def end(self) -> Lsn:
-        """Return the end of the newest segment, or 0/0 if there is none. Only the newest readable manifest is read."""
-        for name in sorted(self._names(), key=_end, reverse=True):
-            if self._load(name) is not None:
-                return _end(name)
-        return Lsn(0)
+        """Return the end of the newest segment, or 0/0 if there is none."""
+        newest = self.newest()
+        return Lsn(0) if newest is None else newest.end_lsn
+
+    def newest(self) -> Manifest | None:
+        """Return the manifest with the highest end, or None if there is none. Only the newest readable one is read."""
+        names = sorted(self._names(), key=_end, reverse=True)
+        return next((m for m in map(self._load, names) if m is not None), None)
 
     def collect_garbage(self, check: Callable[[], None] = lambda: None) -> int:
         """Remove the files that no manifest names, and return their number. Call it only before a writer starts.

@@ -65,12 +65,12 @@ class SourceRecord:
 
         On scratch staging only existing segments count as staged. The slot sends the other changes again.
         """
-        manifests = log.list()
-        end = manifests[-1].end_lsn if manifests else Lsn(0)
+        newest = log.newest()
+        end = Lsn(0) if newest is None else newest.end_lsn
         acknowledged = max(self.position, end)
         if log.staging.durable and self.position >= end:
             return KnownSource(self.position, self.witness, acknowledged, self.since, self.identity)
-        witness = manifests[-1].last if manifests else None
+        witness = None if newest is None else newest.last
         return KnownSource(end, witness, acknowledged, self.since, self.identity)
 
     def require_verified(self, connection: psycopg.Connection[Any]) -> None:
