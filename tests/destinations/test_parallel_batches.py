@@ -29,7 +29,7 @@ from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import TableSettings
 from levada.errors import NeedsOperator
 from levada.schema import Kind, TableTarget
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 from levada.testing import Source, column, table
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode
 

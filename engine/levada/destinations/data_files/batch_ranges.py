@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from levada.copy.tasks import TaskRunner
 from levada.segments.batch import TableEvents
-from levada.segments.manifest import SegmentFile
+from levada.segments.files import SegmentFile
 
 TASK_ROWS: Final = 400_000
 TASK_BYTES: Final = 24 << 20
