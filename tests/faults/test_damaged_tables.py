@@ -190,3 +190,28 @@ def test_only_keyed_tables_are_repaired(shop: Shop) -> None:
     with pytest.raises(NeedsOperator) as refused:
         shop.verify(repair=True)
     assert refused.value.code == "verify_unrepairable"
+
+
+def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the table still differs, or the process ends between two commits of a repair, the table is parked.
+
+    It is not taken for one that equals the source, and another repair completes it.
+    """
+    prepare(shop)
+    monkeypatch.setattr("levada.verify.table.CHUNK_ROWS", 10)
+    monkeypatch.setattr("levada.verify.table.EXAMINED_VALUES", 100)
+    monkeypatch.setattr("levada.runtime.verifications.verifier._ROUNDS", 1)
+    shop.sql("UPDATE {t} SET a = 'theirs' WHERE id > 500")
+    with pytest.raises(NeedsOperator) as refused:
+        shop.verify(repair=True)
+    assert refused.value.code == "verify_unrepairable"
+    shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
+    shop.wait(lambda p: p.tables[0].error is not None)
+    assert parked(shop) == "foreign_write"
+    monkeypatch.undo()
+    shop.stop()
+    shop.start()
+    shop.wait(lambda p: p.tables[0].error is not None)
+    assert shop.verify(repair=True).repaired_equal
+    shop.wait_caught_up()
+    assert shop.verify().equal

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 from tests.verify.conftest import Shop
 
 from levada.verify.differences import Kind
+from levada.verify.report import TableReport
 
 
 def test_equal_tables_are_equal(shop: Shop) -> None:
@@ -49,3 +53,35 @@ def test_odd_names(shop: Shop) -> None:
         {"kind": "changed", "key": {'e"f': "it's \"3", "select": "3"}, "columns": ["a.b"]}
     ]
     assert shop.verify(repair=True).repaired_equal
+
+
+def test_nothing_is_left_behind(shop: Shop) -> None:
+    """A verification removes its tag, that of a killed verification, and its slots."""
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    shop.start()
+    shop.wait_caught_up()
+    shop.sql("ALTER TABLE {t} CREATE TAG `levada-verify-1`; ALTER TABLE {t} CREATE TAG theirs")
+    assert shop.verify().equal
+    assert {row.name for row in shop.sql("SELECT name FROM {t}.refs")} == {"main", "theirs"}
+    slots = shop.db.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    assert slots == [(f"levada_{shop.db.name}",)]
+
+
+def test_a_long_transaction_holds_no_table(shop: Shop) -> None:
+    """A verification waits for a transaction that was open before it. The table applies changes meanwhile."""
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    shop.start()
+    shop.wait_caught_up()
+    reports: list[TableReport] = []
+    with shop.db.connect() as long:
+        with long.transaction():
+            long.execute("INSERT INTO t VALUES (2)")
+            thread = threading.Thread(target=lambda: reports.append(shop.verify()))
+            thread.start()
+            time.sleep(1)
+            shop.db.execute("INSERT INTO t VALUES (3)")
+            shop.wait_caught_up()
+            assert [row.id for row in shop.sql("SELECT id FROM {t} ORDER BY id")] == [1, 3]
+            assert not reports
+        thread.join()
+    assert [(r.equal, r.source_rows) for r in reports] == [(True, 3)]

@@ -316,11 +316,19 @@ class Destination(ABC):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace all rows whose keys have these hashes by ``rows``, and store ``mark``, in one commit.
+        """Replace all rows whose keys have these hashes by ``rows``, in one commit that moves no watermark.
 
-        The table has equalled the source at ``mark`` except for these keys, so changes by other writers do not matter
-        any more. ``fixed`` is the current version of the table. ``rows`` have the columns of the target's schema. Raise
-        Transient if the table changed since.
+        Other rows may still differ. So until `accept_repair`, `applied` and `write_events` raise DestinationChanged, as
+        for a table that another writer has changed. ``fixed`` is the current version of the table. ``rows`` have the
+        columns of the target's schema. ``mark`` has the epoch of the driver. Raise Transient if the table changed
+        since.
+        """
+        raise NotImplementedError(f"{self.name} cannot repair tables")
+
+    def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
+        """Store ``mark``, because the version ``fixed`` has all rows of the source at that LSN, and no others.
+
+        Changes by other writers before do not matter any more. Raise Transient if the table changed since.
         """
         raise NotImplementedError(f"{self.name} cannot repair tables")
 

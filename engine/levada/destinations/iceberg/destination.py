@@ -36,7 +36,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_orphans,
 )
 from levada.destinations.iceberg.range_files import RangeFiles
-from levada.destinations.iceberg.repair import forget_missing_files, rewrite_keys
+from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.settings import Settings, TableSettings
@@ -289,7 +289,7 @@ class IcebergDestination(Destination):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Write the rows of these keys again. Data files that are missing are removed from the table before."""
+        """Write the rows of these keys again. The table counts as changed by another writer until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
@@ -300,8 +300,21 @@ class IcebergDestination(Destination):
                 raise missing(state.name, schema)
             table.check_epoch(mark)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
-            rewrite_keys(state, table, files, schema, (fixed, comparison), hashes, rows, mark)
-            state.schema, state.mark = schema, table.metadata.mark
+            rewrite_keys(state, table, files, schema, (fixed, comparison), hashes, rows)
+
+    def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
+        """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
+        from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+
+        assert isinstance(fixed, IcebergSnapshot)
+        state = self._state(target)
+        with state.lock:
+            table = self._open(state)
+            if table is None:
+                raise missing(state.name, target.schema)
+            table.check_epoch(mark)
+            accept(table, fixed, mark)
+            state.schema, state.mark = target.schema, table.metadata.mark
 
     def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
         """Remove data files that do not exist from the table. Return their paths."""

@@ -1,8 +1,9 @@
-"""The repair of a table: the rows of some keys are written again, in one commit with the watermark.
+"""The repair of a table: the rows of some keys are written again.
 
-The caller has compared the table with the source at an LSN and found that only the rows of these keys differ. So after
-the commit the table has exactly the rows of the source at that LSN, whatever another writer did to it before. That is
-why the commit does not require an intact table, and why the watermark of that LSN is true afterwards.
+The commits of a repair are not recorded as Levada's. Until `accept`, they look like those of another writer, so that a
+table whose repair did not end is parked, and not taken for one that equals the source. The caller compares the whole
+table with the source at an LSN again, and accepts it only if nothing differs. So the watermark of that LSN is true,
+whatever another writer did to the table before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ def rewrite_keys(
     compared: tuple[IcebergSnapshot, Comparison],
     hashes: pa.Array,
     rows: Iterable[pa.RecordBatch],
-    mark: Watermark,
 ) -> None:
     """Delete all rows whose keys have these hashes, and write ``rows`` in their place.
 
@@ -62,7 +62,7 @@ def rewrite_keys(
             paths = places["path"].combine_chunks().dictionary_encode()
             numbers = paths.indices.to_numpy().astype(np.int64)
             deletes.add(paths.dictionary.to_pylist(), numbers, places["position"].to_numpy())
-        table.write(writer.files, finish(deletes, live), mark=mark, verified=True)
+        table.write(writer.files, finish(deletes, live), mark=None, unrecorded=True)
     except CommitConflict:
         deletes.discard()
         remove_files(table.storage(), writer.files)
@@ -71,6 +71,16 @@ def rewrite_keys(
         # Another writer's rows are not in it.
         state.index.forget()
         state.vectors = None
+
+
+def accept(table: IcebergTable, lake: IcebergSnapshot, mark: Watermark) -> None:
+    """Record the snapshot ``lake``, which equals the source at ``mark``, as Levada's last commit.
+
+    Raise CommitConflict if the table changed since it was compared.
+    """
+    if table.metadata.snapshot_id != lake.snapshot:
+        raise CommitConflict("commit_conflict", f"another writer changed {table.name}")
+    table.record_mark(mark)
 
 
 def forget_missing_files(table: IcebergTable) -> list[str]:

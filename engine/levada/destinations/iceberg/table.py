@@ -281,16 +281,16 @@ class IcebergTable:
         replacing: bool = False,
         properties: Mapping[str, str | None] | None = None,
         layout: IcebergSchema | None = None,
-        verified: bool = False,
+        unrecorded: bool = False,
     ) -> int:
         """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
         ``files`` are data files. With ``replacing`` all existing rows are removed. ``properties`` are set, or removed
-        if the value is None. ``layout`` has the table's new columns, if they change. ``verified``: the rows after the
-        commit are those of the source at ``mark``, so that earlier changes by other writers do not matter. Raise
-        CommitConflict if the table changed since it was last read.
+        if the value is None. ``layout`` has the table's new columns, if they change. ``unrecorded``: the commit is one of
+        a repair. The table need not be intact, and the commit counts as that of another writer until `record_mark`.
+        Raise CommitConflict if the table changed since it was last read.
         """
-        if not verified and (not replacing or mark is None):
+        if not unrecorded and (not replacing or mark is None):
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
@@ -316,7 +316,7 @@ class IcebergTable:
                 update = self.java.newAppend()
                 for file in added:
                     update.appendFile(file)
-        return self._commit(update, mark, properties or {}, layout)
+        return self._commit(update, mark, properties or {}, layout, unrecorded=unrecorded)
 
     def replace_deletes(self, former: Iterable[JavaObject], vectors: Sequence[DeletionVector]) -> int:
         """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID."""
@@ -364,7 +364,7 @@ class IcebergTable:
             return [path for path in paths if not io.newInputFile(path).exists()]
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove data files from the table in one commit, without reading them."""
+        """Remove data files from the table in one commit, without reading them. It is not recorded, see `write`."""
         gone = frozenset(paths)
         with java_errors(f"write to {self.name}"):
             update = self.java.newRowDelta()
@@ -372,7 +372,7 @@ class IcebergTable:
                 for task in tasks:
                     if task.file().location() in gone:
                         update = update.removeRows(task.file())
-        self._commit(update, None, {})
+        self._commit(update, None, {}, unrecorded=True)
 
     def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
@@ -453,6 +453,8 @@ class IcebergTable:
         mark: Watermark | None,
         properties: Mapping[str, str | None],
         layout: IcebergSchema | None = None,
+        *,
+        unrecorded: bool = False,
     ) -> int:
         with java_errors(f"commit to {self.name}"):
             for key, value in stamp(mark).items() if mark is not None else ():
@@ -470,7 +472,7 @@ class IcebergTable:
                 builder, snapshot, schema_id = self._under(layout, kept, snapshot)
             builder = builder.setBranchSnapshot(snapshot, "main")
             snapshot_id = int(snapshot.snapshotId())
-            record = self._record(mark or self.metadata.mark, snapshot_id, schema_id)
+            record = {} if unrecorded else self._record(mark or self.metadata.mark, snapshot_id, schema_id)
             changed = self._with_properties(builder, {**properties, **record}).build()
         try:
             with java_errors(f"commit to {self.name}"):

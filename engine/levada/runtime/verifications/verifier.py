@@ -152,11 +152,15 @@ class Verifier:
             return replace(found.report, parked=moment.held.parked)
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
-        known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
-        scope = scope_of(moment.schema, known or moment.schema, lake)
+        scope = scope_of(moment.schema, self._known(moment), lake)
         if not scope.columns:
             raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
         return compare(moment.source, lake, moment.schema, scope, moment.lsn, options)
+
+    def _known(self, moment: _Moment) -> ReplicatedTableSchema:
+        """Return the version of the table that the stream had reached at the moment's LSN."""
+        known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
+        return known or moment.schema
 
     def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
         """Write the rows of the keys that differ, until nothing differs any more. Return the first result."""
@@ -170,7 +174,6 @@ class Verifier:
                 rows = self._source_rows(moment, found)
                 moment.source.check()
                 self.destination.repair(moment.target, lake, found.comparison, found.hashes, rows, mark)
-                moment.repaired()
                 repaired += len(found.hashes)
                 _log.info("%s: wrote the rows of %d keys again", name, len(found.hashes))
             elif not found.damaged:
@@ -185,6 +188,9 @@ class Verifier:
                 # The rows of files that were missing.
                 shown = replace(shown, counts=found.report.counts, examples=found.report.examples)
             if found.report.equal:
+                moment.source.guard.release()
+                self.destination.accept_repair(moment.target, lake, mark)
+                moment.repaired()
                 return replace(first, report=replace(shown, repaired=repaired, repaired_equal=True))
         raise NeedsOperator(
             "verify_unrepairable",
@@ -198,6 +204,8 @@ class Verifier:
             why = "it missed changes, which are no longer staged"
         elif moment.lake.is_history or not moment.schema.key:
             why = "its rows have no key"
+        elif _columns(self._known(moment)) != _columns(moment.schema):
+            why = "the stream has not reached a change of its columns"
         else:
             return
         raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
@@ -337,6 +345,10 @@ class Verifier:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
+
+
+def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:
+    return [(c.attnum, c.name, c.type) for c in schema.columns]
 
 
 def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
