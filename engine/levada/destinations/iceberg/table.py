@@ -286,9 +286,9 @@ class IcebergTable:
         """Add rows, delete rows by position and store ``mark``, in one commit. Return the new snapshot's ID.
 
         ``files`` are data files. With ``replacing`` all existing rows are removed. ``properties`` are set, or removed
-        if the value is None. ``layout`` has the table's new columns, if they change. ``unrecorded``: the commit is one of
-        a repair. The table need not be intact, and the commit counts as that of another writer until `record_mark`.
-        Raise CommitConflict if the table changed since it was last read.
+        if the value is None. ``layout`` has the table's new columns, if they change. With ``unrecorded`` the commit is
+        one of a repair. The table need not be intact, and the commit counts as that of another writer until
+        `record_mark`. Raise CommitConflict if the table changed since it was last read.
         """
         if not unrecorded and (not replacing or mark is None):
             # A rewrite by this process may have read a commit of another writer since the last check.
