@@ -200,7 +200,7 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest
     prepare(shop)
     monkeypatch.setattr("levada.verify.table.CHUNK_ROWS", 10)
     monkeypatch.setattr("levada.verify.table.EXAMINED_VALUES", 100)
-    monkeypatch.setattr("levada.runtime.verifications.verifier._ROUNDS", 1)
+    monkeypatch.setattr("levada.runtime.verifications.verifier.ROUNDS", 1)
     shop.sql("UPDATE {t} SET a = 'theirs' WHERE id > 500")
     with pytest.raises(NeedsOperator) as refused:
         shop.verify(repair=True)
@@ -211,7 +211,7 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest
     monkeypatch.undo()
     shop.stop()
     shop.start()
-    shop.wait(lambda p: p.tables[0].error is not None)
+    shop.wait(lambda p: bool(p.tables) and p.tables[0].error is not None)
     assert shop.verify(repair=True).repaired_equal
     shop.wait_caught_up()
     assert shop.verify().equal

@@ -49,7 +49,7 @@ MAX_HELD_S: Final = 60.0
 PostgreSQL makes a snapshot only when all running transactions have ended. A long one would keep the table from applying
 its changes for as long as it lasts.
 """
-_ROUNDS: Final = 20
+ROUNDS: Final = 20
 """The number of times that rows are written again, as each time a limited number of keys is examined."""
 _AGAIN: Final = frozenset(
     {"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified", "commit_conflict"}
@@ -167,7 +167,7 @@ class Verifier:
         name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
         self._require_repairable(moment)
         mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             if found.damaged and not self.destination.forget_missing_files(moment.target, mark):
                 break
             if len(found.hashes) or (found.report.problems and not found.damaged):
