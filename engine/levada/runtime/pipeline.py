@@ -6,21 +6,17 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
-from levada.destinations.interface import Destination, Ordering
+from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.abandoned_orders import withdraw_orders
-from levada.runtime.copies.staged_changes import StagedChanges
-from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
@@ -40,37 +36,23 @@ from levada.runtime.source.slot_release import release_slot
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import raise_epoch
 from levada.runtime.source.stored_ledger import StoredLedger
-from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
-from levada.runtime.stages.copy import CopyStage
-from levada.runtime.stages.cuts import CutStage
-from levada.runtime.stages.discovery import Discovery
-from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.messages import (
-    ChangesWanted,
-    CutReleased,
-    CutWanted,
     Fatal,
-    HoldWanted,
     Reconfigured,
     Report,
     next_inbox,
 )
-from levada.runtime.stages.resync import ResyncStage
-from levada.runtime.stages.retention import Retention
-from levada.runtime.stages.stage import StageParts
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
+from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
 from levada.runtime.tables.places import refuse_collisions
-from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.registry import TableRegistry
-from levada.runtime.tables.requests import check_table_settings, table_target
+from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
-from levada.runtime.verifications.verifier import Requests, Verifier
-from levada.segments.ledger import Ledger
+from levada.runtime.verifications.verifier import Verifier
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.status import PipelineState, Progress, StoreProgress
@@ -82,7 +64,6 @@ if TYPE_CHECKING:
 
     from levada.copy.tasks import TaskRunner
     from levada.postgres.catalog import PublishedTable
-    from levada.schema import ReplicatedTableSchema, TableTarget
     from levada.values import PipelineOwner, QualifiedTable
     from levada.verify.report import TableReport
 
@@ -362,68 +343,19 @@ class Pipeline:
     def _assemble_supervisor(
         self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
     ) -> Supervisor:
-        config, config_ref, store, destination, inbox = (
-            self.config,
-            self._config_ref,
-            self._store,
-            self._destination,
-            self._inbox,
+        assert self._tasks is not None
+        around = Surroundings(
+            self._config_ref, self._store, self._destination, self._tasks, self._epoch, self._stopping, self._inbox
         )
-        tasks, policy = self._tasks, config.on_unrepresentable
-        assert tasks is not None
-        together = destination.capabilities.ordering is Ordering.PIPELINE
-        turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-        changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
-        copier = TableCopy(config_ref, store, destination, tasks, self._epoch, turn, changes=changes)
-
-        def target(schema: ReplicatedTableSchema) -> TableTarget:
-            return table_target(store, config_ref.current, schema)
-
-        applier = Applier(
-            config.name, self._epoch, log.staging, store, target, destination, policy, self._stopping, turn
-        )
-        registry = TableRegistry(
-            config_ref, store, destination, capture.reopen, capture.exclude_columns, Ledger(log.ledger.ends)
-        )
-        parts = StageParts(config_ref, registry, store, destination, inbox)
-        resyncs = ResyncStage(parts, copier, applier)
-        guard = Guard(config_ref, registry, log.staging, self._sampler.progress, resyncs.give_up)
-        self._storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
-        self._verifier = Verifier(
-            config_ref,
-            store,
-            destination,
-            Requests(
-                lambda name, reply: inbox.put(HoldWanted(name, reply)),
-                lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
-                lambda table, repaired: inbox.put(CutReleased(table, repaired)),
-            ),
-            self._epoch,
-            self._stopping,
-        )
-        return Supervisor(
-            config_ref,
-            registry,
-            capture=capture,
-            copies=CopyStage(parts, copier),
-            applies=ApplyStage(parts, applier),
-            cuts=CutStage(parts),
-            resyncs=resyncs,
-            discovery=Discovery(config_ref, self._discover, lambda config: bool(read_gaps(config, store)), inbox),
-            storage_poller=self._storage_poller,
-            guard=guard,
-            retention=Retention(registry, log, store, record, worker.applied, self._ledger.save),
-            configure=self._configure_capture,
-            check=tasks.check,
+        made = assemble_supervisor(
+            around,
+            CaptureParts(capture, worker, log, record, self._ledger),
+            slot=self._sampler.progress,
+            discover=self._discover,
             publish=self._publish,
-            inbox=inbox,
         )
-
-    def _configure_capture(self, config: PipelineConfig) -> None:
-        assert self._worker is not None
-        self._worker.configure(
-            batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
-        )
+        self._storage_poller, self._verifier = made.storage_poller, made.verifier
+        return made.supervisor
 
     def _poll_storage_soon(self) -> None:
         if self._storage_poller is not None:

@@ -1,0 +1,144 @@
+"""The supervisor of a pipeline with its stages, assembled from the parts that a pipeline owns."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.apply.applier import Applier
+from levada.capture import CaptureWorker
+from levada.destinations.interface import Destination, Ordering
+from levada.runtime.config import PipelineConfig
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.staged_changes import StagedChanges
+from levada.runtime.copies.table_copy import TableCopy
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.copy import CopyStage
+from levada.runtime.stages.cuts import CutStage
+from levada.runtime.stages.discovery import Discovery
+from levada.runtime.stages.guard import Guard
+from levada.runtime.stages.messages import ChangesWanted, CutReleased, CutWanted, HoldWanted, Report
+from levada.runtime.stages.resync import ResyncStage
+from levada.runtime.stages.retention import Retention
+from levada.runtime.stages.stage import StageParts
+from levada.runtime.stages.storage_poller import StoragePoller
+from levada.runtime.supervisor import Supervisor
+from levada.runtime.tables.publication_gaps import read_gaps
+from levada.runtime.tables.registry import TableRegistry
+from levada.runtime.tables.requests import table_target
+from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.verifications.verifier import Requests, Verifier
+from levada.segments.ledger import Ledger
+from levada.segments.log import SegmentLog
+from levada.status import SlotProgress
+from levada.stores.interface import PipelineStore
+
+if TYPE_CHECKING:
+    from levada.copy.tasks import TaskRunner
+    from levada.schema import ReplicatedTableSchema, TableTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The parts of a pipeline that every stage may need. ``stopping`` is set once the pipeline ends."""
+
+    config_ref: ConfigRef
+    store: PipelineStore
+    destination: Destination
+    tasks: TaskRunner
+    epoch: int
+    stopping: threading.Event
+    inbox: queue.SimpleQueue[Report]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureParts:
+    """Capture with its segments, its position at the source, and the ledger that outlives the segments."""
+
+    thread: CaptureThread
+    worker: CaptureWorker
+    log: SegmentLog
+    record: SourceRecord
+    ledger: StoredLedger
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledSupervisor:
+    """A supervisor that has not begun, and the parts of it that other threads call."""
+
+    supervisor: Supervisor
+    storage_poller: StoragePoller
+    verifier: Verifier
+
+
+def assemble_supervisor(
+    around: Surroundings,
+    capture: CaptureParts,
+    *,
+    slot: Callable[[], SlotProgress],
+    discover: Callable[[PipelineConfig], SourceTables],
+    publish: Callable[[Supervisor], None],
+) -> AssembledSupervisor:
+    """Return a supervisor with new stages.
+
+    ``slot`` returns the newest sample of the slot, ``discover`` reads the source's tables, and ``publish`` publishes
+    the supervisor's progress.
+    """
+    config_ref, store, destination, inbox = around.config_ref, around.store, around.destination, around.inbox
+    config, log = config_ref.current, capture.log
+    together = destination.capabilities.ordering is Ordering.PIPELINE
+    turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
+    changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
+    copier = TableCopy(config_ref, store, destination, around.tasks, around.epoch, turn, changes=changes)
+
+    def target(schema: ReplicatedTableSchema) -> TableTarget:
+        return table_target(store, config_ref.current, schema)
+
+    def configure(changed: PipelineConfig) -> None:
+        capture.worker.configure(
+            batch_bytes=changed.batch_bytes, fill_s=changed.batch_fill_s, heartbeat_s=changed.heartbeat_s
+        )
+
+    policy = config.on_unrepresentable
+    applier = Applier(config.name, around.epoch, log.staging, store, target, destination, policy, around.stopping, turn)
+    registry = TableRegistry(
+        config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
+    )
+    parts = StageParts(config_ref, registry, store, destination, inbox)
+    resyncs = ResyncStage(parts, copier, applier)
+    storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
+    supervisor = Supervisor(
+        config_ref,
+        registry,
+        capture=capture.thread,
+        copies=CopyStage(parts, copier),
+        applies=ApplyStage(parts, applier),
+        cuts=CutStage(parts),
+        resyncs=resyncs,
+        discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
+        storage_poller=storage_poller,
+        guard=Guard(config_ref, registry, log.staging, slot, resyncs.give_up),
+        retention=Retention(registry, log, store, capture.record, capture.worker.applied, capture.ledger.save),
+        configure=configure,
+        check=around.tasks.check,
+        publish=publish,
+        inbox=inbox,
+    )
+    return AssembledSupervisor(supervisor, storage_poller, _verifier(around))
+
+
+def _verifier(around: Surroundings) -> Verifier:
+    inbox = around.inbox
+    requests = Requests(
+        lambda name, reply: inbox.put(HoldWanted(name, reply)),
+        lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
+        lambda table, repaired: inbox.put(CutReleased(table, repaired)),
+    )
+    return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping)
