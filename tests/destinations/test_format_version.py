@@ -252,7 +252,7 @@ def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake, m
     stream = several_files(newer, destination, n=40)
 
     def maintained() -> None:
-        state = destination._states[ORDERS.id]
+        state = destination._known.states[ORDERS.id]
         state.maintained_at = state.files_due_at = -10.0
         look(destination)
 
@@ -284,7 +284,7 @@ def test_compaction_drops_vectors(newer: Lake, monkeypatch: pytest.MonkeyPatch) 
         stream.delete(id=key)
         apply(newer, destination, stream)
     before = check_lineage(newer)
-    destination._states[ORDERS.id].maintained_at = -10.0
+    destination._known.states[ORDERS.id].maintained_at = -10.0
     look(destination)
     assert check_vectors(newer) == []
     assert check_lineage(newer) == before
@@ -459,7 +459,7 @@ def test_random_batches_and_versions(hadoop: Lake, monkeypatch: pytest.MonkeyPat
                 model[key] = f"{turn} {key}"
         apply(hadoop, destination, stream)
         if rng.random() < 0.3:
-            destination._states[ORDERS.id].maintained_at = -10.0
+            destination._known.states[ORDERS.id].maintained_at = -10.0
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(destination.maintain, ORDERS.id).result()
         assert {r["id"]: r["item"] for r in hadoop.by_pyiceberg().to_pylist()} == model

@@ -72,9 +72,9 @@ def test_a_drop_that_did_not_end_is_ended(hadoop: Lake) -> None:
     """A table whose metadata files a crash removed half of the way makes room for the next copy of the same table."""
     destination = hadoop.destination()
     copy(hadoop, destination)
-    folder = destination._tables._table_folder(destination._states[ORDERS.id].name)
+    folder = destination._tables._table_folder(destination._known.states[ORDERS.id].name)
     assert folder is not None
-    folder.mark_dropped(destination._tables.owner.properties(destination._states[ORDERS.id].name, ORDERS))
+    folder.mark_dropped(destination._tables.owner.properties(destination._known.states[ORDERS.id].name, ORDERS))
     metadata = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public" / "orders" / "metadata"
     for file in metadata.glob("*.metadata.json"):
         file.unlink()
@@ -218,7 +218,7 @@ def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: p
         stream.update(id=i, item=f"batch {i}", note=None, unchanged=[3])
         apply(lake, destination, stream)
     before = lake.rows()
-    state = destination._states[ORDERS.id]
+    state = destination._known.states[ORDERS.id]
     state.maintained_at = -10.0
     with ThreadPoolExecutor(1) as pool:  # as the engine does: Spark has no active session there
         pool.submit(destination.maintain, ORDERS.id).result()
@@ -353,7 +353,7 @@ def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) 
             destination = hadoop.destination(maintenance=EVERY_LOOK, work=rng.choice(["", "", "other"]))
         apply(hadoop, destination, stream)
         if rng.random() < 0.3:
-            destination._states[small.id].maintained_at = -10.0
+            destination._known.states[small.id].maintained_at = -10.0
             destination.maintain(small.id)
         seen = {(r["a"], r["b"]): r["v"] for r in hadoop.by_pyiceberg().to_pylist()}
         assert seen == model

@@ -21,7 +21,7 @@ from levada.schema import TableTarget
 
 def the_table(destination: IcebergDestination) -> IcebergTable:
     """The table as the destination has it."""
-    found = destination._states[ORDERS.id].table
+    found = destination._known.states[ORDERS.id].table
     assert found is not None
     return found
 
@@ -46,7 +46,7 @@ def is_there(table: IcebergTable, path: str) -> bool:
 
 def sweep(destination: IcebergDestination) -> None:
     """Maintain the table as if the time for all of it had come."""
-    state = destination._states[ORDERS.id]
+    state = destination._known.states[ORDERS.id]
     state.maintained_at = state.files_due_at = -10.0
     look(destination)
 

@@ -99,7 +99,7 @@ def test_equality_deletes_are_noticed(hadoop: Lake) -> None:
     """Deletes by value, as Flink writes them, count as a write; a new copy takes their place."""
     destination = hadoop.destination()
     stream = two_batches(hadoop, destination)
-    table = destination._states[ORDERS.id].table
+    table = destination._known.states[ORDERS.id].table
     assert table is not None
     path = f"{table.storage().folder}equality.parquet"
     value = pa.table({"id": [3]}, pa.schema([pa.field("id", pa.int64(), metadata={FIELD_ID: "1"})]))

@@ -100,7 +100,7 @@ def test_an_update_moves_a_row_to_another_partition(hadoop: Lake) -> None:
     found = hadoop.sql("SELECT count(*) AS n FROM {t}.delete_files")
     assert found[0].n == len(COUNTRIES)
     assert [r.n for r in hadoop.sql("SELECT count(DISTINCT _file) AS n FROM {t} WHERE country = 'moved'")] == [1]
-    scanned = sales.destination._states[SALES.id].table
+    scanned = sales.destination._known.states[SALES.id].table
     assert scanned is not None
     expressions = scanned._jvm.iceberg.expressions.Expressions
     files = scanned.java.newScan().filter(expressions.equal("country", "DE")).planFiles()

@@ -123,7 +123,7 @@ def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake, monkeypatch: pytest.Monk
     destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
 
     def look() -> None:
-        destination._states[ORDERS.id].maintained_at = -10.0
+        destination._known.states[ORDERS.id].maintained_at = -10.0
         destination.maintain(ORDERS.id)
         assert len(hadoop.iceberg().metadata.snapshots) == 1
 

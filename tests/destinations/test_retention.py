@@ -186,7 +186,7 @@ def test_branches_and_tags_of_others() -> None:
 
 def the_table(destination: IcebergDestination) -> IcebergTable:
     """Return the table with its newest metadata."""
-    found = destination._states[ORDERS.id].table
+    found = destination._known.states[ORDERS.id].table
     assert found is not None
     found.refresh()
     return found

@@ -22,7 +22,7 @@ from levada.schema import TableTarget
 
 def table(destination: IcebergDestination) -> IcebergTable:
     """The table as the destination has it."""
-    found = destination._states[ORDERS.id].table
+    found = destination._known.states[ORDERS.id].table
     assert found is not None
     return found
 
@@ -128,7 +128,7 @@ def test_a_forged_claim_removes_nothing_of_others(hadoop: Lake, folder: str) -> 
     """The folder is a property, which any writer may set: outside of the table's data nothing is removed by it."""
     destination = hadoop.destination()
     copy(hadoop, destination)
-    opened = destination._open(destination._states[ORDERS.id])
+    opened = destination._known.open(destination._known.states[ORDERS.id])
     assert opened is not None
     data = opened.storage().folder
     precious = Path(hadoop.manifest["catalog"]["warehouse"]) / "precious" / "kept"

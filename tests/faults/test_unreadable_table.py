@@ -34,6 +34,6 @@ def test_tables_that_cannot_be_read_now_are_not_missing(
     assert sum("cannot be loaded" in message for message in caplog.messages) == 3
     with db.connect() as connection:
         connection.execute(swap, ["nowhere:", "file:"])
-    monkeypatch.setattr("levada.destinations.iceberg.destination.READ_AGAIN_S", 0.0)
+    monkeypatch.setattr("levada.destinations.iceberg.known_tables.READ_AGAIN_S", 0.0)
     for table in tables:
         assert destination.applied(table.id) == jdbc.mark(1000)

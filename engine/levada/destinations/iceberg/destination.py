@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
-from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table, is_newer
+from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
@@ -26,6 +25,7 @@ from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import missing, rolled_back
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
 from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.known_tables import ANOTHERS, KnownTables
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
     FILES_EVERY_S,
@@ -44,9 +44,8 @@ from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
 from levada.destinations.key_index.index import index_errors
-from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.verification import Comparison, FixedTable
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
@@ -56,23 +55,14 @@ from levada.values import Durability, QualifiedTable, TableId, Watermark
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
-_ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
-"""Error codes of a table that belongs to another owner or to another source table."""
 _STORE_PROPERTIES: Final = ("s3.", "client.")
 """Prefixes of the catalog's properties that configure the object store."""
 _SPARK_CONF: Final = {
     "spark.python.daemon.module": "levada.destinations.iceberg.worker_daemon",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
-READ_AGAIN_S: Final = 30.0
-"""Seconds between two attempts to read tables that a search could not read. Each takes Iceberg more than a minute."""
 _MOST_BATCHES: Final = 8
 """The number of usual batches from which a larger one is not faster. This process then has most of the work."""
-_RELOAD_S: Final = 600
-"""The interval, in seconds, after which a table is loaded again.
-
-A catalog may vend temporary credentials with a table.
-"""
 
 
 class IcebergDestination(Destination):
@@ -107,11 +97,7 @@ class IcebergDestination(Destination):
         self._capacity = 1
         self._maintenance = maintenance or MaintenanceSettings()
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
-        self._lock = threading.Lock()
-        self._states: dict[TableId, TableState] = {}
-        self._searched_at: float | None = None
-        self._unread: dict[TableName, LevadaError] = {}
-        """Errors of the tables that the search could not read."""
+        self._known = KnownTables(self._tables, context.work_dir / "iceberg-keys")
 
     @classmethod
     def spark_conf(cls, settings: Settings | None) -> Mapping[str, str]:
@@ -176,7 +162,7 @@ class IcebergDestination(Destination):
         It may replace this source table's own table, and that of a dropped source table of the same name.
         """
         place = self._tables.table_name(target)
-        state = self._find(target.id)
+        state = self._known.find(target.id)
         if state is None or state.name != place:
             self._tables.check_free(place, target.schema)
 
@@ -186,7 +172,7 @@ class IcebergDestination(Destination):
         Raise NeedsOperator, without removing data, if the configured name belongs to another table. Raise StaleEpoch if
         a driver newer than ``epoch`` has written the table or copies it.
         """
-        state, schema = self._state(target), target.schema
+        state, schema = self._known.of(target), target.schema
         with state.lock:
             place = self._tables.table_name(target)
             self._tables.check_free(place, schema)
@@ -200,7 +186,7 @@ class IcebergDestination(Destination):
         try:
             self._tables.drop(name, schema, epoch)
         except DestinationChanged as error:
-            if error.code not in _ANOTHERS:
+            if error.code not in ANOTHERS:
                 raise
             _log.warning("%s is not dropped: %s", name, error.message)
 
@@ -209,10 +195,10 @@ class IcebergDestination(Destination):
 
         The commit removes all earlier rows.
         """
-        state, schema = self._state(target), target.schema
+        state, schema = self._known.of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            table = state.table = self._open(state) or self._create(state, schema, mode)
+            table = state.table = self._known.open(state) or self._known.create(state, schema, mode)
             check_same_table(table, schema, mode)
             table.check_epoch(mark)
             table.upgrade()
@@ -238,14 +224,14 @@ class IcebergDestination(Destination):
         """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
         for table_id in events.tables:
             changes = events.changes(table_id)
-            state = self._state(changes.target)
+            state = self._known.of(changes.target)
             with state.lock:
                 self._apply(state, changes, mark)
         return Durability.DURABLE
 
     def copied_elsewhere(self, target: TableTarget) -> None:
         """Forget the table of the last copy, with its index. The table has the target's name now."""
-        state = self._state(target)
+        state = self._known.of(target)
         with state.lock:
             state.forget()
             state.name = self._tables.table_name(target)
@@ -255,14 +241,14 @@ class IcebergDestination(Destination):
 
         Raise DestinationChanged if another writer changed the table.
         """
-        state = self._find(table, again=True)
+        state = self._known.find(table, again=True)
         if state is None:
-            for error in self._unread.values():
+            for error in self._known.unread.values():
                 # One of the unreadable tables may be this one.
                 raise error
             return None
         with state.lock:
-            opened = self._open(state)
+            opened = self._known.open(state)
             if opened is None:
                 return None
             opened.check_intact()
@@ -273,11 +259,11 @@ class IcebergDestination(Destination):
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table's current snapshot, also if another writer has changed the table. A tag keeps it."""
-        state = self._find(target.id)
+        state = self._known.find(target.id)
         if state is None:
             return None
         with state.lock:
-            table = self._open(state)
+            table = self._known.open(state)
             return None if table is None else self._tables.fixed(table, state.lock)
 
     def repair(
@@ -293,9 +279,9 @@ class IcebergDestination(Destination):
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
-        state, schema, mode = self._state(target), target.schema, self.effective_mode(target)
+        state, schema, mode = self._known.of(target), target.schema, self.effective_mode(target)
         with state.lock:
-            table = self._open(state)
+            table = self._known.open(state)
             if table is None:
                 raise missing(state.name, schema)
             table.check_epoch(mark)
@@ -307,9 +293,9 @@ class IcebergDestination(Destination):
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
-        state = self._state(target)
+        state = self._known.of(target)
         with state.lock:
-            table = self._open(state)
+            table = self._known.open(state)
             if table is None:
                 raise missing(state.name, target.schema)
             table.check_epoch(mark)
@@ -318,9 +304,9 @@ class IcebergDestination(Destination):
 
     def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
         """Remove data files that do not exist from the table. Return their paths."""
-        state = self._state(target)
+        state = self._known.of(target)
         with state.lock:
-            table = self._open(state)
+            table = self._known.open(state)
             if table is None:
                 raise missing(state.name, target.schema)
             table.check_epoch(mark)
@@ -332,11 +318,11 @@ class IcebergDestination(Destination):
 
         Raise DestinationChanged if another writer changed the table, even if batches would not detect it.
         """
-        state = self._states.get(table)
+        state = self._known.states.get(table)
         if state is None:
             return
         with state.lock:
-            opened = self._open(state)
+            opened = self._known.open(state)
             if opened is None:
                 raise missing(state.name, state.schema)
             if self._intact(state, opened).since:
@@ -354,9 +340,9 @@ class IcebergDestination(Destination):
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to data files that no commit refers to. Return False if there is no readable table of ours."""
-        state, schema = self._state(target), target.schema
+        state, schema = self._known.of(target), target.schema
         with state.lock:
-            table = self._open_replaceable(state, schema)
+            table = self._known.open_replaceable(state, schema)
             if table is None or not self._serves(state, table, target):
                 return False
             table.check_epoch(mark)
@@ -378,9 +364,9 @@ class IcebergDestination(Destination):
         """Write the batch to more files that no commit refers to. Return False if the batch changes the columns."""
         (table_id,) = events.tables
         changes = events.changes(table_id)
-        state = self._state(changes.target)
+        state = self._known.of(changes.target)
         with state.lock:
-            table = self._open(state)
+            table = self._known.open(state)
             if table is None or state.replacement is None:
                 return False
             with vanishing(), index_errors(state.replacement.index_folder):
@@ -388,11 +374,11 @@ class IcebergDestination(Destination):
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
-        state = self._find(table)
+        state = self._known.find(table)
         if state is None:
             return False
         with state.lock:
-            opened, made = self._open(state), state.replacement
+            opened, made = self._known.open(state), state.replacement
             if opened is None or made is None:
                 return False
             snapshot = made.commit(opened, mark)
@@ -406,11 +392,11 @@ class IcebergDestination(Destination):
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index, and release its lease on the table."""
-        state = self._find(table)
+        state = self._known.find(table)
         if state is None:
             return
         with state.lock:
-            opened, made = self._open(state), state.replacement
+            opened, made = self._known.open(state), state.replacement
             if made is not None and opened is not None:
                 made.lease.release(opened)
             state.forget_replacement()
@@ -438,74 +424,6 @@ class IcebergDestination(Destination):
             check_files(table)
             remove_orphans(table, self._tables.jvm, int(time.time() * 1000))
 
-    # -- finding tables
-
-    def _state(self, target: TableTarget) -> TableState:
-        """Return the state of the table. A table that is in the catalog already keeps its name there."""
-        state = self._find(target.id)
-        if state is None:
-            place = self._tables.table_name(target)
-            with self._lock:
-                state = self._states.setdefault(target.id, self._new_state(target.id, place))
-        return state
-
-    def _create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
-        self._tables.check_free(state.name, schema)
-        return self._tables.create(state.name, schema, mode)
-
-    def _find(self, table: TableId, *, again: bool = False) -> TableState | None:
-        """Return the state of the table, or None. The catalog is searched once, as tables created later are known.
-
-        ``again``: tables that the search could not read are read again, at most every `READ_AGAIN_S` seconds.
-        """
-        with self._lock:
-            if table not in self._states:
-                if self._searched_at is None:
-                    self._search(None)
-                elif again and self._unread and time.monotonic() - self._searched_at >= READ_AGAIN_S:
-                    self._search(tuple(self._unread))
-            return self._states.get(table)
-
-    def _search(self, among: tuple[TableName, ...] | None) -> None:
-        unread: dict[TableName, LevadaError] = {}
-        for found, name, opened in self._tables.ours(unread, among):
-            state = self._states.setdefault(found, self._new_state(found, name))
-            if state.table is None or (opened is not None and is_newer(opened, state.table)):
-                state.name, state.table, state.loaded_at = name, opened, time.monotonic()
-        self._unread, self._searched_at = unread, time.monotonic()
-
-    def _new_state(self, table: TableId, name: TableName) -> TableState:
-        return TableState(table, name, TableIndex(self._context.work_dir / "iceberg-keys" / str(int(table))))
-
-    def _open(self, state: TableState) -> IcebergTable | None:
-        """Return the table with its current metadata, or None if there is no table."""
-        now = time.monotonic()
-        aged = now - state.loaded_at >= _RELOAD_S
-        if state.table is None or aged or (self._tables.repeats_versions and not state.table.has_same_file()):
-            state.table, state.loaded_at = self._tables.load(state.name, state.id), now
-            return state.table
-        try:
-            state.table.refresh()
-            self._tables.owner.require(state.name, state.table.metadata.properties, state.id)
-        except LevadaError:
-            # The table may have been dropped, or created again by another owner. Load it from the catalog.
-            state.table, state.loaded_at = self._tables.load(state.name, state.id), now
-        return state.table
-
-    def _open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
-        """Return the table as `_open` does, but None if it must be dropped before a copy.
-
-        That is so if its metadata cannot be read, or if it belongs to a former source table.
-        """
-        try:
-            return self._open(state)
-        except DestinationChanged as error:
-            if error.code in _ANOTHERS:
-                self._tables.check_free(state.name, schema)
-            elif error.code != "table_damaged":
-                raise
-            return None
-
     # -- one batch
 
     def _apply(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
@@ -527,12 +445,12 @@ class IcebergDestination(Destination):
         if error.code != "table_damaged" or state.table is None:
             return False
         before = state.table.metadata.snapshot_id
-        table = self._open(state)
+        table = self._known.open(state)
         return table is not None and table.metadata.snapshot_id != before
 
     def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
-        table = self._open(state)
+        table = self._known.open(state)
         if table is None:
             raise missing(state.name, schema)
         check_same_table(table, schema, mode)

@@ -1,0 +1,110 @@
+"""The tables of a pipeline that its process knows: found in the catalog, opened, and loaded again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from levada.destinations.iceberg.catalog import IcebergCatalog, is_newer
+from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.key_index.table_index import TableIndex
+from levada.errors import DestinationChanged, LevadaError
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.values import TableId, TableMode
+
+ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
+"""Error codes of a table that belongs to another owner or to another source table."""
+READ_AGAIN_S: Final = 30.0
+"""Seconds between two attempts to read tables that a search could not read. Each takes Iceberg more than a minute."""
+_RELOAD_S: Final = 600
+"""The interval, in seconds, after which a table is loaded again.
+
+A catalog may vend temporary credentials with a table.
+"""
+
+
+class KnownTables:
+    """The state of each table by its OID. Several threads may use it, each for tables of its own.
+
+    ``indexes`` is the folder of the key indexes.
+    """
+
+    def __init__(self, catalog: IcebergCatalog, indexes: Path) -> None:
+        self._catalog = catalog
+        self._indexes = indexes
+        self._lock = threading.Lock()
+        self._searched_at: float | None = None
+        self.states: dict[TableId, TableState] = {}
+        self.unread: dict[TableName, LevadaError] = {}
+        """Errors of the tables that the search could not read."""
+
+    def of(self, target: TableTarget) -> TableState:
+        """Return the state of the table. A table that is in the catalog already keeps its name there."""
+        state = self.find(target.id)
+        if state is None:
+            place = self._catalog.table_name(target)
+            with self._lock:
+                state = self.states.setdefault(target.id, self._new_state(target.id, place))
+        return state
+
+    def find(self, table: TableId, *, again: bool = False) -> TableState | None:
+        """Return the state of the table, or None. The catalog is searched once, as tables created later are known.
+
+        ``again``: tables that the search could not read are read again, at most every `READ_AGAIN_S` seconds.
+        """
+        with self._lock:
+            if table not in self.states:
+                if self._searched_at is None:
+                    self._search(None)
+                elif again and self.unread and time.monotonic() - self._searched_at >= READ_AGAIN_S:
+                    self._search(tuple(self.unread))
+            return self.states.get(table)
+
+    def create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+        """Create the table, unless another has its name."""
+        self._catalog.check_free(state.name, schema)
+        return self._catalog.create(state.name, schema, mode)
+
+    def open(self, state: TableState) -> IcebergTable | None:
+        """Return the table with its current metadata, or None if there is no table."""
+        now = time.monotonic()
+        aged = now - state.loaded_at >= _RELOAD_S
+        if state.table is None or aged or (self._catalog.repeats_versions and not state.table.has_same_file()):
+            state.table, state.loaded_at = self._catalog.load(state.name, state.id), now
+            return state.table
+        try:
+            state.table.refresh()
+            self._catalog.owner.require(state.name, state.table.metadata.properties, state.id)
+        except LevadaError:
+            # The table may have been dropped, or created again by another owner. Load it from the catalog.
+            state.table, state.loaded_at = self._catalog.load(state.name, state.id), now
+        return state.table
+
+    def open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
+        """Return the table as `open` does, but None if it must be dropped before a copy.
+
+        That is so if its metadata cannot be read, or if it belongs to a former source table.
+        """
+        try:
+            return self.open(state)
+        except DestinationChanged as error:
+            if error.code in ANOTHERS:
+                self._catalog.check_free(state.name, schema)
+            elif error.code != "table_damaged":
+                raise
+            return None
+
+    def _search(self, among: tuple[TableName, ...] | None) -> None:
+        unread: dict[TableName, LevadaError] = {}
+        for found, name, opened in self._catalog.ours(unread, among):
+            state = self.states.setdefault(found, self._new_state(found, name))
+            if state.table is None or (opened is not None and is_newer(opened, state.table)):
+                state.name, state.table, state.loaded_at = name, opened, time.monotonic()
+        self.unread, self._searched_at = unread, time.monotonic()
+
+    def _new_state(self, table: TableId, name: TableName) -> TableState:
+        return TableState(table, name, TableIndex(self._indexes / str(int(table))))
