@@ -96,7 +96,7 @@ def test_odd_names_stay_what_they_are(db: Database, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", TlsMode)
 def test_every_text_is_a_valid_manifest(mode: TlsMode) -> None:
     """With no table and with many, with unknown sizes, and with each TLS mode."""
-    many = {QualifiedTable("s", f"t{i}"): TableEstimate(None, i) if i % 2 else None for i in range(100)}
+    many = {QualifiedTable("s", f"t{i}"): TableEstimate(None, i, "full") if i % 2 else None for i in range(100)}
     for tables in ({}, many):
         new = NewPipeline("a-b", "::1", 5433, "d b", "a-b-source", mode, "file:///lake", "s3://staging", tables)
         found = load_manifests(manifest_text(new)).pipeline.spec

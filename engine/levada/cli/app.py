@@ -207,6 +207,18 @@ def check(
 
 
 @app.command()
+def plan(
+    manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
+) -> Exit:
+    """Show what a run would do: tables and their sizes, time and disk that copies need. Change nothing."""
+    from levada.cli.manifests import folder, read
+    from levada.cli.plan import plan as show_plan
+
+    manifests = read(manifest, secrets, work_dir)
+    return show_plan(manifests, secrets, folder(manifest, manifests, work_dir), output)
+
+
+@app.command()
 def status(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:

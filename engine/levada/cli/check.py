@@ -26,10 +26,7 @@ def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Ou
         write_json(
             {
                 "ok": not refused(problems),
-                "problems": [
-                    {"severity": p.severity.value, "code": p.code, "message": p.message, "hint": p.hint}
-                    for p in problems
-                ],
+                "problems": problems_json(problems),
                 "coverage": None if found is None else coverage_json(found),
             }
         )
@@ -49,6 +46,11 @@ def show_problems(problems: Iterable[Problem]) -> None:
     """Print each problem, errors last, where they stay visible."""
     for problem in sorted(problems, key=lambda p: p.severity is Severity.ERROR):
         show_problem(problem.severity.value.lower(), problem.code, problem.message, problem.hint)
+
+
+def problems_json(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Return the problems as plain values for JSON."""
+    return [{"severity": p.severity.value, "code": p.code, "message": p.message, "hint": p.hint} for p in problems]
 
 
 def coverage_json(report: CoverageReport) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _COMMAND: Final = re.compile(r"\blevada (?P<verb>[a-z]+) MANIFEST\b")
-_WITH_WORK_DIR: Final = frozenset({"run", "check", "status", "cleanup", "takeover"})
+_WITH_WORK_DIR: Final = frozenset({"run", "check", "plan", "status", "cleanup", "takeover"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,15 @@ from levada.values import QualifiedTable
 
 @dataclass(frozen=True, slots=True)
 class TableEstimate:
-    """The size of a table with its partitions. ``rows`` is None if it was never analysed. ``bytes`` includes TOAST."""
+    """The size of a table with its partitions, and its replica identity.
+
+    ``rows`` is None if it was never analysed. ``bytes`` includes TOAST. ``identity`` is ``primary key``, ``index``,
+    ``full`` or ``nothing``.
+    """
 
     rows: int | None
     bytes: int
+    identity: str
 
 
 @source_errors("estimating the sizes of tables")
@@ -28,7 +33,13 @@ def estimate_tables(
     rows = conn.execute(
         """
         SELECT n.nspname, c.relname, max(l.reltuples) >= 0, sum(greatest(l.reltuples, 0))::bigint,
-               sum(coalesce(pg_table_size(l.oid), 0))::bigint
+               sum(coalesce(pg_table_size(l.oid), 0))::bigint,
+               CASE c.relreplident
+                    WHEN 'f' THEN 'full'
+                    WHEN 'i' THEN 'index'
+                    WHEN 'd' THEN CASE WHEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+                                       THEN 'primary key' ELSE 'nothing' END
+                    ELSE 'nothing' END
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         JOIN unnest(%s::text[], %s::text[]) AS wanted (schema, name) ON n.nspname = schema AND c.relname = name
         CROSS JOIN LATERAL (
@@ -37,10 +48,10 @@ def estimate_tables(
             SELECT t.relid, p.reltuples FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
             WHERE c.relkind = 'p' AND t.isleaf
         ) AS l
-        GROUP BY 1, 2""",
+        GROUP BY 1, 2, c.oid, c.relreplident""",
         [[t.schema for t in tables], [t.name for t in tables]],
     ).fetchall()
     return {
-        QualifiedTable(schema, name): TableEstimate(count if known else None, size)
-        for schema, name, known, count, size in rows
+        QualifiedTable(schema, name): TableEstimate(count if known else None, size, identity)
+        for schema, name, known, count, size, identity in rows
     }

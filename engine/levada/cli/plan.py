@@ -1,0 +1,115 @@
+"""`levada plan`: prints what a run would do, before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from levada.cli.check import problems_json, refused, show_problems
+from levada.cli.exit_codes import Exit
+from levada.cli.formatting import duration, number, size
+from levada.cli.output import Output, console, working, write_json
+from levada.printable import one_record
+from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
+from levada.runtime.host.readiness import start_problems
+from levada.spec import Manifests
+
+
+def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
+    """Print the plan. With a problem that prevents the start, print the problems instead."""
+    with working("checking the source and the destination"):
+        problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
+        stopped = refused(problems)
+        found = None if stopped else plan_run(manifests, secrets=secrets, work_dir=work_dir)
+    if output is Output.JSON:
+        write_json(
+            {
+                "ok": not stopped,
+                "problems": problems_json(problems),
+                "plan": None if found is None else plan_json(found),
+            }
+        )
+    else:
+        if found is not None:
+            console().print(grid(found))
+            for line in lines(found):
+                console().print(line, markup=False, soft_wrap=True)
+        show_problems(problems)
+    return Exit.PREFLIGHT if stopped else Exit.OK
+
+
+def plan_json(found: RunPlan) -> dict[str, Any]:
+    """Return the plan as plain values for JSON."""
+    return {
+        "tables": [
+            {
+                "schema": table.name.schema,
+                "name": table.name.name,
+                "destinationTable": table.target,
+                "mode": table.mode,
+                "identity": table.estimate.identity,
+                "rows": table.estimate.rows,
+                "bytes": table.estimate.bytes,
+                "copied": table.copied,
+            }
+            for table in found.tables
+        ],
+        "changesAtSource": list(found.changes),
+        "copyBytes": found.bytes,
+        "copySecondsAtLeast": found.copy_s,
+        "connections": found.connections,
+        "readBytesPerSecond": found.rates.read,
+        "walBytesPerSecond": found.rates.wal,
+        "stagedBytes": found.staged,
+        "stagingFreeBytes": found.staging_free,
+    }
+
+
+def grid(found: RunPlan) -> Table:
+    """Return the tables, the largest first."""
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "DESTINATION", "COPY"):
+        made.add_column(name, justify="right" if name in ("ROWS", "SIZE") else "left", overflow="fold")
+    for table in sorted(found.tables, key=lambda t: (t.copied, -t.estimate.bytes, t.name)):
+        made.add_row(*(Text(one_record(cell)) for cell in _cells(table)))
+    return made
+
+
+def _cells(table: PlannedTable) -> tuple[str, ...]:
+    rows = "" if table.estimate.rows is None else f"about {number(table.estimate.rows)}"
+    done = "no, it is there" if table.copied else "yes"
+    return (
+        str(table.name),
+        rows,
+        size(table.estimate.bytes),
+        table.estimate.identity,
+        table.mode,
+        table.target,
+        done,
+    )
+
+
+def lines(found: RunPlan) -> Iterator[str]:
+    """Yield what is copied and staged, how long that takes, and what changes at the source."""
+    yield f"to copy: {len(found.to_copy)} tables, {size(found.bytes)}"
+    if found.copy_s is not None and found.rates.read is not None:
+        read = size(found.rates.read)
+        yield (
+            f"at least {duration(found.copy_s)}: a connection reads {read}/s of the largest table,"
+            f" and {found.connections} read at the same time"
+        )
+    elif found.to_copy:
+        yield "how long that takes is not known: the tables are too small to measure it"
+    free = "" if found.staging_free is None else f", and {size(found.staging_free)} are free"
+    yield f"the source writes {size(found.rates.wal)} of WAL a second now" + (
+        "" if found.staged is None else f": about {size(found.staged)} are staged while tables are copied{free}"
+    )
+    if found.changes:
+        yield "a run executes at the source, besides creating its state and, as a superuser, its DDL trigger:"
+        yield from (f"  {change}" for change in found.changes)
+    else:
+        yield "the publication and the slot are there"

@@ -1,0 +1,63 @@
+"""Rates of the source, measured in about two seconds: how fast a table is read, and how fast WAL is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
+from levada.postgres.lag import current_wal_lsn
+from levada.values import QualifiedTable
+
+_BLOCKS: Final = 8192
+"""The blocks of the largest table that are read: 64 MiB."""
+_READ_S: Final = 2.0
+_LEAST_S: Final = 0.05
+"""A read that is shorter than this says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRates:
+    """Bytes per second. ``read`` is of a table's storage over one connection, None if the tables are too small."""
+
+    read: float | None
+    wal: float
+
+
+def measure_rates(source: PostgresConnection, tables: Sequence[QualifiedTable]) -> SourceRates:
+    """Measure the rates. A part of the first of ``tables`` that is no partition root is read."""
+    with source.connect(application="plan") as connection:
+        begun, before = time.monotonic(), current_wal_lsn(connection)
+        read = next((rate for table in tables if (rate := _read(connection, table)) is not None), None)
+        time.sleep(max(0.0, _READ_S - (time.monotonic() - begun)))
+        written = current_wal_lsn(connection) - before
+        return SourceRates(read, max(0, written) / (time.monotonic() - begun))
+
+
+@source_errors("measuring how fast a table is read")
+def _read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
+    row = conn.execute(
+        """
+        SELECT c.relpages, pg_table_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r'""",
+        [table.schema, table.name],
+    ).fetchone()
+    if row is None or row[0] <= 0:
+        return None
+    pages, size = row
+    query = sql.SQL("COPY (SELECT * FROM ONLY {} WHERE ctid < {}::tid) TO STDOUT (FORMAT binary)").format(
+        sql.Identifier(table.schema, table.name), sql.Literal(f"({min(pages, _BLOCKS)},0)")
+    )
+    begun = time.monotonic()
+    with conn.cursor().copy(query) as copied:
+        for _ in copied:
+            pass
+    seconds = time.monotonic() - begun
+    share = min(pages, _BLOCKS) / pages
+    return None if seconds < _LEAST_S else float(size) * share / seconds

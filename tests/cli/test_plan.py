@@ -1,0 +1,67 @@
+"""`levada plan`: what a run would do, against a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+from tests.cli.test_commands import manifest, manifest_of, on
+from tests.conftest import Database
+
+from levada.cli.exit_codes import Exit
+
+__all__ = ["manifest"]
+
+
+def objects(db: Database) -> list[tuple[object, ...]]:
+    """Return every schema, publication, slot and event trigger of the database."""
+    return db.query(
+        "SELECT 'schema', nspname FROM pg_namespace UNION ALL SELECT 'publication', pubname FROM pg_publication"
+        " UNION ALL SELECT 'slot', slot_name FROM pg_replication_slots"
+        " UNION ALL SELECT 'trigger', evtname FROM pg_event_trigger ORDER BY 1, 2"
+    )
+
+
+def test_tables_sizes_and_changes(manifest: Path, db: Database) -> None:
+    """Each table has its estimate and its place, the largest is measured, and nothing is changed."""
+    db.execute(
+        "CREATE TABLE large (id int PRIMARY KEY, v text)",
+        "INSERT INTO large SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, 60000) i",
+        "CREATE TABLE plain (v text)",
+        "ALTER TABLE plain REPLICA IDENTITY FULL",
+        "ANALYZE",
+    )
+    before = objects(db)
+    done = on(manifest, "plan", "-o", "json")
+    assert done.exit_code == Exit.OK, done.output
+    plan = json.loads(done.stdout)["plan"]
+    tables = {table["name"]: table for table in plan["tables"]}
+    assert tables.keys() == {"orders", "items", "large", "plain"}
+    assert tables["large"]["rows"] == 60_000
+    assert tables["large"]["bytes"] > 50_000_000
+    assert (tables["large"]["identity"], tables["plain"]["identity"]) == ("primary key", "full")
+    assert tables["large"]["destinationTable"].endswith(".large")
+    assert not any(table["copied"] for table in tables.values())
+    assert plan["copyBytes"] == sum(table["bytes"] for table in tables.values())
+    assert plan["readBytesPerSecond"] > 0
+    assert plan["copySecondsAtLeast"] > 0
+    assert plan["stagedBytes"] is not None
+    publication, slot = plan["changesAtSource"]
+    assert publication.startswith("CREATE PUBLICATION")
+    assert "pg_create_logical_replication_slot" in slot
+    assert objects(db) == before
+    text = on(manifest, "plan").stdout
+    assert "to copy: 4 tables" in text
+    assert "about 60,000" in text
+    assert "CREATE PUBLICATION" in text
+
+
+def test_a_problem_stops_the_plan(manifest: Path, db: Database) -> None:
+    """The problems are those of a check, with its exit code."""
+    manifest.write_text(yaml.safe_dump(manifest_of(db, tables={"include": [{"schema": "elsewhere"}]})))
+    done = on(manifest, "plan")
+    assert done.exit_code == Exit.PREFLIGHT
+    assert "no_tables_selected" in done.output
+    found = json.loads(on(manifest, "plan", "-o", "json").stdout)
+    assert (found["ok"], found["plan"]) == (False, None)
