@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from levada.logs import configure
+from levada.logs import add_fields, configure
+from levada.values import Lsn, QualifiedTable
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,21 @@ def test_lines_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(line)
     assert (record["level"], record["message"], record["table"]) == ("ERROR", "failed", "public.orders")
     assert "ValueError: x" in record["traceback"]
+
+
+def test_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table and the LSN that a message names, and the process's pipeline and epoch. An ``extra`` comes first."""
+    configure(as_json=True)
+    add_fields(pipeline="shop", epoch=3)
+    log = logging.getLogger("levada")
+    log.info("%s is at %s after %s", QualifiedTable("public", "orders"), Lsn(255), Lsn(1))
+    log.info("%(a)s", {"a": 1}, extra={"epoch": 4})
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first["message"] == "public.orders is at 0/FF after 0/1"
+    assert {k: first[k] for k in ("table", "lsn", "pipeline", "epoch")} == {
+        "table": "public.orders", "lsn": "0/FF", "pipeline": "shop", "epoch": 3,
+    }  # fmt: skip
+    assert (second["epoch"], second["pipeline"], "table" in second) == (4, "shop", False)
 
 
 def test_quiet_and_debug(capsys: pytest.CaptureFixture[str]) -> None:

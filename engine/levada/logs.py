@@ -11,8 +11,11 @@ from typing import Any, Final
 from pythonjsonlogger.json import JsonFormatter
 
 from levada.printable import one_record, printable
+from levada.values import Lsn, QualifiedTable
 
 _OURS: Final = ("levada", "levada_operator")
+_fields: Final[dict[str, str | int]] = {}
+"""The fields of each JSON record. The command line sets them, and a process of it runs one pipeline."""
 _QUIET: Final = ("py4j", "pyspark", "pyiceberg", "fsspec", "urllib3", "asyncio")
 
 
@@ -31,6 +34,11 @@ def configure(*, as_json: bool = False, debug: bool = False, quiet: bool = False
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.ERROR if quiet else logging.INFO)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.ERROR if name == "py4j" else logging.WARNING)
+
+
+def add_fields(**fields: str | int) -> None:
+    """Add fields to each JSON record of this process from now on. A field that was added before gets the new value."""
+    _fields.update(fields)
 
 
 class _UtcTime(logging.Formatter):
@@ -57,8 +65,14 @@ class LineFormatter(_UtcTime):
         return indent(printable(super().formatException(ei)), "  ", lambda line: True)
 
 
+_OF_ARGUMENTS: Final[dict[str, type]] = {"table": QualifiedTable, "lsn": Lsn}
+
+
 class _Json(_UtcTime, JsonFormatter):
-    """One JSON object per line: time, level, logger, thread, message, and the record's ``extra``."""
+    """One JSON object per line: time, level, logger, thread, message, and the record's ``extra``.
+
+    ``table`` and ``lsn`` are the first table and the first LSN of the message's arguments. See `add_fields` for more.
+    """
 
     def __init__(self) -> None:
         JsonFormatter.__init__(
@@ -73,6 +87,17 @@ class _Json(_UtcTime, JsonFormatter):
             },
             json_default=str,
         )
+
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        """Fill the object of a record."""
+        super().add_fields(log_data, record, message_dict)
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        for name, kind in _OF_ARGUMENTS.items():
+            found = next((a for a in arguments if isinstance(a, kind)), None)
+            if found is not None:
+                log_data.setdefault(name, str(found))
+        for name, value in _fields.items():
+            log_data.setdefault(name, value)
 
 
 class _StandardError(logging.StreamHandler[Any]):

@@ -17,6 +17,7 @@ from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest, NeedsOperator
+from levada.logs import add_fields
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.goals import caught_up
 from levada.runtime.host.observer import EngineObserver
@@ -63,6 +64,7 @@ def run(options: RunOptions, signals: StopSignals) -> Exit:
         except NeedsOperator as error:
             show_error(error, debug=options.debug)
             return Exit.PREFLIGHT
+        add_fields(pipeline=engine.name)
         outcome = engine.run(
             until=caught_up if options.until_caught_up else None,
             timeout_s=None if options.timeout_s is None else options.called_at + options.timeout_s - time.monotonic(),
@@ -93,6 +95,7 @@ class _Printer(EngineObserver):
 
     def progress(self, progress: Progress) -> None:
         """Show the progress in the display."""
+        add_fields(pipeline=progress.pipeline, epoch=progress.epoch)
         if self._report is not None:
             self._report.show(progress)
 
