@@ -72,24 +72,24 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
 def grid(found: RunPlan) -> Table:
     """Return the tables, the largest first."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "DESTINATION", "COPY"):
-        made.add_column(name, justify="right" if name in ("ROWS", "SIZE") else "left", overflow="fold")
+    for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "COPY", "DESTINATION"):
+        of_numbers = name in ("ROWS", "SIZE")
+        made.add_column(name, justify="right" if of_numbers else "left", overflow="ellipsis", no_wrap=True)
     for table in sorted(found.tables, key=lambda t: (t.copied, -t.estimate.bytes, t.name)):
         made.add_row(*(Text(one_record(cell)) for cell in _cells(table)))
     return made
 
 
 def _cells(table: PlannedTable) -> tuple[str, ...]:
-    rows = "" if table.estimate.rows is None else f"about {number(table.estimate.rows)}"
-    done = "no, it is there" if table.copied else "yes"
+    rows = "" if table.estimate.rows is None else f"~{number(table.estimate.rows)}"
     return (
         str(table.name),
         rows,
         size(table.estimate.bytes),
         table.estimate.identity,
         table.mode,
+        "no" if table.copied else "yes",
         table.target,
-        done,
     )
 
 
