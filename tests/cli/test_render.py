@@ -64,6 +64,16 @@ def test_the_time_to_catch_up_is_shown() -> None:
     assert "catch up" not in drawn(progress(samples.table(catch_up=caught_up), catch_up=caught_up))
 
 
+def test_a_table_that_differed_is_shown() -> None:
+    """With the number of keys, the LSN and the time, once in a log. An equal table is not worth a line."""
+    now = progress(samples.table(verified=samples.verified()))
+    line = "public.orders: differs from the source in 2 keys at 0/FF (2026-01-31T12:00:00.000+00:00)"
+    assert line in drawn(now)
+    assert line in list(changed_lines(now, progress()))
+    assert line not in list(changed_lines(now, now))
+    assert "differs" not in drawn(progress(samples.table(verified=samples.verified(equal=True))))
+
+
 def test_a_resync_is_reported() -> None:
     """Its progress and its error are shown while the table streams. The log has a line for each step and tenth."""
     copying = samples.table("orders", resync=ResyncProgress(ResyncStep.COPYING, samples.copying(), 7))

@@ -150,6 +150,17 @@ def test_copy_says_whether_it_is_resumable() -> None:
     assert "ranges" not in statuses(running(report=ready))[1]["copy"]
 
 
+def test_the_last_verification_outlives_the_driver() -> None:
+    """It is that of the driver, or else the stored one."""
+    found = {"at": written(at(0)), "lsn": "0/FF", "rows": 1000, "equal": False, "differences": 2}
+    shown = found | {"at": at(0).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    first = statuses(running(report=progress(table_document(verified=found))))[1]
+    assert first["verified"] == shown
+    body = table_sync() | {"status": {"verified": shown}}
+    status = next(w.status for w in reconcile(running(body, report=progress())).statuses if w.key.kind == "TableSync")
+    assert status["verified"] == shown
+
+
 def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
     """A driver that found the copy finished knows no rows; what was told before stays."""
     before = {"copy": {"rows": 12_600_000, "bytes": 1 << 30, "percent": 99}}

@@ -19,6 +19,7 @@ from levada.status import (
     SlotProgress,
     StagingProgress,
     TableProgress,
+    VerifiedProgress,
 )
 from levada.values import Lsn, TableId
 
@@ -114,6 +115,12 @@ def guard() -> GuardProgress:
     measure, policy = GuardMeasure.STAGED, GuardPolicy.PARK_SLOWEST
     passed = PassedLimit(measure=measure, policy=policy, limit=2**30, value=2**31, since=NOON)
     return GuardProgress(policy, True, (passed,), (GuardAction(measure, policy, NOON, "orders is parked"),))
+
+
+def verified(**changes: Any) -> VerifiedProgress:
+    """Return a verification that found two keys."""
+    fields = {"at": NOON, "lsn": Lsn(255), "rows": 1000, "equal": False, "differences": 2}
+    return VerifiedProgress(**{**fields, **changes})
 
 
 def progress(*tables: TableProgress, **changes: Any) -> Progress:

@@ -19,7 +19,7 @@ def full() -> Progress:
     """Return a snapshot in which every figure is known."""
     return samples.progress(
         samples.table("orders", error=samples.error(), phase="Errored"),
-        samples.table("items", catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0)),
+        samples.table("items", catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0), verified=samples.verified()),
         samples.table("payments", copy=samples.copying(), phase="DataSync"),
         capture=samples.capture(error=samples.error(code="connection_failed")),
         error=samples.error(code="slot_lost"),
@@ -82,6 +82,9 @@ def test_values_are_those_of_the_snapshot() -> None:
     assert value(full(), "levada_slot_wal_status", status="lost") == 0
     assert value(full(), "levada_catch_up_seconds") == math.inf
     assert value(full(), "levada_table_catch_up_seconds", table="items") == 90
+    assert value(full(), "levada_table_verified_equal", table="items") == 0
+    assert value(full(), "levada_table_verified_differences", table="items") == 2
+    assert value(full(), "levada_table_verified_time_seconds", table="items") == samples.NOON.timestamp()
     assert value(full(), "levada_guard_limit_passed", measure="staged", policy="ParkSlowest") == 1
     assert value(full(), "levada_tables", phase="Errored") == 1
     assert value(full(), "levada_table_error", table="orders", code="no_replica_identity") == 1

@@ -42,6 +42,7 @@ def full() -> Progress:
             note="the table has no key",
             lag_seconds=1.23456,
             catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 61.234),
+            verified=samples.verified(),
             pending_segments=3,
             pending_rows=1200,
             staged_bytes=1 << 20,

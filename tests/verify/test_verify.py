@@ -29,6 +29,11 @@ def test_equal_tables_are_equal(shop: Shop) -> None:
     report = shop.verify()
     assert report.counts[Kind.CHANGED] == 1
     assert report.to_json()["examples"] == [{"kind": "changed", "key": {"id": "5"}, "columns": ["item"]}]
+    assert shop.pipeline is not None
+    told = shop.pipeline.run_until(lambda p: p.tables[0].verified is not None and not p.tables[0].verified.equal, 60)
+    verified = told.tables[0].verified
+    assert verified is not None
+    assert (verified.lsn, verified.rows, verified.differences) == (report.lsn, 2990, 1)
     report = shop.verify(show_values=True)
     assert report.to_json()["examples"][0]["values"] == {"item": {"source": "v5", "destination": "theirs"}}
 

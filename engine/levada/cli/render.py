@@ -46,7 +46,7 @@ def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
     parts: list[RenderableType] = [_markup(headline(now)), _markup(slot_line(now), "dim")]
     if now.tables:
         parts.append(tables(now, before))
-    parts += [_text(line, "yellow") for line in guard_lines(now)]
+    parts += [_text(line, "yellow") for line in (*guard_lines(now), *differences(now))]
     parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
@@ -148,6 +148,14 @@ def renamed_tables(now: Progress) -> Iterator[str]:
             yield f"{table.table}: named {place} at the destination"
 
 
+def differences(now: Progress) -> Iterator[str]:
+    """Yield a line for each table that differed from the source when it was last verified."""
+    for table in now.tables:
+        if table.verified is not None and not table.verified.equal:
+            count, at = number(table.verified.differences), utc_text(table.verified.at)
+            yield f"{table.table}: differs from the source in {count} keys at {table.verified.lsn} ({at})"
+
+
 def resyncs(now: Progress) -> Iterator[str]:
     """Yield a line with the progress of each resync."""
     for table in now.tables:
@@ -241,8 +249,8 @@ def _changes(now: Progress, before: Progress | None) -> Iterator[str]:
             yield f"{table.table}: {line}"
     told = before.guard.actions if before is not None else ()
     yield from (f"guard: {action.message}" for action in now.guard.actions if action not in told)
-    old_errors = set() if before is None else set(errors(before))
-    yield from (line for line in errors(now) if line not in old_errors)
+    shown = set() if before is None else {*errors(before), *differences(before)}
+    yield from (line for line in (*differences(now), *errors(now)) if line not in shown)
 
 
 def _table_change(table: TableProgress, before: TableProgress | None) -> str:

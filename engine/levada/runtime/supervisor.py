@@ -42,6 +42,7 @@ from levada.runtime.stages.messages import (
     SourceRestarted,
     StorageRead,
     TableFailed,
+    Verified,
     WatermarkRead,
 )
 from levada.runtime.stages.resync import ResyncStage
@@ -189,6 +190,9 @@ class Supervisor:
                 self._cuts.cut(report)
             case CutReleased():
                 self._cuts.release(report)
+            case Verified(table, result):
+                if table in tables:
+                    tables[table].verified = result
             case JobStarted(begun, at):
                 for table in begun:
                     tables[table].started(at)

@@ -24,7 +24,7 @@ from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
-from levada.runtime.stages.messages import ChangesWanted, CutReleased, CutWanted, HoldWanted, Report
+from levada.runtime.stages.messages import ChangesWanted, CutReleased, CutWanted, HoldWanted, Report, Verified
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
@@ -140,5 +140,6 @@ def _verifier(around: Surroundings) -> Verifier:
         lambda name, reply: inbox.put(HoldWanted(name, reply)),
         lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
         lambda table, repaired: inbox.put(CutReleased(table, repaired)),
+        lambda table, result: inbox.put(Verified(table, result)),
     )
     return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping)

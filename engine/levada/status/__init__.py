@@ -29,6 +29,7 @@ from levada.status.progress import (
     StagingProgress,
     StoreProgress,
     TableProgress,
+    VerifiedProgress,
     WaitingField,
 )
 from levada.status.reading import read_progress, read_slot
@@ -56,6 +57,7 @@ __all__ = [
     "StoreProgress",
     "TablePhase",
     "TableProgress",
+    "VerifiedProgress",
     "WaitingField",
     "read_progress",
     "read_slot",

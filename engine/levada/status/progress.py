@@ -83,6 +83,25 @@ class CatchUpProgress(Part):
     """0 for CaughtUp. Null for NotAtThisRate."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedProgress(Part):
+    """The last comparison of a table with the source."""
+
+    at: Time
+    lsn: Lsn
+    """The LSN at which the two were compared."""
+    rows: int
+    """The rows at the source."""
+    sample: float = 1.0
+    """The share of the rows whose values were compared. Keys were compared of all rows."""
+    equal: bool
+    """True if no difference was found, or if all were repaired."""
+    differences: int = 0
+    """The keys that were found to differ, also if they were repaired."""
+    repaired: int = 0
+    """The keys whose rows were written again."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResyncProgress(Part):
     """A shadow copy. Its table stays readable and receives changes meanwhile."""
@@ -136,6 +155,8 @@ class TableProgress(Part):
     last_commit_at: Time | None = None
     unrepresentable: int = 0
     """Values that became NULL under `onUnrepresentable: Null` since the process started."""
+    verified: VerifiedProgress | None = None
+    """The last comparison since the process started. Null without one."""
     suspended: bool = False
     retry_nonce: int = 0
     """The value of `retryNonce` that was handled last."""

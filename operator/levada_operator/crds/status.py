@@ -185,6 +185,16 @@ TABLE_SYNC_STATUS: Final = _object(
                 "message": _text("The last error of the shadow copy."),
             },
         ),
+        "verified": _object(
+            "The last comparison with the source by levada verify.",
+            {
+                "at": _time("The time of the comparison."),
+                "lsn": _text("The LSN at which source and destination were compared."),
+                "rows": _integer("Rows at the source."),
+                "equal": {"type": "boolean", "description": "True if they were equal, or were repaired."},
+                "differences": _integer("Keys that differed, also if they were repaired."),
+            },
+        ),
         "retryNonce": _integer("The last handled value of spec.retryNonce."),
         "resyncNonce": _integer("The last handled value of spec.resyncNonce."),
         "appliedLsn": _text(

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from levada.status import CopyProgress, ErrorProgress, ResyncProgress, ResyncStep, TableProgress, utc_text
-from levada_operator.decide.conditions import Condition, conditions_json
+from levada.status import (
+    CopyProgress,
+    ErrorProgress,
+    ResyncProgress,
+    ResyncStep,
+    TableProgress,
+    VerifiedProgress,
+    utc_text,
+)
+from levada_operator.decide.conditions import Condition, conditions_json, timestamp
 from levada_operator.decide.phase import CATCHING_UP, COPYING, TableSyncPhase
 from levada_operator.decide.rounding import (
     count_text,
@@ -21,7 +29,7 @@ from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import error_text
 
-_KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce")
+_KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce", "verified")
 """Fields that keep their value while the driver does not report the table."""
 
 
@@ -62,6 +70,11 @@ def table_status(
     # Nonces are 0 for a new table, and omitted then.
     nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}
     status |= {name: nonce for name, nonce in nonces.items() if nonce}
+    if report.verified is not None:
+        status["verified"] = _verified(report.verified)
+    elif "verified" in before:
+        # A driver does not know what an earlier one has verified.
+        status["verified"] = before["verified"]
     if report.resync is not None:
         status["resync"] = _resync(report.resync)
     if report.error is not None:
@@ -143,6 +156,16 @@ def _copy(phase: TableSyncPhase, copy: CopyProgress | None, before: dict[str, An
             "note": copy.note or None,
         }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _verified(verified: VerifiedProgress) -> dict[str, Any]:
+    return {
+        "at": timestamp(verified.at),
+        "lsn": str(verified.lsn),
+        "rows": verified.rows,
+        "equal": verified.equal,
+        "differences": verified.differences,
+    }
 
 
 def _resync(resync: ResyncProgress) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from levada import __version__
-from levada.status import CatchUpProgress, CopyProgress, PipelineState, Progress, TableProgress
+from levada.status import CatchUpProgress, CopyProgress, PipelineState, Progress, TableProgress, VerifiedProgress
 from levada.values import Lsn
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
@@ -132,6 +132,9 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.gauge("table_last_apply_seconds", "How long the last apply took", lambda t: t.last_apply_seconds)
     yield each.gauge("table_last_commit_time_seconds", "Last commit, in Unix time", lambda t: t.last_commit_at)
     yield each.counter("table_unrepresentable_values", "Values that became NULL", lambda t: t.unrepresentable)
+    yield each.gauge("table_verified_time_seconds", "Last verification, in Unix time", _of_verified(lambda v: v.at))
+    yield each.gauge("table_verified_equal", "1 if it equalled the source then", _of_verified(lambda v: v.equal))
+    yield each.gauge("table_verified_differences", "Keys that differed then", _of_verified(lambda v: v.differences))
     yield each.gauge("table_copy_rows", "Rows copied so far", _of_copy(lambda c: c.rows))
     yield each.gauge("table_copy_bytes", "Bytes copied so far", _of_copy(lambda c: c.bytes))
     yield each.gauge("table_copy_ratio", "Completed part of the copy, 0 to 1", _of_copy(lambda c: c.percent / 100))
@@ -148,6 +151,10 @@ def _left(catch_up: CatchUpProgress | None) -> float | None:
 
 def _of_copy(value: Callable[[CopyProgress], Number]) -> Callable[[TableProgress], Number]:
     return lambda table: None if table.copy is None else value(table.copy)
+
+
+def _of_verified(value: Callable[[VerifiedProgress], Number]) -> Callable[[TableProgress], Number]:
+    return lambda table: None if table.verified is None else value(table.verified)
 
 
 def _error_code(table: TableProgress) -> str | None:

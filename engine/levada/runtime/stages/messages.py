@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
+    from levada.status import VerifiedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,14 @@ class CutReleased:
 
     table: TableId
     repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A thread has compared the table with the source."""
+
+    table: TableId
+    result: VerifiedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ Report = (
     | HoldWanted
     | CutWanted
     | CutReleased
+    | Verified
     | JobStarted
     | WatermarkRead
     | ApplyEnded

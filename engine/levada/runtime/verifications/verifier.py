@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
 from levada.verify.report import TableReport
@@ -64,6 +66,7 @@ class Requests:
     hold: Callable[[QualifiedTable, Callable[[Held | LevadaError], None]], None]
     cut: Callable[[TableId, Lsn, Callable[[LevadaError | None], None]], None]
     release: Callable[[TableId, bool], None]
+    verified: Callable[[TableId, VerifiedProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class Verifier:
             if options.repair and not found.report.equal:
                 found = self._repair(moment, found, options)
             moment.source.guard.release()
+            self.requests.verified(moment.held.table, _verified(found.report))
             return replace(found.report, parked=moment.held.parked)
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
@@ -349,6 +353,19 @@ class Verifier:
 
 def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:
     return [(c.attnum, c.name, c.type) for c in schema.columns]
+
+
+def _verified(report: TableReport) -> VerifiedProgress:
+    """Return the result as the status shows it."""
+    return VerifiedProgress(
+        at=datetime.now(UTC),
+        lsn=report.lsn,
+        rows=report.source_rows,
+        sample=report.sample,
+        equal=report.equal or report.repaired_equal,
+        differences=report.differences,
+        repaired=report.repaired,
+    )
 
 
 def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
