@@ -190,9 +190,8 @@ class Supervisor:
                 self._cuts.cut(report)
             case CutReleased():
                 self._cuts.release(report)
-            case Verified(table, result):
-                if table in tables:
-                    tables[table].verified = result
+            case Verified():
+                self._cuts.verified(report)
             case JobStarted(begun, at):
                 for table in begun:
                     tables[table].started(at)

@@ -89,7 +89,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         last_commit_at=record.last_commit_at,
         unrepresentable=record.unrepresentable,
         error=record.error,
-        verified=record.verified,
+        verified=record.cut.verified,
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,

@@ -23,7 +23,7 @@ from levada.runtime.tables.rules import needs_resync
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
-    from levada.runtime.stages.messages import CutReleased, CutWanted, HoldWanted
+    from levada.runtime.stages.messages import CutReleased, CutWanted, HoldWanted, Verified
     from levada.runtime.tables.record import TableRecord
     from levada.values import TableId
 
@@ -61,6 +61,12 @@ class CutStage(Stage):
             # Its batches take the table until it has reached the LSN.
             record.end()
         self._cuts[request.table] = request
+
+    def verified(self, report: Verified) -> None:
+        """Record the result of a comparison. A table that is gone is no error."""
+        record = self._registry.tables.get(report.table)
+        if record is not None:
+            record.cut.verified = report.result
 
     def release(self, request: CutReleased) -> None:
         """Let the table apply changes as before. A table that is not held is no error.

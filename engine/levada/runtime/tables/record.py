@@ -12,7 +12,7 @@ from levada.runtime.tables.cut_state import CutState
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retry_state import RetryState
-from levada.status import ErrorProgress, VerifiedProgress
+from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
@@ -38,7 +38,6 @@ class TableRecord:
     phase: TableReplicationPhase
     suspended: bool = False
     job: RunningJob | None = None
-    verified: VerifiedProgress | None = None
     retries: RetryState = field(default_factory=RetryState)
     place: PlaceState = field(default_factory=PlaceState)
     apply: ApplyState = field(default_factory=ApplyState)
