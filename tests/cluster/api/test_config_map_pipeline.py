@@ -7,6 +7,14 @@ from pathlib import Path
 
 from tests.cluster.api.conftest import Kubectl
 from tests.conftest import Database
+from tests.faults.test_resumed_copies import (
+    INTERRUPTED,
+    Movers,
+    configure,
+    create_items,
+    finished_before,
+    run_until_killed,
+)
 from tests.scenarios.engine import Engine
 
 from levada.spec import state_names
@@ -38,3 +46,33 @@ def test_every_command_works_with_it(db: Database, tmp_path: Path, kubectl: Kube
     engine.levada("cleanup", *engine.options(), "--yes")
     for name in state_names("shop"):
         assert set(kubectl.get("configmap", name)["data"]) == {"epoch", "write"}
+
+
+def test_an_interrupted_copy_continues(db: Database, tmp_path: Path, kubectl: Kubectl) -> None:
+    """kill -9 after a range: the finished ranges are in a ConfigMap, and nothing of them is left in the end."""
+    create_items(db)
+    engine = Engine(db, tmp_path)
+    configure(engine)
+    engine.spec["store"] = {"configMap": {}}
+    manifest = engine.write_manifest()
+    manifest.write_text(
+        manifest.read_text().replace("name: shop\n", f"name: shop\n  namespace: {kubectl.namespace}\n", 1)
+    )
+
+    def state() -> str:
+        return "".join(json.dumps(kubectl.get("configmap", name).get("data")) for name in state_names("shop"))
+
+    try:
+        with Movers(db):
+            for _ in range(3):
+                run_until_killed(engine, "range")
+            assert "ranges_" in state()
+            engine.start(*INTERRUPTED)
+            engine.wait_for(lambda p: p["ready"])
+        assert [n for n, _ in finished_before(engine)] == [1, 2, 3]
+        engine.wait_caught_up()
+        engine.assert_equal("items")
+        assert "ranges_" not in state()
+        assert engine.stop() == 0
+    finally:
+        engine.kill()
