@@ -21,7 +21,8 @@ from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.estimates import TableEstimate, estimate_tables
 from levada.postgres.tls import SSL_MODES, trusted_certificates
-from levada.private import create_private, private_file, private_folder
+from levada.private import private_file, private_folder
+from levada.spec import load_manifests
 from levada.spec.source import TlsMode
 from levada.values import MAX_PIPELINE_NAME, QualifiedTable
 
@@ -43,7 +44,8 @@ class InitOptions:
 def init(options: InitOptions) -> Exit:
     """Write ``pipeline.yaml`` and ``secrets`` into the folder, and print the next commands.
 
-    Raise NeedsOperator ``file_exists`` rather than replace a file, and the error of the source.
+    Raise NeedsOperator ``file_exists`` rather than replace a file, InvalidManifest for values that no manifest can
+    have, such as an invalid name, and the error of the source. Nothing is written then.
     """
     folder = options.folder.absolute()
     manifest, secrets = folder / _MANIFEST, folder / "secrets"
@@ -58,7 +60,6 @@ def init(options: InitOptions) -> Exit:
     source = PostgresConnection(host, port, str(database), user=str(user), password=str(password))
     with working(f"looking at {source.where}"):
         tls, tables = _look(source, str(given.get("sslmode") or ""))
-    folder.mkdir(parents=True, exist_ok=True)
     new = NewPipeline(
         name=name,
         host=host,
@@ -70,7 +71,12 @@ def init(options: InitOptions) -> Exit:
         staging=f"file://{folder / 'staging'}",
         tables=tables,
     )
-    _write(new, manifest, secrets, user=str(user), password=str(password))
+    text = manifest_text(new)
+    # Before the first file, as the name is part of a path.
+    load_manifests(text, str(manifest))
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_secret(secrets, secret, username=str(user), password=str(password))
+    manifest.write_text(text)
     _show(new, manifest, secrets)
     return Exit.OK
 
@@ -149,15 +155,12 @@ def _with_mode(source: PostgresConnection, mode: TlsMode) -> PostgresConnection:
     return replace(source, sslmode=SSL_MODES[mode], sslrootcert=trusted_certificates(mode))
 
 
-def _write(new: NewPipeline, manifest: Path, secrets: Path, *, user: str, password: str) -> None:
-    folder = secrets / new.secret
+def _write_secret(secrets: Path, name: str, **keys: str) -> None:
     private_folder(secrets)
-    private_folder(folder)
-    for key, value in (("username", user), ("password", password)):
-        create_private(str(folder / key))
-        with private_file(folder / key, "w") as file:
+    private_folder(secrets / name)
+    for key, value in keys.items():
+        with private_file(secrets / name / key, "w") as file:
             file.write(value)
-    manifest.write_text(manifest_text(new))
 
 
 def _show(new: NewPipeline, manifest: Path, secrets: Path) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from levada.errors import LevadaError, NeedsOperator, SlotLost
+from levada.postgres.failures import RESYNC_ALL
 from levada.runtime.config import GuardLimit
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.guard_rules import (
@@ -211,9 +212,7 @@ class Guard:
         slot = self._config_ref.current.slot.name
         message = f"the guard drops slot {slot}, because {self._of(limit)}"
         self._act(limit, f"{self._of(limit)}, so slot {slot} is dropped")
-        self._registry.fail(
-            SlotLost("slot_released", message, hint="every table must be copied again: see spec.source.slot.onLost")
-        )
+        self._registry.fail(SlotLost("slot_released", message, hint=f"every table must be copied again: {RESYNC_ALL}"))
 
     def _of(self, limit: GuardLimit) -> str:
         figure = _amount(limit.measure, self._figures[limit.measure])
