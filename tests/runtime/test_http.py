@@ -14,6 +14,7 @@ from tests.runtime import samples
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.report.access_token import AccessToken
+from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.http import ProgressServer, not_ready
 from levada.runtime.report.verifications import Verifications
 from levada.status import PipelineState, Progress
@@ -100,7 +101,8 @@ def test_a_snapshot_that_cannot_be_had_is_not_fatal() -> None:
 def test_unknown_paths_and_methods() -> None:
     """Nothing else is served, and nothing can be posted to a server without verifications."""
     with ProgressServer(lambda: None) as server:
-        assert get(server, "/")[0] == 404
+        assert get(server, "/other")[0] == 404
+        assert get(server, "/../http.py")[0] == 404
         request = urllib.request.Request(server.address + "/readyz", data=b"x")
         with pytest.raises(urllib.error.HTTPError, match="405"):
             urllib.request.urlopen(request, timeout=10)
@@ -137,14 +139,16 @@ def test_token_is_asked_for_progress_and_metrics(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one-two\n")
     with ProgressServer(running, token=AccessToken(file)) as server:
-        for path in ("/v1/progress", "/metrics", "/other"):
-            assert get(server, path)[0] == 401
+        for path in ("/v1/progress", "/v1/history", "/metrics", "/other"):
+            status, _, body = get(server, path)
+            assert (status, json.loads(body)["error"]["code"]) == (401, "token_required")
             assert get(server, path, Authorization="Bearer one")[0] == 401
             assert get(server, path, Authorization="Basic one-two")[0] == 401
         assert get(server, "/v1/progress", Authorization="Bearer one-two")[0] == 200
         assert get(server, "/metrics", Authorization="bearer one-two")[0] == 200
         assert get(server, "/livez")[0] == 200
         assert get(server, "/readyz")[0] == 200
+        assert get(server, "/")[0] == 200, "the page asks for the token itself"
 
 
 def test_changed_token_needs_no_restart(tmp_path: Path) -> None:
@@ -159,6 +163,58 @@ def test_changed_token_needs_no_restart(tmp_path: Path) -> None:
         assert get(server, "/v1/progress", Authorization="Bearer ")[0] == 401
         file.unlink()
         assert get(server, "/v1/progress", Authorization="Bearer new")[0] == 401
+
+
+def test_each_response_has_the_headers_that_protect_the_page() -> None:
+    """The page may load its own files and request its own server, and nothing else. No response is kept in a cache."""
+    with ProgressServer(running) as server:
+        for path in ("/", "/page.js", "/page.css", "/v1/progress", "/v1/history", "/metrics", "/livez", "/other"):
+            try:
+                answer = urllib.request.urlopen(server.address + path, timeout=10)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                policy = answer.headers["Content-Security-Policy"].split("; ")
+                assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy)
+                assert "unsafe" not in answer.headers["Content-Security-Policy"]
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert answer.headers["Referrer-Policy"] == "no-referrer"
+                assert answer.headers["Cache-Control"] in ("no-store", "no-cache")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "[::1", "a b"]
+)
+def test_a_foreign_name_for_this_machine_is_refused(host: str) -> None:
+    """A web page whose name resolves to loopback reads nothing and starts nothing (DNS rebinding)."""
+    with ProgressServer(running, verifications=Verifications(never)) as server:
+        for path in ("/", "/v1/progress", "/livez"):
+            status, _, body = get(server, path, Host=host)
+            assert (status, json.loads(body)["error"]["code"]) == (421, "host_refused")
+        assert send(server, "POST", "/v1/verifications", b'{"tables": ["orders"]}', Host=host)[0] == 421
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8080", "shop.localhost:1", "127.0.0.1", "[::1]:80", "192.0.2.1:80"]
+)
+def test_names_of_this_machine_are_admitted(host: str) -> None:
+    """An address cannot be another site's, so ``kubectl port-forward --address`` works too."""
+    with ProgressServer(running) as server:
+        assert get(server, "/v1/progress", Host=host)[0] == 200
+
+
+def test_a_request_from_the_network_may_name_any_host() -> None:
+    """The names of a cluster's services are not known to an engine."""
+    assert foreign_host("driver.data.svc:8080", "10.0.0.7") is None
+    assert foreign_host("driver.data.svc:8080", "::ffff:10.0.0.7") is None
+    for loopback in ("127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"):
+        assert foreign_host("driver.data.svc:8080", loopback) is not None
+        assert foreign_host("", loopback) is None, "no browser leaves the header out"
+
+
+def never(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+    """Fail, because no verification may be started."""
+    raise AssertionError
 
 
 def send(server: ProgressServer, method: str, path: str, body: bytes = b"{}", **headers: str) -> tuple[int, str]:
@@ -208,11 +264,7 @@ def test_a_verification_needs_the_token(tmp_path: Path) -> None:
     """Starting, reading and ending one need it."""
     file = tmp_path / "token"
     file.write_text("secret")
-
-    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
-        raise AssertionError
-
-    with ProgressServer(running, token=AccessToken(file), verifications=Verifications(verify)) as server:
+    with ProgressServer(running, token=AccessToken(file), verifications=Verifications(never)) as server:
         for method, path in (("POST", ""), ("DELETE", "/1")):
             assert send(server, method, f"/v1/verifications{path}")[0] == 401
         assert get(server, "/v1/verifications/1")[0] == 401

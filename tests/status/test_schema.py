@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from levada.status.schema import json_schema
+from levada.status import History
+from levada.status.schema import history_schema, json_schema
 
 HERE = Path(__file__).parent
 DOCUMENTS = sorted(file.name for file in (HERE / "golden").iterdir())
@@ -28,6 +29,13 @@ def test_the_schema_is_up_to_date() -> None:
     """The file is generated. If it differs: python -m levada.status.schema > docs/progress.schema.json."""
     file = HERE.parents[1] / "docs" / "progress.schema.json"
     assert file.read_text() == json.dumps(json_schema(), indent=2) + "\n"
+
+
+def test_the_schema_of_the_history_is_up_to_date() -> None:
+    """The file is generated. If it differs: python -m levada.status.schema history > docs/history.schema.json."""
+    file = HERE.parents[1] / "docs" / "history.schema.json"
+    assert file.read_text() == json.dumps(history_schema(), indent=2) + "\n"
+    check(History().to_json(), history_schema())
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -65,6 +65,8 @@ def run(options: RunOptions, signals: StopSignals) -> Exit:
             show_error(error, debug=options.debug)
             return Exit.PREFLIGHT
         add_fields(pipeline=engine.name)
+        if engine.address is not None:
+            console().print(f"{engine.name}: page at {engine.address}/", markup=False)
         outcome = engine.run(
             until=caught_up if options.until_caught_up else None,
             timeout_s=None if options.timeout_s is None else options.called_at + options.timeout_s - time.monotonic(),

@@ -1,9 +1,11 @@
 """The status document of a pipeline: what the engine writes, and the command line and the operator read.
 
-It is the JSON of ``/v1/progress``. `levada.status.schema` prints its JSON schema. Nothing here does I/O.
+It is the JSON of ``/v1/progress``. `History` is that of ``/v1/history``.
+`levada.status.schema` prints their JSON schemas. Nothing here does I/O.
 """
 
 from levada.status.document import utc_text
+from levada.status.history import HISTORY_VERSION, History
 from levada.status.names import (
     CatchUpState,
     GuardMeasure,
@@ -35,6 +37,7 @@ from levada.status.progress import (
 from levada.status.reading import read_progress, read_slot
 
 __all__ = [
+    "HISTORY_VERSION",
     "PROGRESS_VERSION",
     "CaptureProgress",
     "CatchUpProgress",
@@ -45,6 +48,7 @@ __all__ = [
     "GuardMeasure",
     "GuardPolicy",
     "GuardProgress",
+    "History",
     "ManifestProgress",
     "PassedLimit",
     "PipelineState",

@@ -35,9 +35,10 @@ class Engine:
     """Runs the pipeline of a manifest, as `levada run` does.
 
     ``with Engine(Path("pipeline.yaml")) as engine: engine.run(until=caught_up)`` runs it. In the block the engine holds
-    the lock of its work folder and serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics`` on ``host`` and
-    ``port``. Port 0 takes a free one. A manifest given as a path is followed while the pipeline runs. ``secrets`` is a
-    folder with a folder for each Secret. ``work_dir`` is by default `.levada/<pipeline>` next to the manifest's file.
+    the lock of its work folder and serves its page, ``/livez``, ``/readyz``, ``/v1/progress``, ``/v1/history`` and
+    ``/metrics`` on ``host`` and ``port``. Port 0 takes a free one. A manifest given as a path is followed while the
+    pipeline runs. ``secrets`` is a folder with a folder for each Secret. ``work_dir`` is by default
+    `.levada/<pipeline>` next to the manifest's file.
 
     A Spark session that the process has already is used and kept. Otherwise each run starts and stops its own.
     """

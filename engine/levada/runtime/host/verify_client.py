@@ -48,15 +48,15 @@ class VerifyClient:
 
 
 def _refusal(status: int, body: bytes) -> NeedsOperator:
-    try:
-        found = json.loads(body)["error"]
-        return NeedsOperator(found["code"], found["message"], hint=found["hint"])
-    except (ValueError, KeyError, TypeError):
-        pass
     if status == HTTPStatus.UNAUTHORIZED:
         return NeedsOperator(
             "engine_refused",
             "the engine needs the token of spec.driver.tokenSecretRef",
             hint="name the folder with its Secret: --secrets DIR",
         )
+    try:
+        found = json.loads(body)["error"]
+        return NeedsOperator(found["code"], found["message"], hint=found["hint"])
+    except (ValueError, KeyError, TypeError):
+        pass
     return NeedsOperator("engine_refused", f"the engine refused the request with status {status}")

@@ -1,4 +1,4 @@
-"""The HTTP server for probes, progress and metrics. It answers from the newest progress snapshot alone.
+"""The HTTP server for probes, progress, metrics and the page. It answers from the newest progress snapshot alone.
 
 It uses ``http.server``, because the engine consists of threads. aiohttp needs an event loop, and is installed only with
 kopf, which an engine on a laptop does not have.
@@ -6,11 +6,9 @@ kopf, which an engine on a laptop does not have.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,36 +19,28 @@ from prometheus_client.exposition import choose_encoder
 
 from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
+from levada.runtime.report.history import SAMPLE_EVERY_S, FigureHistory
+from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.liveness import Liveness
 from levada.runtime.report.metrics import registry
+from levada.runtime.report.page import page_files
+from levada.runtime.report.responses import HEADERS, JSON, Response, error_response, json_response, text_response
 from levada.runtime.report.verifications import Verifications
-from levada.status import PipelineState, Progress
+from levada.status import History, PipelineState, Progress
 
 _log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
-_OBSERVE_S: Final = 10.0
 _PROBES: Final = ("/livez", "/readyz")
 _VERIFICATIONS: Final = "/v1/verifications"
 _MAX_BODY: Final = 1 << 20
-_JSON: Final = "application/json"
-_TEXT: Final = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An HTTP response."""
-
-    status: HTTPStatus
-    content_type: str
-    body: bytes
 
 
 class ProgressServer:
-    """Serves ``/livez``, ``/readyz``, ``/v1/progress`` and ``/metrics``. A context manager.
+    """Serves ``/livez``, ``/readyz``, ``/v1/progress``, ``/v1/history``, ``/metrics`` and the page. A context manager.
 
     ``progress`` returns the newest snapshot, or None before there is a pipeline. It is called from several threads.
-    Port 0 takes a free one. With a ``token``, progress and metrics require it, and the probes stay open. Raises
+    Port 0 takes a free one. With a ``token``, everything requires it but the probes and the files of the page. Raises
     NeedsOperator ``port_taken`` if the address cannot be bound.
 
     With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
@@ -72,6 +62,7 @@ class ProgressServer:
         self._progress = progress
         self._registry = registry(progress)
         self._liveness = Liveness(progress_deadline_s)
+        self._history = History()
         self._closed = threading.Event()
         try:
             self._server = _Server((host, port), self.respond, self.change)
@@ -122,51 +113,73 @@ class ProgressServer:
         ``accept`` and ``authorization`` are the values of these headers. ``accept`` selects the format of the metrics.
         """
         plain = path.partition("?")[0]
-        if self._token is not None and plain not in _PROBES and not self._token.admits(authorization):
-            return Response(HTTPStatus.UNAUTHORIZED, _TEXT, b"this request needs the driver's bearer token\n")
+        if (file := page_files().get(plain)) is not None:
+            return file
+        if plain not in _PROBES and (refused := self._unauthorized(authorization)) is not None:
+            return refused
         progress = self._progress()
         if self._verifications is not None and (number := _number(plain)) is not None:
-            return _json_response(self._verifications.state(number))
+            return _verification_response(self._verifications.state(number))
         match plain:
             case "/livez":
                 return _probe_response(self._liveness.observe(progress, datetime.now(UTC)))
             case "/readyz":
                 return _probe_response(not_ready(progress))
             case "/v1/progress" if progress is not None:
-                return Response(HTTPStatus.OK, _JSON, json.dumps(progress.to_json()).encode())
+                return json_response(progress.to_json())
             case "/v1/progress":
-                return Response(HTTPStatus.SERVICE_UNAVAILABLE, _JSON, b'{"state": "Starting"}')
+                return json_response({"state": PipelineState.STARTING}, HTTPStatus.SERVICE_UNAVAILABLE)
+            case "/v1/history":
+                return json_response(self._history.to_json())
             case "/metrics":
                 encode, content_type = choose_encoder(accept)
                 return Response(HTTPStatus.OK, content_type, encode(self._registry))
-        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"try /livez, /readyz, /v1/progress or /metrics\n")
+        return text_response(HTTPStatus.NOT_FOUND, "try /, /livez, /readyz, /v1/progress, /v1/history or /metrics")
 
     def change(self, method: str, path: str, content_type: str, body: bytes, authorization: str = "") -> Response:
         """Return the response to a POST or a DELETE. A request without a JSON body's content type is refused.
 
         A browser sends that content type to another site only after it has asked, and this server never allows it.
         """
-        if self._token is not None and not self._token.admits(authorization):
-            return Response(HTTPStatus.UNAUTHORIZED, _TEXT, b"this request needs the driver's bearer token\n")
+        if (refused := self._unauthorized(authorization)) is not None:
+            return refused
         if self._verifications is None:
-            return Response(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"this server answers GET alone\n")
-        if content_type.partition(";")[0].strip() != _JSON:
-            return Response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _TEXT, b"the content type must be application/json\n")
+            return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "this server answers GET alone")
+        if content_type.partition(";")[0].strip() != JSON:
+            return text_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {JSON}")
         try:
             if method == "POST" and path == _VERIFICATIONS:
-                return _json_response(self._verifications.start(body), HTTPStatus.ACCEPTED)
+                return json_response(self._verifications.start(body), HTTPStatus.ACCEPTED)
             if method == "DELETE" and (number := _number(path)) is not None:
-                return _json_response(self._verifications.cancel(number))
+                return _verification_response(self._verifications.cancel(number))
         except NeedsOperator as error:
             status = HTTPStatus.CONFLICT if error.code == "verify_running" else HTTPStatus.BAD_REQUEST
-            document = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-            return _json_response(document, status)
-        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"try /v1/verifications\n")
+            return error_response(status, error)
+        return text_response(HTTPStatus.NOT_FOUND, f"try {_VERIFICATIONS}")
+
+    def _unauthorized(self, authorization: str) -> Response | None:
+        """Return the response to a request that lacks the token, or None if the request is admitted."""
+        if self._token is None or self._token.admits(authorization):
+            return None
+        error = NeedsOperator(
+            "token_required",
+            "this request needs the driver's bearer token",
+            hint="send the token of spec.driver.tokenSecretRef: levada status MANIFEST --secrets DIR does",
+        )
+        return error_response(HTTPStatus.UNAUTHORIZED, error, ("WWW-Authenticate", "Bearer"))
 
     def _observe(self) -> None:
         # There may be no request of /livez for hours. The snapshot that the next one is compared with must be recent.
-        while not self._closed.wait(_OBSERVE_S):
-            self._liveness.observe(self._progress(), datetime.now(UTC))
+        figures = FigureHistory()
+        while not self._closed.wait(SAMPLE_EVERY_S):
+            try:
+                progress = self._progress()
+                self._liveness.observe(progress, datetime.now(UTC))
+                if progress is not None:
+                    figures.add(progress)
+                    self._history = figures.document()
+            except Exception:
+                _log.exception("the progress could not be observed")
 
 
 def not_ready(progress: Progress | None) -> str:
@@ -191,15 +204,13 @@ def not_ready(progress: Progress | None) -> str:
 
 
 def _probe_response(reason: str) -> Response:
-    if reason:
-        return Response(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{reason}\n".encode())
-    return Response(HTTPStatus.OK, _TEXT, b"ok\n")
+    return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason) if reason else text_response(HTTPStatus.OK, "ok")
 
 
-def _json_response(document: Mapping[str, Any] | None, status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _verification_response(document: Mapping[str, Any] | None) -> Response:
     if document is None:
-        return Response(HTTPStatus.NOT_FOUND, _TEXT, b"there is no such verification\n")
-    return Response(status, _JSON, json.dumps(document).encode())
+        return text_response(HTTPStatus.NOT_FOUND, "there is no such verification")
+    return json_response(document)
 
 
 def _number(path: str) -> int | None:
@@ -245,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = self._header("Content-Length") or "0"
         if not size.isascii() or not size.isdigit() or int(size) > _MAX_BODY:
             self.close_connection = True
-            return Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TEXT, b"the body is too large\n")
+            return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too large")
         body, kind = self.rfile.read(int(size)), self._header("Content-Type")
         return self.server.change(self.command, self.path, kind, body, self._authorization)
 
@@ -253,8 +264,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
-        if response.status is HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Cache-Control", response.cache)
+        for name, value in (*HEADERS.items(), *response.headers):
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(response.body)
@@ -267,11 +279,15 @@ class _Handler(BaseHTTPRequestHandler):
         return str(self.headers.get(name, ""))
 
     def _answer(self, respond: Callable[[], Response]) -> Response:
+        foreign = foreign_host(self._header("Host"), str(self.connection.getsockname()[0]))
+        if foreign is not None:
+            self.close_connection = True
+            return error_response(HTTPStatus.MISDIRECTED_REQUEST, foreign)
         try:
             return respond()
         except Exception:
             _log.exception("request of %s failed", self.path.partition("?")[0])
-            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"internal error, see the driver's log\n")
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error, see the driver's log")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
         _log.debug(format, *args)

@@ -1,0 +1,130 @@
+// What is listed only if there is some of it: errors, the guard's limits and actions, copies, cuts and notes.
+
+import { byId, element, nameElement, reconcile, setText } from "./elements.js";
+import { clock, counted, duration, number, percent, printable, rate, size, tableName } from "./format.js";
+import { running } from "./tables.js";
+
+const COMMAND = /(?:\blevada [a-z]+ MANIFEST|\bkubectl |\b(?:ALTER|CREATE|DROP|GRANT|SELECT|UPDATE|VACUUM|REVOKE) ).*$/s;
+
+/** Show the lists of a document. A section without an item is hidden. */
+export function showLists(progress) {
+  showErrors([...errorsOf(progress)]);
+  showGuard(progress.guard);
+  showCopies(progress.tables);
+  showCuts(progress.cuts);
+  showNotes(notesOf(progress));
+}
+
+function* errorsOf(progress) {
+  const own = [["Pipeline", progress.error], ["Store", progress.store.error], ["Capture", progress.capture.error], ["Changed manifest", progress.manifest.error]];
+  for (const [what, error] of own) if (error) yield { what, error };
+  for (const table of progress.tables) {
+    if (table.error) yield { what: tableName(table), error: table.error };
+    if (table.resync?.error) yield { what: `Resync of ${tableName(table)}`, error: table.resync.error };
+  }
+}
+
+const MOST_ERRORS = 50;
+
+function showErrors(errors) {
+  byId("errors").hidden = errors.length === 0;
+  setText(byId("errors-title"), errors.length > MOST_ERRORS ? `The first ${MOST_ERRORS} of ${number(errors.length)} errors` : counted(errors.length, "error"));
+  byId("manifest-hint").hidden = !errors.some(({ error }) => error.solution.includes("MANIFEST") && !error.nextRetry);
+  reconcile(byId("errors-list"), errors.slice(0, MOST_ERRORS), (e) => `${e.what} ${e.error.code}`, makeError, updateError);
+}
+
+function makeError() {
+  const copy = element("button", { type: "button", class: "copy" }, "Copy");
+  const solution = element("div", { class: "solution" }, element("code"), copy);
+  const made = element("article", {}, element("h3", {}, nameElement(""), " ", element("code", { class: "code" })), element("p", { class: "reason" }), element("p", { class: "retry" }), solution);
+  copy.addEventListener("click", () => copyText(copy, solution.firstElementChild, made.dataset.command));
+  return made;
+}
+
+function updateError(made, { what, error }) {
+  const [title, reason, retry, solution] = made.children;
+  setText(title.querySelector(".name"), what);
+  setText(title.querySelector(".code"), error.code);
+  setText(reason, printable(error.reason));
+  const retried = error.nextRetry ? `Attempt ${number(error.attempts)}, retried at ${clock(error.nextRetry)}` : "";
+  setText(retry, retried);
+  retry.hidden = !retried;
+  const command = COMMAND.exec(error.solution)?.[0];
+  solution.hidden = !error.solution || Boolean(retried);
+  setText(solution.firstElementChild, printable(error.solution));
+  made.dataset.command = command ?? "";
+  solution.lastElementChild.hidden = !command;
+  solution.lastElementChild.setAttribute("aria-label", `Copy the command for ${what}`);
+}
+
+async function copyText(button, shown, command) {
+  try {
+    await navigator.clipboard.writeText(command);
+    setText(button, "Copied");
+  } catch {
+    // The clipboard is closed to pages without TLS that are not on this machine.
+    getSelection().selectAllChildren(shown);
+    setText(button, "Selected");
+  }
+  setTimeout(() => setText(button, "Copy"), 2000);
+}
+
+function showGuard(guard) {
+  byId("guard").hidden = !guard.passed.length && !guard.actions.length;
+  if (byId("guard").hidden) return;
+  const figure = (measure, value) => (measure === "retainedWalPercent" ? `${number(value)}%` : size(value));
+  const passed = guard.passed.map((p) => `${p.measure} is ${figure(p.measure, p.value)} since ${clock(p.since)}. The limit of ${p.policy} is ${figure(p.measure, p.limit)}.`);
+  if (guard.pausesCopies) passed.push("No copy begins until the pipeline is within its limits.");
+  const actions = guard.actions.map((a) => `${clock(a.at)} ${a.policy}: ${a.message}`).reverse();
+  byId("guard-list").replaceChildren(...itemList("warn", passed), ...itemList("past", actions));
+}
+
+const itemList = (tone, items) => (items.length ? [element("ul", { class: tone }, ...items.map((item) => element("li", {}, printable(item))))] : []);
+
+function showCopies(tables) {
+  const copies = tables.filter((t) => running(t) || t.resync?.copy || (t.resync && t.resync.step !== "GivenUp"));
+  byId("copies").hidden = copies.length === 0;
+  reconcile(byId("copies-list"), copies, (t) => t.id, makeCopy, updateCopy);
+}
+
+function makeCopy() {
+  return element("article", { class: "running" }, element("h3", {}, nameElement("")), element("progress", { max: 100 }), element("p", { class: "figures" }), element("p", { class: "aside" }));
+}
+
+function updateCopy(made, table) {
+  const [title, bar, figures, aside] = made.children;
+  const copy = running(table) ?? table.resync?.copy;
+  const step = table.resync?.step;
+  setText(title.firstElementChild, tableName(table));
+  bar.hidden = !copy;
+  if (copy) {
+    bar.value = copy.percent;
+    bar.setAttribute("aria-label", `Copied of ${tableName(table)}`);
+  }
+  const parts = copy ? [percent(copy.percent), `${number(copy.rows)} rows${copy.totalRows ? ` of about ${number(copy.totalRows)}` : ""}`, rate(copy.rowsPerSecond)] : [];
+  if (copy?.secondsLeft) parts.push(`${duration(copy.secondsLeft)} left`);
+  setText(figures, parts.filter(Boolean).join(" · "));
+  const words = { Waiting: "Resync queued. The table stays readable.", Copying: "Resync: the table stays readable.", CatchingUp: `Resync: the shadow copy is catching up, ${number(table.resync?.pendingRows)} changes left.` }[step];
+  const kept = copy?.resumable ? `${number(copy.rangesFinished)} of ${counted(copy.ranges, "range")} copied, which an interrupted copy keeps.` : "";
+  setText(aside, [words, kept, copy?.note].filter(Boolean).join(" "));
+}
+
+/** Show the last cuts. Engines that cannot cut have no such field. */
+function showCuts(cuts) {
+  byId("cuts").hidden = !cuts;
+}
+
+function notesOf(progress) {
+  const notes = progress.tables.filter((t) => t.note).map((t) => [tableName(t), t.note]);
+  const { waiting } = progress.manifest;
+  if (waiting.length) notes.unshift(["Changed manifest", `These fields take effect after a restart: ${waiting.map((w) => `${w.field} (${w.change})`).join(", ")}`]);
+  return notes;
+}
+
+function showNotes(notes) {
+  byId("notes").hidden = notes.length === 0;
+  reconcile(byId("notes-list"), notes.slice(0, 200), ([name]) => name, () => element("li", {}, nameElement(""), ": ", element("span")), (item, [name, note]) => {
+    setText(item.firstElementChild, name);
+    setText(item.lastElementChild, printable(note));
+  });
+}

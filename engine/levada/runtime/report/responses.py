@@ -1,0 +1,52 @@
+"""HTTP responses of the engine's port, and the headers that each of them has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from levada.errors import LevadaError
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+NO_STORE: Final = "no-store"
+HEADERS: Final[Mapping[str, str]] = {
+    # The page loads its own files and requests its own server. It has no inline script and no inline style.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+"""The headers of every response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP response. ``headers`` are those that not every response has."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    cache: str = NO_STORE
+    headers: tuple[tuple[str, str], ...] = field(default=())
+
+
+def text_response(status: HTTPStatus, text: str) -> Response:
+    """Return a response of one line of text."""
+    return Response(status, TEXT, f"{text}\n".encode())
+
+
+def json_response(document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """Return a JSON document."""
+    return Response(status, JSON, json.dumps(document).encode())
+
+
+def error_response(status: HTTPStatus, error: LevadaError, *headers: tuple[str, str]) -> Response:
+    """Return an error as a JSON document with its code, its message and its hint."""
+    document = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    return Response(status, JSON, json.dumps(document).encode(), headers=headers)
