@@ -116,6 +116,8 @@ PATCHES: dict[str, Any] = {
     "guard.stagingFree.warn": "10Gi",
     "guard.stagingFree.pauseCopies": "5Gi",
     "guard.stagingFree.parkSlowest": "2Gi",
+    "verify.everyHours": 24,
+    "verify.samplePercent": 10,
     "driver.mode": "Cluster",
     "driver.image": "levada:other",
     "driver.resources.requests": {"cpu": "2"},

@@ -258,7 +258,7 @@ def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
     for step in path.split("."):
         default = default["properties"][step]
     at[last] = not default["default"] if default["type"] == "boolean" else default["default"] + 1
-    if path == "executor.instances.min":
+    if path in ("executor.instances.min", "verify.samplePercent"):
         at[last] = 1
     manifest = yaml.safe_load(MANIFEST)
     before, after = (owner_of(yaml.safe_dump(manifest | {"spec": s})) for s in (unchanged, changed))

@@ -19,6 +19,8 @@ from tests.operator.samples import (
     written,
 )
 
+from levada_operator.decide.conditions import Condition
+from levada_operator.decide.events import transitions
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
@@ -151,14 +153,61 @@ def test_copy_says_whether_it_is_resumable() -> None:
 
 
 def test_the_last_verification_outlives_the_driver() -> None:
-    """It is that of the driver, or else the stored one."""
+    """It is that of the driver. While no driver reports the table, the stored one stays, with its condition."""
     found = {"at": written(at(0)), "lsn": "0/FF", "rows": 1000, "equal": False, "differences": 2}
     shown = found | {"at": at(0).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    first = statuses(running(report=progress(table_document(verified=found))))[1]
-    assert first["verified"] == shown
-    body = table_sync() | {"status": {"verified": shown}}
-    status = next(w.status for w in reconcile(running(body, report=progress())).statuses if w.key.kind == "TableSync")
+    first = statuses(running(report=progress(table_document(verified=found, verifyNonce=4))))[1]
+    assert (first["verified"], first["verifyNonce"]) == (shown, 4)
+    body = table_sync() | {"status": first}
+    seen = running(body, report=None)
+    status = next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")
     assert status["verified"] == shown
+    assert of_type("Verified", status) == of_type("Verified", first)
+    # The driver has copied the table again.
+    status = next(w.status for w in reconcile(running(body, report=progress())).statuses if w.key.kind == "TableSync")
+    assert "verified" not in status
+
+
+def of_type(type_: str, status: dict[str, Any]) -> tuple[str, str]:
+    """Return a condition's status and reason."""
+    return next((c["status"], c["reason"]) for c in status["conditions"] if c["type"] == type_)
+
+
+EQUAL = {"at": written(at(0)), "lsn": "0/FF", "rows": 1000, "equal": True}
+
+
+@pytest.mark.parametrize(
+    ("document", "condition"),
+    [
+        ({}, ("Unknown", "NotCompared")),
+        ({"verified": EQUAL}, ("True", "Equal")),
+        ({"verified": EQUAL | {"differences": 2, "repaired": 2}}, ("True", "Repaired")),
+        ({"verified": EQUAL | {"equal": False, "differences": 2}}, ("False", "Different")),
+        ({"verified": EQUAL, "verifyError": error_document()}, ("Unknown", "NotComparable")),
+        (
+            {"verified": EQUAL | {"equal": False, "differences": 2}, "verifyError": error_document()},
+            ("False", "Different"),
+        ),
+    ],
+)
+def test_the_condition_verified_has_the_last_comparison(document: dict[str, Any], condition: tuple[str, str]) -> None:
+    """A difference stays reported, also if the next comparison fails. The table's Ready does not depend on it."""
+    status = statuses(running(report=progress(table_document(**document))))[1]
+    assert of_type("Verified", status) == condition
+    assert of_type("Ready", status) == ("True", "Streaming")
+
+
+def test_a_difference_and_its_end_are_events() -> None:
+    """A first comparison without differences is none, and neither is a further one with the same result."""
+    key = ObjectKey("TableSync", "orders")
+
+    def told(before: str | None, now: str) -> list[str]:
+        stored = [] if before is None else [{"type": "Verified", "reason": before}]
+        return [e.reason for e in transitions(key, stored, [Condition("Verified", None, now, "why")])]
+
+    assert told(None, "NotCompared") == told("NotCompared", "Equal") == told("Different", "Different") == []
+    assert told("NotCompared", "Different") == told("Equal", "Different") == ["TableDiffers"]
+    assert told("Different", "Equal") == told("Different", "Repaired") == ["TableEqual"]
 
 
 def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:

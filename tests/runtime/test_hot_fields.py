@@ -61,7 +61,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         for policy in ("warn", "pauseCopies", "parkSlowest", "releaseSlot")
         if policy != "releaseSlot" or measure.startswith("retained")
     },
+    "verify.everyHours": {"verify": {"everyHours": 7}},
+    "verify.samplePercent": {"verify": {"samplePercent": 7}},
     "table.suspend": {"table": {"suspend": True}},
+    "table.verifyNonce": {"table": {"verifyNonce": 7}},
     "table.retryNonce": {"table": {"retryNonce": 7}},
     "table.iceberg.partitionBy": {"table": {"iceberg": {"partitionBy": ["day(at)"]}}},
     "table.iceberg.sortBy": {"table": {"iceberg": {"sortBy": ["at desc"]}}},

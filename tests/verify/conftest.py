@@ -34,6 +34,7 @@ class Shop:
     spark: SparkSession
     settings: dict[str, Any] = field(default_factory=dict)
     policy: OnUnrepresentable = OnUnrepresentable.ERROR
+    config: dict[str, Any] = field(default_factory=dict)
     storage: MemoryStorage = field(default_factory=MemoryStorage)
     pipeline: Pipeline | None = None
 
@@ -54,6 +55,7 @@ class Shop:
             freshness_s=0.5,
             retries=RetryLimits(max_attempts=1),
             on_unrepresentable=self.policy,
+            **self.config,
         )
         catalog = {"type": "Hadoop", "warehouse": str(self.folder / "lake")}
         settings = Settings.model_validate({"catalog": catalog, "namespace": "shop_{schema}", **self.settings})

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 from tests.verify.conftest import Shop
 
+from levada.errors import NeedsOperator, Transient
+from levada.runtime.stages.messages import TableFailed
+from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
 
@@ -90,3 +94,27 @@ def test_a_long_transaction_holds_no_table(shop: Shop) -> None:
             assert not reports
         thread.join()
     assert [(r.equal, r.source_rows) for r in reports] == [(True, 3)]
+
+
+def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> None:
+    """If a table is parked between the hold and the cut, the comparison begins again and names the error."""
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 50)")
+    shop.start()
+    shop.wait_caught_up()
+    pipeline = shop.pipeline
+    assert pipeline is not None
+    verifier, name = pipeline._verifier, QualifiedTable("public", "t")
+    assert verifier is not None
+    held = verifier._hold(name, threading.Event())
+    assert held.parked == ""
+    recorded = threading.Event()
+    pipeline._inbox.put(TableFailed(held.table, NeedsOperator("staging_full", "the guard parks it"), recorded))
+    assert recorded.wait(60)
+    with pytest.raises(Transient) as again:
+        verifier._cut(held.table, name, Lsn(1), threading.Event())
+    assert again.value.code == "table_changed"
+    verifier.requests.release(held.table, False)
+    shop.db.execute("INSERT INTO t VALUES (51)")
+    report = shop.verify()
+    assert report.parked == "staging_full"
+    assert report.differences == 1

@@ -69,13 +69,25 @@ class GuardLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyConfig:
+    """The comparisons with the source that run without a request. ``every_s`` is their period in seconds, 0 for none.
+
+    ``sample`` is that of `levada.verify.table.VerifyOptions`.
+    """
+
+    every_s: float = 0.0
+    sample: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
     A change of ``excluded_columns``, ``mode`` or ``destination_table`` resyncs the table. An empty
-    ``destination_table`` stands for the name at the source. A change of ``retry_nonce`` or ``resync_nonce`` requests
-    one retry or resync, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings``
-    are those of the destination for the table, an instance of its `table_settings_model`.
+    ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
+    ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
+    process copies the table. ``settings`` are those of the destination for the table, an instance of its
+    `table_settings_model`.
     """
 
     suspended: bool = False
@@ -84,6 +96,7 @@ class TableConfig:
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0
+    verify_nonce: int = 0
     dedicated_copy: bool = False
     settings: BaseModel | None = None
 
@@ -127,6 +140,7 @@ class PipelineConfig:
     retries: RetryLimits = field(default_factory=RetryLimits)
     guard: tuple[GuardLimit, ...] = ()
     guard_patience_s: float = 30.0
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
     copies_depend_on: str = ""
     namespace: str = ""

@@ -52,6 +52,7 @@ from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
+from levada.runtime.verifications.scheduler import VerificationScheduler
 from levada.runtime.verifications.verifier import Verifier
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
@@ -120,6 +121,7 @@ class Pipeline:
         self._staging: Staging | None = None
         self._storage_poller: StoragePoller | None = None
         self._verifier: Verifier | None = None
+        self._scheduler: VerificationScheduler | None = None
         self._ledger = StoredLedger(store, durable=False)
 
     @property
@@ -323,6 +325,8 @@ class Pipeline:
         assert self._supervisor is not None
         self._state = PipelineState.RUNNING
         self._capture.start()
+        if self._scheduler is not None:
+            self._scheduler.start()
         with self._stop_lock:
             if self._stop_asked.is_set():
                 self._supervisor.stop()
@@ -353,8 +357,10 @@ class Pipeline:
             slot=self._sampler.progress,
             discover=self._discover,
             publish=self._publish,
+            progress=self.progress,
         )
         self._storage_poller, self._verifier = made.storage_poller, made.verifier
+        self._scheduler = made.scheduler
         return made.supervisor
 
     def _poll_storage_soon(self) -> None:
@@ -406,6 +412,8 @@ class Pipeline:
         self._state = PipelineState.STOPPING
         self._stopping.set()
         self._capture.stop()
+        if self._scheduler is not None:
+            self._scheduler.stop()
         supervisor.drain()
 
     def _restart_after_loss(self) -> bool:

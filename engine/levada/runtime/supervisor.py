@@ -42,6 +42,8 @@ from levada.runtime.stages.messages import (
     SourceRestarted,
     StorageRead,
     TableFailed,
+    VerificationBegan,
+    VerificationEnded,
     Verified,
     WatermarkRead,
 )
@@ -192,6 +194,10 @@ class Supervisor:
                 self._cuts.release(report)
             case Verified():
                 self._cuts.verified(report)
+            case VerificationBegan():
+                self._cuts.verification_began(report)
+            case VerificationEnded():
+                self._cuts.verification_ended(report)
             case JobStarted(begun, at):
                 for table in begun:
                     tables[table].started(at)

@@ -24,7 +24,16 @@ from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
-from levada.runtime.stages.messages import ChangesWanted, CutReleased, CutWanted, HoldWanted, Report, Verified
+from levada.runtime.stages.messages import (
+    ChangesWanted,
+    CutReleased,
+    CutWanted,
+    HoldWanted,
+    Report,
+    VerificationBegan,
+    VerificationEnded,
+    Verified,
+)
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
@@ -34,10 +43,11 @@ from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.requests import table_target
 from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.verifications.scheduler import Notes, VerificationScheduler
 from levada.runtime.verifications.verifier import Requests, Verifier
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
-from levada.status import SlotProgress
+from levada.status import Progress, SlotProgress
 from levada.stores.interface import PipelineStore
 
 if TYPE_CHECKING:
@@ -76,6 +86,7 @@ class AssembledSupervisor:
     supervisor: Supervisor
     storage_poller: StoragePoller
     verifier: Verifier
+    scheduler: VerificationScheduler
 
 
 def assemble_supervisor(
@@ -85,11 +96,12 @@ def assemble_supervisor(
     slot: Callable[[], SlotProgress],
     discover: Callable[[PipelineConfig], SourceTables],
     publish: Callable[[Supervisor], None],
+    progress: Callable[[], Progress],
 ) -> AssembledSupervisor:
     """Return a supervisor with new stages.
 
-    ``slot`` returns the newest sample of the slot, ``discover`` reads the source's tables, and ``publish`` publishes
-    the supervisor's progress.
+    ``slot`` returns the newest sample of the slot, ``discover`` reads the source's tables, ``publish`` publishes the
+    supervisor's progress, and ``progress`` returns what was published.
     """
     config_ref, store, destination, inbox = around.config_ref, around.store, around.destination, around.inbox
     config, log = config_ref.current, capture.log
@@ -131,7 +143,13 @@ def assemble_supervisor(
         publish=publish,
         inbox=inbox,
     )
-    return AssembledSupervisor(supervisor, storage_poller, _verifier(around))
+    verifier = _verifier(around)
+    notes = Notes(
+        lambda table, at, recorded: inbox.put(VerificationBegan(table, at, recorded)),
+        lambda table, nonce, error: inbox.put(VerificationEnded(table, nonce, error)),
+    )
+    scheduler = VerificationScheduler(config_ref, progress, verifier, notes)
+    return AssembledSupervisor(supervisor, storage_poller, verifier, scheduler)
 
 
 def _verifier(around: Surroundings) -> Verifier:

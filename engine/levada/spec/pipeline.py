@@ -31,6 +31,7 @@ from levada.spec.running import (
     Retries,
     Staging,
     StoreSpec,
+    Verify,
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import Source, Tables
@@ -146,6 +147,8 @@ class PipelineSpec(Model):
     """The retries of a failed table."""
     health: Health = setting(Change.HOT, {})
     """The limits beyond which a pipeline counts as stuck."""
+    verify: Verify = setting(Change.HOT, {})
+    """Comparisons of the tables with the source, as `levada verify` makes them. Tables that differ are reported."""
     guard: Guard = setting(Change.HOT, {})
     """Limits on what the pipeline may fill, and what is done when they are passed."""
     driver: Driver = setting(Change.RESTART, {})
@@ -296,6 +299,10 @@ class TableSyncFields(Model):
     retry_nonce: StrictInt = setting(Change.HOT, 0, ge=0)
     """Change it to another value to retry the step that failed. Data is kept. Each value triggers one retry. 0 triggers
     none.
+    """
+    verify_nonce: StrictInt = setting(Change.HOT, 0, ge=0)
+    """Change it to another value to compare the table with the source, as soon as it is Ready. The result is in
+    status.verified. Each value triggers one comparison. 0 triggers none.
     """
     destination_table: LakeTable = setting(Change.RESYNC, "")
     """The table's name at the destination. Empty: the source's name, with characters that are not safe in a path

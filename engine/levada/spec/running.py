@@ -159,6 +159,17 @@ class Health(Model):
     """Seconds between two short Jobs that sample the slot's lag while no driver runs. 0: no such Job runs."""
 
 
+class Verify(Model):
+    """Comparisons of the tables with the source, as `levada verify` makes them. Tables that differ are reported."""
+
+    every_hours: StrictInt = setting(Change.HOT, 0, ge=0, le=8760)
+    """Hours in which each table is compared once. The comparisons are spread over that time. One waits while a table
+    trails by more than batching causes. 0: tables are compared only on request.
+    """
+    sample_percent: StrictInt = setting(Change.HOT, 100, ge=1, le=100)
+    """The percentage of the rows whose values are compared each time. The keys of all rows are compared."""
+
+
 class DriverMode(StrEnum):
     """The place where Spark's tasks run. Without Spark, tasks run in processes of the driver's pod."""
 

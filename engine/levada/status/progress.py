@@ -156,7 +156,13 @@ class TableProgress(Part):
     unrepresentable: int = 0
     """Values that became NULL under `onUnrepresentable: Null` since the process started."""
     verified: VerifiedProgress | None = None
-    """The last comparison since the process started. Null without one."""
+    """The last comparison since the table was copied. Null without one."""
+    verify_tried: Time | None = None
+    """The begin of the last comparison that the schedule or `verifyNonce` asked for."""
+    verify_error: ErrorProgress | None = None
+    """The error of that comparison. Null if it succeeded or has not ended."""
+    verify_nonce: int = 0
+    """The value of `verifyNonce` that was handled last."""
     suspended: bool = False
     retry_nonce: int = 0
     """The value of `retryNonce` that was handled last."""

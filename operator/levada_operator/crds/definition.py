@@ -135,4 +135,6 @@ _TABLE_SYNC_COLUMNS: Final = [
     _column("Attempts", ".status.error.attempts", "integer", wide=True),
     _column("Left", ".status.display.left", wide=True),
     _column("Applied LSN", ".status.appliedLsn", wide=True),
+    _column("Verified", ".status.verified.at", "date", wide=True),
+    _column("Equal", ".status.verified.equal", "boolean", wide=True),
 ]

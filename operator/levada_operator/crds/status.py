@@ -186,7 +186,7 @@ TABLE_SYNC_STATUS: Final = _object(
             },
         ),
         "verified": _object(
-            "The last comparison with the source by levada verify.",
+            "The last comparison with the source.",
             {
                 "at": _time("The time of the comparison."),
                 "lsn": _text("The LSN at which source and destination were compared."),
@@ -197,6 +197,7 @@ TABLE_SYNC_STATUS: Final = _object(
         ),
         "retryNonce": _integer("The last handled value of spec.retryNonce."),
         "resyncNonce": _integer("The last handled value of spec.resyncNonce."),
+        "verifyNonce": _integer("The last handled value of spec.verifyNonce."),
         "appliedLsn": _text(
             "The LSN up to which changes are at the destination. Written only together with other changes."
         ),

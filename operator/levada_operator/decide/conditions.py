@@ -64,6 +64,7 @@ TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "PodRefused",
     ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "Duplicate", "NoPipeline"),
+    "Verified": ("Equal", "Repaired", "Different", "NotCompared", "NotComparable", "Unknown"),
 }
 """The reasons of a TableSync's conditions, by condition type."""
 
@@ -103,6 +104,14 @@ def conditions_json(
             }
         )
     return written
+
+
+def stored_condition(of: str, status: Mapping[str, Any]) -> Condition:
+    """Return the condition of a type in a stored status, Unknown if there is none."""
+    for last in status.get("conditions", ()):
+        if last["type"] == of:
+            return Condition(of, {"True": True, "False": False}.get(last["status"]), last["reason"], last["message"])
+    return Condition(of, None, "Unknown")
 
 
 def shortened(text: str, most: int) -> str:

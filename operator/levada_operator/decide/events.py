@@ -43,6 +43,8 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "TablesHealthy": NORMAL,
     "TableErrored": WARNING,
     "TableRecovered": NORMAL,
+    "TableDiffers": WARNING,
+    "TableEqual": NORMAL,
     "TableSyncRemoved": NORMAL,
     "Suspended": NORMAL,
     "Resumed": NORMAL,
@@ -77,10 +79,17 @@ _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Suspended", "Drained"): "Suspended",
     ("Suspended", "NotRequested"): "Resumed",
     ("Ready", "Errored"): "TableErrored",
+    ("Verified", "Different"): "TableDiffers",
+    ("Verified", "Equal"): "TableEqual",
+    ("Verified", "Repaired"): "TableEqual",
     ("Ready", "PodRefused"): "PodRefused",
 }
-_RECOVERY: Final = frozenset({"SlotHealthy", "TablesHealthy", "WithinLimits", "Resumed", "SourceConnected"})
+_RECOVERY: Final = frozenset(
+    {"SlotHealthy", "TablesHealthy", "WithinLimits", "Resumed", "SourceConnected", "TableEqual"}
+)
 """Reasons that are reported only after their opposite."""
+_NO_FAILURES: Final = (None, "Unknown", "NotRequested", "Extended", "NotCompared", "NotComparable")
+"""Reasons of conditions that have no recovery."""
 _DRIVER_FAILURES: Final = frozenset(PIPELINE_REASONS["DriverAvailable"]) - {
     "PodReady",
     "Starting",
@@ -115,7 +124,7 @@ def transitions(
         reason = _EVENT_OF_REASON.get((condition.type, condition.reason))
         if condition.type == "DriverAvailable" and condition.reason in _DRIVER_FAILURES:
             reason = condition.reason
-        if reason is None or (reason in _RECOVERY and was in (None, "Unknown", "NotRequested", "Extended")):
+        if reason is None or (reason in _RECOVERY and was in _NO_FAILURES):
             continue
         if condition.type == "Replicating" and condition.reason == "Stopped" and not condition.message:
             continue

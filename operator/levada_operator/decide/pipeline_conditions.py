@@ -15,7 +15,7 @@ from levada.status import (
     TableProgress,
 )
 from levada_operator.decide.acceptance import Acceptance, refusal_text
-from levada_operator.decide.conditions import Condition
+from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.phase import COPYING, TableSyncPhase
 from levada_operator.decide.rounding import size_text
 from levada_operator.decide.slot import SlotSample, slot_sample
@@ -177,7 +177,7 @@ def tables_healthy(observed: Observed) -> Condition:
     """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition."""
     of = "TablesHealthy"
     if observed.progress is None:
-        return _stored(observed, of)
+        return stored_condition(of, observed.pipeline.status)
     errored = errored_tables(observed.progress.tables)
     if not errored:
         return Condition(of, True, "AllHealthy")
@@ -195,7 +195,7 @@ def within_limits(observed: Observed) -> Condition:
     """
     of = "WithinLimits"
     if observed.progress is None:
-        return _stored(observed, of)
+        return stored_condition(of, observed.pipeline.status)
     guard = observed.progress.guard
     if not guard.policy:
         return Condition(of, True, "NoLimitPassed")
@@ -208,14 +208,6 @@ def within_limits(observed: Observed) -> Condition:
 def limit_text(passed: PassedLimit) -> str:
     """Return a limit of the guard with its unit."""
     return f"{passed.limit}%" if passed.measure == GuardMeasure.RETAINED_WAL_PERCENT else size_text(passed.limit)
-
-
-def _stored(observed: Observed, of: str) -> Condition:
-    """Return the stored condition of a type, Unknown if there is none."""
-    for last in observed.pipeline.status.get("conditions", ()):
-        if last["type"] == of:
-            return Condition(of, {"True": True, "False": False}.get(last["status"]), last["reason"], last["message"])
-    return Condition(of, None, "Unknown")
 
 
 def suspended(observed: Observed, acceptance: Acceptance) -> Condition:

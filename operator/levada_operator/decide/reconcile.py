@@ -20,7 +20,7 @@ from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rollout import limit_updates
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_phase import table_of, tables_known
-from levada_operator.decide.table_status import table_ready, table_status
+from levada_operator.decide.table_status import table_ready, table_status, table_verified
 from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
 from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
@@ -198,7 +198,7 @@ def _table_status_and_events(
 ) -> tuple[list[StatusWrite], list[EventDraft]]:
     key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
     accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))
-    conditions = (table_ready(observed, table_sync, report), accepted)
+    conditions = (table_ready(observed, table_sync, report), accepted, table_verified(table_sync, report))
     status = table_status(observed, table_sync, report, conditions)
     events = list(transitions(key, before.get("conditions", ()), conditions))
     return [StatusWrite(key, status, beyond_counters(before, status))] if status_changed(before, status) else [], events

@@ -13,7 +13,7 @@ from levada.status import (
     VerifiedProgress,
     utc_text,
 )
-from levada_operator.decide.conditions import Condition, conditions_json, timestamp
+from levada_operator.decide.conditions import Condition, conditions_json, stored_condition, timestamp
 from levada_operator.decide.phase import CATCHING_UP, COPYING, TableSyncPhase
 from levada_operator.decide.rounding import (
     count_text,
@@ -29,7 +29,15 @@ from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import error_text
 
-_KEPT_UNREPORTED: Final = ("destinationTable", "mode", "appliedLsn", "retryNonce", "resyncNonce", "verified")
+_KEPT_UNREPORTED: Final = (
+    "destinationTable",
+    "mode",
+    "appliedLsn",
+    "retryNonce",
+    "resyncNonce",
+    "verifyNonce",
+    "verified",
+)
 """Fields that keep their value while the driver does not report the table."""
 
 
@@ -69,12 +77,10 @@ def table_status(
     status |= {key: value for key, value in fields.items() if value not in (None, "")}
     # Nonces are 0 for a new table, and omitted then.
     nonces = {"retryNonce": report.retry_nonce, "resyncNonce": report.resync_nonce}
+    nonces["verifyNonce"] = report.verify_nonce
     status |= {name: nonce for name, nonce in nonces.items() if nonce}
     if report.verified is not None:
         status["verified"] = _verified(report.verified)
-    elif "verified" in before:
-        # A driver does not know what an earlier one has verified.
-        status["verified"] = before["verified"]
     if report.resync is not None:
         status["resync"] = _resync(report.resync)
     if report.error is not None:
@@ -101,6 +107,26 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TablePr
     if phase is TableSyncPhase.READY:
         return Condition(of, True, "Streaming")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
+
+
+def table_verified(table_sync: TableSyncObject, report: TableProgress | None) -> Condition:
+    """Return the condition Verified: True if the last comparison with the source found no difference.
+
+    Without a report, return the stored condition.
+    """
+    of = "Verified"
+    if report is None:
+        return stored_condition(of, table_sync.status)
+    found = report.verified
+    if found is not None and not found.equal:
+        message = f"at {found.lsn} {found.differences} keys differed from the source"
+        ask = f"levada verify MANIFEST --table {report.table.argument}"
+        return Condition(of, False, "Different", f"{message}; see: {ask}")
+    if report.verify_error is not None:
+        return Condition(of, None, "NotComparable", error_text(report.verify_error))
+    if found is None:
+        return Condition(of, None, "NotCompared")
+    return Condition(of, True, "Repaired" if found.repaired else "Equal")
 
 
 def _left(phase: TableSyncPhase, report: TableProgress | None) -> str:

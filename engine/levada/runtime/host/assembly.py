@@ -26,6 +26,7 @@ from levada.runtime.config import (
     SlotConfig,
     StagingConfig,
     TableConfig,
+    VerifyConfig,
 )
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.host.plugins import (
@@ -206,6 +207,7 @@ def pipeline_config(
         heartbeat_s=float(spec.source.heartbeat_seconds),
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
+        verify=VerifyConfig(spec.verify.every_hours * 3600.0, spec.verify.sample_percent / 100),
         guard=_guard_limits(spec.guard),
         on_unrepresentable=spec.on_unrepresentable,
         copies_depend_on=_copies_depend_on(spec),
@@ -326,6 +328,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         destination_table=spec.destination_table,
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
+        verify_nonce=spec.verify_nonce,
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
     )

@@ -63,6 +63,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
     because the table may miss changes of that time.
     """
     pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
+    verification = registry.handled.verification(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # The size of an earlier copy does not describe one that has not begun.
@@ -89,7 +90,10 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         last_commit_at=record.last_commit_at,
         unrepresentable=record.unrepresentable,
         error=record.error,
-        verified=record.cut.verified,
+        verified=verification.last,
+        verify_tried=verification.tried,
+        verify_error=verification.error,
+        verify_nonce=verification.nonce,
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,

@@ -13,17 +13,26 @@ Between the steps the job `Job.CUT` has the table, so that no other thread calls
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.verification_record import store_verification, verification_record
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
-    from levada.runtime.stages.messages import CutReleased, CutWanted, HoldWanted, Verified
+    from levada.runtime.stages.messages import (
+        CutReleased,
+        CutWanted,
+        HoldWanted,
+        VerificationBegan,
+        VerificationEnded,
+        Verified,
+    )
     from levada.runtime.tables.record import TableRecord
     from levada.values import TableId
 
@@ -37,7 +46,7 @@ class CutStage(Stage):
         super().__init__(parts)
         self._holds: list[HoldWanted] = []
         self._cuts: dict[TableId, CutWanted] = {}
-        self._held: set[TableId] = set()
+        self._held: dict[TableId, Held] = {}
 
     def start(self) -> None:
         """Answer the requests whose conditions are met."""
@@ -64,9 +73,21 @@ class CutStage(Stage):
 
     def verified(self, report: Verified) -> None:
         """Record the result of a comparison. A table that is gone is no error."""
-        record = self._registry.tables.get(report.table)
-        if record is not None:
-            record.cut.verified = report.result
+        self._note(report.table, last=report.result, error=None)
+
+    def verification_began(self, report: VerificationBegan) -> None:
+        """Record the begin of a verification that the manifest asks for."""
+        self._note(report.table, tried=report.at)
+        report.recorded.set()
+
+    def verification_ended(self, report: VerificationEnded) -> None:
+        """Record the end of a verification that the manifest asks for."""
+        self._note(report.table, error=report.error, nonce=report.nonce)
+
+    def _note(self, table: TableId, **changes: Any) -> None:
+        if table in self._registry.tables:
+            known = verification_record(self._store, table)
+            store_verification(self._store, table, replace(known, **changes))
 
     def release(self, request: CutReleased) -> None:
         """Let the table apply changes as before. A table that is not held is no error.
@@ -77,7 +98,7 @@ class CutStage(Stage):
         record = self._registry.tables.get(request.table)
         if request.table not in self._held or record is None:
             return
-        self._held.discard(request.table)
+        del self._held[request.table]
         record.cut.until = None
         if record.busy is Job.CUT:
             record.end()
@@ -100,9 +121,9 @@ class CutStage(Stage):
         if isinstance(record.phase, Ready) and not self._registry.backlog.position_known(record.id):
             return False
         record.begin(Job.CUT)
-        self._held.add(record.id)
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
-        request.reply(Held(record.id, parked, needs_resync(record.phase)))
+        held = self._held[record.id] = Held(record.id, parked, needs_resync(record.phase))
+        request.reply(held)
         return True
 
     def _try_cut(self, table: TableId) -> None:
@@ -110,7 +131,10 @@ class CutStage(Stage):
         if record is None or (record.busy is None and not isinstance(record.phase, Ready)):
             self._answer(table, _gone())
             return
-        if record.busy is Job.CUT and self._registry.staged_lsn >= request.until:
+        if record.busy is Job.CUT and not self._held[table].parked:
+            # It was parked after it was held.
+            self._answer(table, _gone())
+        elif record.busy is Job.CUT and self._registry.staged_lsn >= request.until:
             # A parked table, which stays where it is.
             self._answer(table, None)
         if record.busy:

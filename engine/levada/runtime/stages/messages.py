@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
-    from levada.status import VerifiedProgress
+    from levada.status import ErrorProgress, VerifiedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,24 @@ class Verified:
 
     table: TableId
     result: VerifiedProgress
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationBegan:
+    """A verification that the manifest asks for begins. It waits until ``recorded`` is set."""
+
+    table: TableId
+    at: datetime
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationEnded:
+    """A verification that the manifest asks for has ended, with an error or None. It handled ``nonce``."""
+
+    table: TableId
+    nonce: int
+    error: ErrorProgress | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +210,8 @@ Report = (
     | CutWanted
     | CutReleased
     | Verified
+    | VerificationBegan
+    | VerificationEnded
     | JobStarted
     | WatermarkRead
     | ApplyEnded

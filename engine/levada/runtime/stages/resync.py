@@ -188,6 +188,7 @@ class ResyncStage(Stage):
             registry.backlog.promote_shadow(record.id)
         record.resync.finish()
         record.resync.given_up = None
+        registry.handled.forget_comparison(record)
         registry.shadows.forget(record.id)
         if registry.backlog.pending(record.id).segments:
             record.apply.changes_wait(time.monotonic())

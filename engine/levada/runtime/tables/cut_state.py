@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from levada.status import VerifiedProgress
 from levada.values import Lsn, TableId
 
 
 @dataclass(slots=True)
 class CutState:
-    """The cut of one table, and the result of the last comparison at one. Only the cut stage assigns the fields.
+    """The cut of one table. Only the cut stage assigns the field.
 
     While ``until`` is set, no change with a commit LSN of at least ``until`` is applied.
     """
 
     until: Lsn | None = None
-    verified: VerifiedProgress | None = None
 
     def leaves_nothing(self, position: Lsn) -> bool:
         """Return True if a table that has applied everything below ``position`` applies no more until the cut ends."""

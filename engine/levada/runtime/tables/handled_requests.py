@@ -7,6 +7,11 @@ from dataclasses import replace
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
+from levada.runtime.tables.verification_record import (
+    VerificationRecord,
+    store_verification,
+    verification_record,
+)
 from levada.stores.interface import PipelineStore, TableControls
 from levada.stores.phases import Init
 
@@ -21,6 +26,10 @@ class HandledRequests:
     def controls(self, record: TableRecord) -> TableControls:
         """Return the nonces that were acted on for the table, and the settings of its last copy."""
         return self._store.get_table_controls(record.id) or TableControls()
+
+    def verification(self, record: TableRecord) -> VerificationRecord:
+        """Return the table's last verification, with the nonce that was handled."""
+        return verification_record(self._store, record.id)
 
     def last_settings(self, record: TableRecord) -> CopySettings | None:
         """Return the settings of the table's last copy, None before the first."""
@@ -45,6 +54,12 @@ class HandledRequests:
         copied = "" if isinstance(record.phase, Init) else self.wanted_settings(record).to_text()
         controls = TableControls(table_config.retry_nonce, table_config.resync_nonce, copied)
         self._store.store_table_controls(record.id, controls)
+        verified = verification_record(self._store, record.id)
+        store_verification(self._store, record.id, replace(verified, nonce=table_config.verify_nonce))
+
+    def forget_comparison(self, record: TableRecord) -> None:
+        """Forget the last comparison of a table that was copied again."""
+        store_verification(self._store, record.id, replace(self.verification(record), last=None, error=None))
 
     def mark_handled(self, record: TableRecord) -> None:
         """Record that the manifest's nonces were acted on."""

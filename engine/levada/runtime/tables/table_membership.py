@@ -21,6 +21,7 @@ from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_requests import TableRequests
+from levada.runtime.tables.verification_record import VerificationRecord, store_verification
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, TableReplicationPhase
@@ -170,5 +171,6 @@ class TableMembership:
         self._store.delete_table_pipeline_state(table)
         forget_membership(self._store, table)
         store_kept_copy(self._store, table, None)
+        store_verification(self._store, table, VerificationRecord())
         self._positions.forget(table)
         self._shadows.forget(table)

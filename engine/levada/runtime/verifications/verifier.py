@@ -30,6 +30,7 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
+from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
@@ -116,7 +117,7 @@ class _Release:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Verifies tables of one pipeline. Thread-safe, but a table is verified by one thread at a time."""
+    """Verifies tables of one pipeline, one at a time. Thread-safe."""
 
     config_ref: ConfigRef
     store: PipelineStore
@@ -125,14 +126,25 @@ class Verifier:
     epoch: int
     stopping: threading.Event
     max_held_s: float = field(default=MAX_HELD_S)
+    turns: Turns = field(default_factory=Turns)
 
     def run(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
-        """Compare one table with the source. Return the result.
+        """Compare one table with the source, after the verification that runs, and return the result.
 
-        Raise NeedsOperator ``verify_unsupported`` for a table that cannot be compared, Transient ``verify_not_ready``
-        before the end of its copy, and the errors of the source and of the destination. Raise Transient
-        ``verify_cancelled`` if ``cancelled`` is set or the pipeline stops.
+        A verification of the schedule is ended instead. Raise NeedsOperator ``verify_unsupported`` for a table that
+        cannot be compared, Transient ``verify_not_ready`` before the end of its copy, and the errors of the source and
+        of the destination. Raise Transient ``verify_cancelled`` if ``cancelled`` is set or the pipeline stops.
         """
+
+        def check() -> None:
+            if cancelled.is_set() or self.stopping.is_set():
+                raise _cancelled(name)
+
+        with self.turns.wait(check):
+            return self.run_in_turn(name, options, cancelled)
+
+    def run_in_turn(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        """Compare one table as `run` does, for a caller that has the turn."""
         if not self.destination.capabilities.verifies:
             raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
         for attempt in range(1, _ATTEMPTS + 1):

@@ -1,0 +1,64 @@
+"""The record of a table's verifications, in the store. It outlives the process, so that a schedule continues."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
+
+from levada.status import ErrorProgress, VerifiedProgress
+from levada.status.document import Part, Time
+from levada.stores.interface import PipelineStore
+
+if TYPE_CHECKING:
+    from levada.values import TableId
+
+_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationRecord(Part):
+    """The last comparison of a table, and the last attempt that the schedule or ``verifyNonce`` began.
+
+    ``error`` is the error of that attempt, None if it succeeded or has not ended. ``nonce`` is the value of
+    ``verifyNonce`` that was handled last.
+    """
+
+    last: VerifiedProgress | None = None
+    tried: Time | None = None
+    error: ErrorProgress | None = None
+    nonce: int = 0
+
+
+_EMPTY: Final = VerificationRecord()
+
+
+def verification_record(store: PipelineStore, table: TableId) -> VerificationRecord:
+    """Return the table's record, an empty one if there is none that this version of Levada can read."""
+    text = store.get_fingerprint(_subject(table))
+    return _EMPTY if text is None else _parsed(text)
+
+
+def store_verification(store: PipelineStore, table: TableId, record: VerificationRecord) -> None:
+    """Store the table's record. An empty one is deleted."""
+    if record == verification_record(store, table):
+        return
+    if record == _EMPTY:
+        store.delete_fingerprint(_subject(table))
+    else:
+        store.store_fingerprint(_subject(table), json.dumps(record.to_json()))
+
+
+@lru_cache(_REMEMBERED)
+def _parsed(text: str) -> VerificationRecord:
+    try:
+        return VerificationRecord.from_json(json.loads(text))
+    except (ValidationError, ValueError):
+        return _EMPTY
+
+
+def _subject(table: TableId) -> str:
+    return f"verified_{int(table)}"

@@ -1,0 +1,92 @@
+"""The rule for the next verification that the manifest asks for. Pure: no store, no thread, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from levada.runtime.config import PipelineConfig
+from levada.status import PipelineState, Progress, ResyncStep, TablePhase, TableProgress
+
+RETRY: Final = timedelta(hours=1)
+"""The time after which the schedule verifies a table again whose verification failed."""
+REQUEST_RETRY: Final = timedelta(minutes=10)
+"""The time after which a request is carried out again whose verification an earlier process began and did not end.
+
+Without it, a verification that ends the process would end each further one at its start.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A table that is verified now. ``requested`` is True if its ``verifyNonce`` asks for it."""
+
+    table: TableProgress
+    requested: bool
+    nonce: int
+
+
+def next_verification(progress: Progress, config: PipelineConfig, now: datetime) -> Due | None:
+    """Return the table that is verified now, None if none is due.
+
+    Only tables that are Ready are verified. A request is carried out immediately. The schedule verifies one table
+    after the other, spread over its period, and waits while a table trails by more than batching causes.
+    """
+    if progress.state != PipelineState.RUNNING:
+        return None
+    able = [t for t in progress.tables if _is_able(t)]
+    for table in able:
+        nonce = config.table(table.table).verify_nonce
+        if nonce not in (0, table.verify_nonce) and not _was_interrupted(table, progress, now):
+            return Due(table, True, nonce)
+    if not config.verify.every_s:
+        return None
+    period = timedelta(seconds=config.verify.every_s)
+    if _waits_for_turn(progress.tables, period, now) or any(_trails(t, config) for t in progress.tables):
+        return None
+    due = [t for t in able if _due_at(t, period, now) <= now]
+    if not due:
+        return None
+    first = min(due, key=lambda t: (_attempted_at(t, now) or datetime.min.replace(tzinfo=now.tzinfo), t.table))
+    return Due(first, False, config.table(first.table).verify_nonce)
+
+
+def _is_able(table: TableProgress) -> bool:
+    if table.suspended or table.error is not None or table.phase != TablePhase.READY:
+        return False
+    return table.resync is None or table.resync.step == ResyncStep.GIVEN_UP
+
+
+def _trails(table: TableProgress, config: PipelineConfig) -> bool:
+    """Return True if the table is behind, and is not kept there by a person or an error."""
+    follows = not table.suspended and table.error is None
+    return follows and table.lag_seconds is not None and table.lag_seconds > 2 * config.freshness_s
+
+
+def _was_interrupted(table: TableProgress, progress: Progress, now: datetime) -> bool:
+    tried = table.verify_tried
+    return tried is not None and tried < progress.started_at and timedelta(0) <= now - tried < REQUEST_RETRY
+
+
+def _waits_for_turn(tables: Iterable[TableProgress], period: timedelta, now: datetime) -> bool:
+    """Return True if the last verification began less than the table's share of the period ago."""
+    known = list(tables)
+    began = [t.verify_tried for t in known if t.verify_tried is not None and t.verify_tried <= now]
+    return bool(began) and now - max(began) < period / len(known)
+
+
+def _attempted_at(table: TableProgress, now: datetime) -> datetime | None:
+    """Return the time of the last comparison or attempt, None without one. A time in the future is none."""
+    ended = None if table.verified is None else table.verified.at
+    times = [at for at in (ended, table.verify_tried) if at is not None and at <= now]
+    return max(times, default=None)
+
+
+def _due_at(table: TableProgress, period: timedelta, now: datetime) -> datetime:
+    last = _attempted_at(table, now)
+    if last is None:
+        return now
+    failed = table.verified is None or (table.verify_tried is not None and table.verified.at < table.verify_tried)
+    return last + (min(period, RETRY) if failed else period)

@@ -1,0 +1,106 @@
+"""The thread that runs the verifications that the manifest asks for, see `levada.runtime.verifications.schedule`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.errors import LevadaError
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.record import error_progress
+from levada.runtime.tables.retries import as_levada_error, park
+from levada.runtime.verifications.schedule import Due, next_verification
+from levada.runtime.verifications.verifier import Verifier
+from levada.status import ErrorProgress, Progress
+from levada.values import TableId
+from levada.verify.table import VerifyOptions
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+_STOP_S: Final = 10.0
+"""The longest wait for a verification to end. Tasks of Spark cannot be interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The reports to the supervisor.
+
+    ``began`` has a table, a time, and an event that is set once the attempt is stored. ``ended`` has a table, the
+    nonce that was handled, and the error of the attempt.
+    """
+
+    began: Callable[[TableId, datetime, threading.Event], None]
+    ended: Callable[[TableId, int, ErrorProgress | None], None]
+
+
+class VerificationScheduler:
+    """Verifies tables by schedule and by ``verifyNonce``, one after the other."""
+
+    def __init__(
+        self, config_ref: ConfigRef, progress: Callable[[], Progress], verifier: Verifier, notes: Notes
+    ) -> None:
+        self._config_ref = config_ref
+        self._progress = progress
+        self._verifier = verifier
+        self._notes = notes
+        self._stopping = verifier.stopping
+        self._waits_for: datetime | None = None
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="levada-verify-schedule", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. It ends when the pipeline does."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the running verification and the thread, after the pipeline's ``stopping`` was set."""
+        self._cancelled.set()
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_EVERY_S):
+            progress = self._progress()
+            if self._waits_for is not None and progress.at <= self._waits_for:
+                # The end of the last verification is not in the progress yet.
+                continue
+            due = next_verification(progress, self._config_ref.current, datetime.now(UTC))
+            if due is not None:
+                self._verify(due)
+
+    def _verify(self, due: Due) -> None:
+        table, cancelled = due.table, threading.Event()
+        self._cancelled = cancelled
+        with self._verifier.turns.offer(cancelled) as taken:
+            if not taken:
+                return
+            stored = threading.Event()
+            self._notes.began(table.id, datetime.now(UTC), stored)
+            while not stored.wait(_EVERY_S):
+                if self._stopping.is_set():
+                    return
+            error = self._compare(due, cancelled)
+        if not (cancelled.is_set() or self._stopping.is_set()):
+            self._notes.ended(table.id, due.nonce, error)
+        self._waits_for = datetime.now(UTC)
+
+    def _compare(self, due: Due, cancelled: threading.Event) -> ErrorProgress | None:
+        name, config = due.table.table, self._config_ref.current
+        options = VerifyOptions() if due.requested else VerifyOptions(sample=config.verify.sample)
+        try:
+            report = self._verifier.run_in_turn(name, options, cancelled)
+        except Exception as failure:
+            error = as_levada_error(failure)
+            if not cancelled.is_set():
+                known = isinstance(failure, LevadaError)
+                _log.warning("verifying %s failed: %s [%s]", name, error.message, error.code, exc_info=not known)
+            return error_progress(park(error, 1, config.retries, datetime.now(UTC)))
+        if report.equal:
+            _log.info("%s equals the source at %s: %d rows", name, report.lsn, report.source_rows)
+        else:
+            _log.warning("table %s differs from the source at %s: %d keys", name, report.lsn, report.differences)
+        return None
