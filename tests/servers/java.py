@@ -13,7 +13,7 @@ from typing import Final
 
 from levada.local.cache import cache_folder, only_process
 from levada.local.jars import pyspark_folder
-from levada.local.java import ensure_java
+from levada.local.java import require_java
 
 _MODULE: Final = """
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -32,7 +32,7 @@ def fetched(name: str, dependencies: str) -> list[Path]:
             (scratch / "ivy.xml").write_text(_MODULE.format(dependencies))
             ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
             named = os.environ.get("LEVADA_IVY_SETTINGS")
-            command = [ensure_java().executable, "-jar", ivy, *(("-settings", named) if named else ())]
+            command = [require_java().executable, "-jar", ivy, *(("-settings", named) if named else ())]
             command += ["-ivy", scratch / "ivy.xml", "-cache", scratch / "ivy", "-confs", "default"]
             command += [
                 "-types",
@@ -59,7 +59,7 @@ def serving(
 ) -> Iterator[None]:
     """Run a class's main from these jars, once it answers at the port."""
     command = [
-        ensure_java().executable,
+        require_java().executable,
         f"-Xmx{heap}",
         *_OPTIONS,
         "-cp",

@@ -340,6 +340,33 @@ def copy(
 
 
 @app.command()
+def setup(
+    offline_bundle: Annotated[
+        Path | None,
+        typer.Option("--offline-bundle", metavar="FILE", help="Write the jars into this file.", dir_okay=False),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-bundle", metavar="FILE", help="Take the jars from this file.", exists=True, dir_okay=False
+        ),
+    ] = None,
+) -> Exit:
+    """Find Java, and download the jars of the built-in destinations, so that a run needs no network for them."""
+    from levada.cli.setup import setup as set_up
+
+    return set_up(offline_bundle, bundle)
+
+
+@app.command()
+def doctor(output: Format = Output.TEXT) -> Exit:
+    """Show versions, what is installed for each destination, and what is missing."""
+    from levada.cli.doctor import doctor as show_machine
+
+    return show_machine(output)
+
+
+@app.command()
 def schema() -> Exit:
     """Print the JSON schema of the manifests."""
     from levada.spec import json_schema

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from levada.cli.downloads import prepare
 from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport
@@ -19,6 +20,7 @@ from levada.spec import Manifests
 def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> tuple[Problem, ...]:
     """Print and return the problems."""
     destination_settings(manifests)
+    prepare(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
     found = None if refused(problems) else publication_coverage(manifests, secrets=secrets)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.cli.check import problems_json, refused, show_problems
+from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration, number, size
 from levada.cli.output import Output, console, working, write_json
@@ -21,6 +22,7 @@ from levada.spec import Manifests
 
 def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print the plan. With a problem that prevents the start, print the problems instead."""
+    prepare(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
         stopped = refused(problems)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from levada.cli.check import show_problems
+from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration
-from levada.cli.hints import Invocation, runnable, set_invocation
+from levada.cli.hints import runnable
+from levada.cli.manifests import read
 from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
@@ -46,7 +48,11 @@ class RunOptions:
 
 def run(options: RunOptions, signals: StopSignals) -> Exit:
     """Run the engine and return its exit code. Raise the error that ended its pipeline."""
-    set_invocation(Invocation(options.manifest, options.secrets, options.work_dir))
+    manifests = read(options.manifest, options.secrets, options.work_dir)
+    if not prepare(manifests, lambda: signals.received is not None):
+        stopped = Stopped(None)
+        console().print(final_message(manifests.pipeline.metadata.name, stopped, options), markup=False)
+        return exit_code(stopped, signals.received, options)
     engine = Engine(
         options.manifest,
         secrets=options.secrets,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, console, working, write_json
 from levada.cli.signals import StopSignals
@@ -52,6 +53,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         "examples": command.examples,
         "showValues": command.show_values,
     }
+    prepare(command.manifests)
     with StopSignals() as signals, _engine(command, signals) as client:
         number = client.start(request)
         with working("verifying"):

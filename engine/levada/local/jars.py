@@ -1,5 +1,7 @@
 """Jars that Spark needs in addition to its own, with checksums. The Ivy that pyspark ships downloads them once.
 
+A bundle has the jars in one file, for machines that can download nothing.
+
 Ivy's default settings determine the repositories. A settings file in ``LEVADA_IVY_SETTINGS`` replaces them, for a
 mirror or a login.
 """
@@ -11,25 +13,29 @@ import importlib.util
 import logging
 import os
 import subprocess
+import tarfile
+import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from levada.errors import NeedsOperator
 from levada.local.cache import cache_folder, only_process
-from levada.local.java import ensure_java
+from levada.local.java import require_java
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A jar by its Maven coordinates and the SHA-256 of its content, in hexadecimal."""
+    """A jar by its Maven coordinates, and its content by the number of bytes and the SHA-256 in hexadecimal."""
 
     organisation: str
     module: str
     version: str
+    bytes: int
     sha256: str
 
     @property
@@ -46,20 +52,66 @@ def read_jars(file: Path) -> tuple[Jar, ...]:
     return tuple(Jar(**fields) for fields in tomllib.loads(file.read_text())["jar"])
 
 
-def ensure_jars(jars: Iterable[Jar]) -> tuple[Path, ...]:
+def built_in_jars() -> tuple[Jar, ...]:
+    """Return the jars of the destinations in this package. The destinations need not be importable."""
+    destinations = Path(__file__).parents[1] / "destinations"
+    return tuple(jar for file in sorted(destinations.glob("*/jars.toml")) for jar in read_jars(file))
+
+
+Downloaded = Callable[[Jar, int], None]
+"""A function that is told how many bytes of a jar were downloaded so far."""
+
+
+def jars_folder() -> Path:
+    """Return the jars' folder in the cache. It may not exist yet."""
+    return cache_folder() / "jars"
+
+
+def missing_jars(jars: Iterable[Jar]) -> tuple[Jar, ...]:
+    """Return the jars that are not in the cache, or have a wrong checksum there."""
+    return tuple(jar for jar in jars if not _is(jars_folder() / jar.file_name, jar))
+
+
+def ensure_jars(jars: Iterable[Jar], downloaded: Downloaded | None = None) -> tuple[Path, ...]:
     """Return the jars' paths in the cache. Download jars that are missing or have a wrong checksum.
 
     Raise NeedsOperator ``jar_unavailable`` or ``jar_checksum`` if a jar cannot be obtained.
     """
-    folder = cache_folder() / "jars"
-    wanted = {jar: folder / jar.file_name for jar in jars}
-    if not all(_is(path, jar) for jar, path in wanted.items()):
+    wanted, folder = tuple(jars), jars_folder()
+    if missing_jars(wanted):
         with only_process(folder) as scratch:
-            for jar, path in wanted.items():
-                # Another process may have downloaded it while this one waited.
-                if not _is(path, jar):
-                    _fetch(jar, path, scratch)
-    return tuple(wanted.values())
+            # Another process may have downloaded some while this one waited.
+            for jar in missing_jars(wanted):
+                _fetch(jar, folder / jar.file_name, scratch, downloaded)
+    return tuple(folder / jar.file_name for jar in wanted)
+
+
+def write_bundle(jars: Iterable[Jar], file: Path) -> None:
+    """Write the jars of the cache into one file. Raise an error of `ensure_jars` if one cannot be obtained."""
+    paths = ensure_jars(jars)
+    part = file.with_name(f"{file.name}.part")
+    with tarfile.open(part, "w") as bundle:
+        for path in paths:
+            bundle.add(path, path.name)
+    part.replace(file)
+
+
+def read_bundle(jars: Iterable[Jar], file: Path) -> None:
+    """Copy the jars that are missing in the cache from a bundle.
+
+    Raise NeedsOperator ``bundle_unusable`` if the file is none, or lacks one of the jars.
+    """
+    folder = jars_folder()
+    with only_process(folder) as scratch:
+        for jar in missing_jars(jars):
+            try:
+                with tarfile.open(file) as bundle:
+                    bundle.extract(jar.file_name, scratch, filter="data")
+            except (OSError, KeyError, tarfile.TarError) as error:
+                raise _unusable(file, f"has no {jar}") from error
+            if not _is(scratch / jar.file_name, jar):
+                raise _unusable(file, f"has a damaged {jar}")
+            (scratch / jar.file_name).replace(folder / jar.file_name)
 
 
 def pyspark_folder() -> Path:
@@ -78,9 +130,17 @@ def _is(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _fetch(jar: Jar, target: Path, scratch: Path) -> None:
-    _log.info("downloading %s", jar)
-    output = _run_ivy(jar, scratch)
+def _unusable(file: Path, why: str) -> NeedsOperator:
+    return NeedsOperator(
+        "bundle_unusable",
+        f"{file} {why}",
+        hint="write a bundle with this version of Levada, where it can download: levada setup --offline-bundle FILE",
+    )
+
+
+def _fetch(jar: Jar, target: Path, scratch: Path, downloaded: Downloaded | None) -> None:
+    _log.info("downloading %s (%d MB) into %s", jar, jar.bytes // 1_000_000, target.parent)
+    output = _run_ivy(jar, scratch, downloaded)
     fetched = scratch / jar.file_name
     if not fetched.exists():
         _log.debug("%s", output)
@@ -98,12 +158,39 @@ def _fetch(jar: Jar, target: Path, scratch: Path) -> None:
     fetched.replace(target)
 
 
-def _run_ivy(jar: Jar, scratch: Path) -> str:
+def _run_ivy(jar: Jar, scratch: Path, downloaded: Downloaded | None) -> str:
     """Let Ivy download the jar into ``scratch``. Its cache is there too, so no partial download is ever reused."""
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
     settings = os.environ.get("LEVADA_IVY_SETTINGS")
-    command: list[str | Path] = [ensure_java().executable, "-jar", ivy, *(("-settings", settings) if settings else ())]
+    command: list[str | Path] = [require_java().executable, "-jar", ivy, *(("-settings", settings) if settings else ())]
     command += ["-cache", scratch / "ivy", "-dependency", jar.organisation, jar.module, jar.version, "-notransitive"]
     command += ["-retrieve", f"{scratch}/[artifact]-[revision].[ext]", "-confs", "default"]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    return done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            while _runs(process):
+                if downloaded is not None:
+                    downloaded(jar, min(_written(scratch / "ivy", jar), jar.bytes))
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        return output.read()
+
+
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a fifth of a second at most. Return True if the process still runs."""
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _written(folder: Path, jar: Jar) -> int:
+    """Return the size of the jar's download so far, which Ivy writes into its cache."""
+    sizes = [0]
+    for path in folder.rglob(f"{jar.module}-{jar.version}.jar*"):
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return max(sizes)

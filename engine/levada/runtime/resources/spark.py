@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from levada.errors import NeedsOperator, Permanent
 from levada.local.jars import Jar, ensure_jars, pyspark_folder
-from levada.local.java import ensure_java
+from levada.local.java import require_java
 from levada.private import private_file, process_folder
 from levada.runtime.resources.machine import available_cores, jvm_heap, memory_limit, task_slots
 
@@ -326,7 +326,7 @@ def _log_output(output: IO[str]) -> None:
 def _environment() -> Iterator[None]:
     """Set the environment variables from which pyspark takes its Java, Spark and Python. It reads them nowhere else."""
     ours = {
-        "JAVA_HOME": str(ensure_java().home),
+        "JAVA_HOME": str(require_java().home_for_spark(_scratch() / "java")),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(pyspark_folder()),
     }

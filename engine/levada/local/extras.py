@@ -1,0 +1,55 @@
+"""The extras of the package: which of them are installed, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+
+_DISTRIBUTION = "levada"
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra, or the package without extras if ``name`` is empty.
+
+    ``installed`` has the versions of its packages, and ``lacking`` the requirements that nothing installed meets.
+    ``wanted`` is False if its first package is missing, so that nobody asked for the extra.
+    """
+
+    name: str
+    wanted: bool
+    installed: Mapping[str, str]
+    lacking: tuple[str, ...]
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs it."""
+        return f"pip install '{_DISTRIBUTION}[{self.name}]'" if self.name else f"pip install {_DISTRIBUTION}"
+
+
+def installed_extra(name: str = "") -> Extra:
+    """Return what is installed of an extra."""
+    needed = [r for text in requires(_DISTRIBUTION) or () if _belongs(r := Requirement(text), name)]
+    versions = {r.name: _version(r.name) for r in needed}
+    installed = {package: found for package, found in versions.items() if found is not None}
+    lacking = tuple(
+        f"{r.name}{r.specifier}" for r in needed if not (found := versions[r.name]) or not r.specifier.contains(found)
+    )
+    return Extra(name, not needed or needed[0].name in installed, installed, lacking)
+
+
+def _belongs(requirement: Requirement, extra: str) -> bool:
+    """Return True if this machine needs the requirement for the extra, but not without it."""
+    marker = requirement.marker
+    always = marker is None or marker.evaluate({"extra": ""})
+    return always if not extra else not always and marker is not None and marker.evaluate({"extra": extra})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
