@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,10 +17,13 @@ help: ## List the targets
 setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks or pyproject.toml change
 
 test: setup lint ## Lint, then run every test that needs no cluster
-	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/faults $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/faults --ignore=tests/install $(PARALLEL) $(PYTEST_ARGS)
 
 test-faults: setup ## Run the fault scenarios: minutes each, on real servers; a nightly CI runs them
 	$(BIN)/pytest tests/faults --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
+
+test-install: setup ## Install the wheel for each Python here, on a machine made bare, and replicate a table with it
+	$(BIN)/pytest tests/install --timeout 1800 $(PYTEST_ARGS)
 
 test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, else one of this machine's own (root, Linux)
 	$(CLUSTER) $(BIN)/pytest tests/cluster --timeout $(BUILD_S) $(PYTEST_ARGS)

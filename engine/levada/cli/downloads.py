@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from levada.cli.formatting import size
 from levada.cli.output import error_console
@@ -60,7 +60,7 @@ def _bar() -> Iterator[Downloaded]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=error_console()) as progress:
-        bars = {}
+        bars: dict[Jar, TaskID] = {}
 
         def show(jar: Jar, count: int) -> None:
             if jar not in bars:

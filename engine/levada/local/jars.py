@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -20,12 +21,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from levada.errors import NeedsOperator
 from levada.local.cache import cache_folder, only_process
 from levada.local.java import require_java
 
 _log = logging.getLogger(__name__)
+
+_TRUSTED: Final = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
+"""The certificates that Debian and Red Hat keep for every Java. The Java of a Python package knows only public ones."""
+_ACCESS_ERROR: Final = re.compile(r"(?:Server access error at url \S+ \()(?:[a-z]\w*\.)*(\S.*)\)")
+"""What Ivy prints for a repository that does not answer, with Java's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +151,12 @@ def _fetch(jar: Jar, target: Path, scratch: Path, downloaded: Downloaded | None)
     fetched = scratch / jar.file_name
     if not fetched.exists():
         _log.debug("%s", output)
+        reason = _ACCESS_ERROR.search(output)
         raise NeedsOperator(
             "jar_unavailable",
-            f"{jar} could not be downloaded",
-            hint=f"put the file at {target}, or set LEVADA_IVY_SETTINGS to an Ivy settings file with a mirror",
+            f"{jar} could not be downloaded" + (f": {reason[1]}" if reason else ""),
+            hint=f"put the file at {target}, or set LEVADA_IVY_SETTINGS to an Ivy settings file with a mirror. A proxy"
+            " or certificates are set for Java in JAVA_TOOL_OPTIONS",
         )
     if not _is(fetched, jar):
         raise NeedsOperator(
@@ -162,7 +171,14 @@ def _run_ivy(jar: Jar, scratch: Path, downloaded: Downloaded | None) -> str:
     """Let Ivy download the jar into ``scratch``. Its cache is there too, so no partial download is ever reused."""
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
     settings = os.environ.get("LEVADA_IVY_SETTINGS")
-    command: list[str | Path] = [require_java().executable, "-jar", ivy, *(("-settings", settings) if settings else ())]
+    trusted = [f"-Djavax.net.ssl.trustStore={file}" for file in _TRUSTED if file.exists()][:1]
+    command: list[str | Path] = [
+        require_java().executable,
+        *trusted,
+        "-jar",
+        ivy,
+        *(("-settings", settings) if settings else ()),
+    ]
     command += ["-cache", scratch / "ivy", "-dependency", jar.organisation, jar.module, jar.version, "-notransitive"]
     command += ["-retrieve", f"{scratch}/[artifact]-[revision].[ext]", "-confs", "default"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
