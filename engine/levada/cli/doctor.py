@@ -14,19 +14,13 @@ from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
 from levada.local.cache import cache_folder
-from levada.local.extras import Extra, installed_extra
+from levada.local.extras import Extra, extra_names, installed_extra
 from levada.local.jars import built_in_jars, jars_folder, missing_jars
 from levada.local.java import VERSIONS, find_java
 from levada.runtime.resources.machine import available_cores, memory_limit
 
-_EXTRAS: Final = {
-    "spark": "destination iceberg",
-    "bigquery": "destination bigquery",
-    "opensearch": "destination opensearch",
-    "": "destinations ducklake and postgres",
-    "kubernetes": "store configMap",
-    "operator": "the operator",
-}
+_FOR_DEVELOPERS: Final = frozenset({"bench", "dev", "testing"})
+"""Extras that no pipeline needs."""
 _SHOWN: Final = 4
 """Packages of an extra to print at most."""
 
@@ -53,7 +47,8 @@ class Part:
 
 def doctor(output: Output) -> Exit:
     """Print the parts. Return an error if one that is installed cannot be used."""
-    parts = [_part(installed_extra(extra), name) for extra, name in _EXTRAS.items()]
+    extras = ["", *(name for name in extra_names() if name not in _FOR_DEVELOPERS)]
+    parts = [_part(installed_extra(name)) for name in extras]
     if output is Output.JSON:
         write_json({**dict(_machine()), "parts": [asdict(part) for part in parts]})
     else:
@@ -85,7 +80,8 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "cache", str(cache_folder())
 
 
-def _part(extra: Extra, name: str) -> Part:
+def _part(extra: Extra) -> Part:
+    name = extra.package
     if not extra.wanted:
         return Part(name, State.NOT_INSTALLED, "", extra.install_command)
     lacking = [requirement for requirement in extra.lacking if not _is_needless(requirement)]

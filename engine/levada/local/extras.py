@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
 from packaging.requirements import Requirement
 
@@ -15,8 +15,8 @@ _DISTRIBUTION = "levada"
 class Extra:
     """An extra, or the package without extras if ``name`` is empty.
 
-    ``installed`` has the versions of its packages, and ``lacking`` the requirements that nothing installed meets.
-    ``wanted`` is False if its first package is missing, so that nobody asked for the extra.
+    ``installed`` has the versions of its packages, and ``lacking`` the requirements that no installed package meets.
+    ``wanted`` is False if its first package is missing: the extra was not installed.
     """
 
     name: str
@@ -25,9 +25,19 @@ class Extra:
     lacking: tuple[str, ...]
 
     @property
+    def package(self) -> str:
+        """The name by which pip installs it."""
+        return f"{_DISTRIBUTION}[{self.name}]" if self.name else _DISTRIBUTION
+
+    @property
     def install_command(self) -> str:
         """The command that installs it."""
-        return f"pip install '{_DISTRIBUTION}[{self.name}]'" if self.name else f"pip install {_DISTRIBUTION}"
+        return f"pip install '{self.package}'"
+
+
+def extra_names() -> list[str]:
+    """Return the names of the package's extras."""
+    return metadata(_DISTRIBUTION).get_all("Provides-Extra") or []
 
 
 def installed_extra(name: str = "") -> Extra:

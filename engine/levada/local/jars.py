@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _TRUSTED: Final = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 """The certificates that Debian and Red Hat keep for every Java. The Java of a Python package knows only public ones."""
 _ACCESS_ERROR: Final = re.compile(r"(?:Server access error at url \S+ \()(?:[a-z]\w*\.)*(\S.*)\)")
-"""What Ivy prints for a repository that does not answer, with Java's error."""
+"""Ivy's line about a repository that does not answer, with Java's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def built_in_jars() -> tuple[Jar, ...]:
 
 
 Downloaded = Callable[[Jar, int], None]
-"""A function that is told how many bytes of a jar were downloaded so far."""
+"""A function that receives a jar and the number of its bytes that were downloaded so far."""
 
 
 def jars_folder() -> Path:
