@@ -105,9 +105,9 @@ class Engine:
         """Return what every command is told."""
         return [str(self.manifest), "--secrets", str(self.folder / "secrets")]
 
-    def start(self, *wrapper: str, **environment: str) -> None:
+    def start(self, *wrapper: str, port: int = 0, **environment: str) -> None:
         """Start ``levada run`` in the background; ``wrapper`` is a command that runs it, such as ``prlimit``."""
-        self.port = free_port()
+        self.port = port or free_port()
         with open(self.folder / "engine.log", "ab") as log:
             self.process = subprocess.Popen(
                 [*wrapper, sys.executable, "-m", "levada", "run", *self.options(), "--port", str(self.port)],

@@ -14,8 +14,9 @@ from types import FrameType
 from tests.cluster.bringup import node
 from tests.cluster.bringup.images import ensure_image, load_pause
 from tests.cluster.bringup.layout import Layout
-from tests.cluster.bringup.machine import NODE_PACKAGES, install, missing
+from tests.cluster.bringup.machine import NODE_PACKAGES, missing
 from tests.cluster.bringup.programs import ensure_programs
+from tests.servers.debian import install
 
 
 def main() -> int:

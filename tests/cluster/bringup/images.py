@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.cluster.bringup.layout import SOURCES, Layout
-from tests.cluster.bringup.machine import IMAGE_PACKAGES, install
+from tests.cluster.bringup.machine import IMAGE_PACKAGES
 from tests.cluster.bringup.node import enter
 from tests.cluster.bringup.settings import PAUSE
+from tests.servers.debian import install
 
 from levada.local.cache import only_process
 

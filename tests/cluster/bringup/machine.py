@@ -6,13 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from tests.cluster.bringup.layout import Layout
 from tests.cluster.bringup.programs import built
+from tests.servers.debian import lacking
 
 NODE_PACKAGES: Final = {
     "etcd-server": "/usr/bin/etcd",
@@ -26,8 +24,6 @@ NODE_PACKAGES: Final = {
 }
 """Debian's packages, each with a file by which it is known to be there."""
 IMAGE_PACKAGES: Final = {"buildah": "/usr/bin/buildah", "debootstrap": "/usr/sbin/debootstrap"}
-
-_POLICY: Final = Path("/usr/sbin/policy-rc.d")
 
 
 def missing(layout: Layout) -> list[str]:
@@ -44,41 +40,3 @@ def missing(layout: Layout) -> list[str]:
     if not built(layout) and not shutil.which("go"):
         lacks.append("Go 1.24 or newer is needed to build Kubernetes from its module")
     return lacks
-
-
-def lacking(packages: Mapping[str, str]) -> list[str]:
-    """Return the packages that are not there."""
-    return [name for name, file in packages.items() if not Path(file).exists()]
-
-
-def install(packages: Mapping[str, str]) -> None:
-    """Install the packages that are not there, and start none of their services."""
-    if not (wanted := lacking(packages)):
-        return
-    print(f"installing {', '.join(wanted)}", file=sys.stderr, flush=True)
-    with _no_services():
-        _apt("update")
-        _apt("install", "--yes", "--no-install-recommends", *wanted)
-
-
-def _apt(*arguments: str) -> None:
-    subprocess.run(
-        ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments],
-        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-
-
-@contextmanager
-def _no_services() -> Iterator[None]:
-    """Tell Debian to start no service, unless the machine says so already."""
-    if _POLICY.exists():
-        yield
-        return
-    _POLICY.write_text("#!/bin/sh\nexit 101\n")
-    _POLICY.chmod(0o755)
-    try:
-        yield
-    finally:
-        _POLICY.unlink(missing_ok=True)

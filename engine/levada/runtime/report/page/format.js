@@ -2,7 +2,14 @@
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const UNKNOWN = "-";
-const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0, roundingMode: "halfEven" });
+const grouped = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0, roundingMode: "halfEven" });
+
+/** Return a number with a fixed count of digits after the point, 0 or 1. As in Python, a half goes to the even digit. */
+function fixed(value, digits) {
+  const scaled = value * 10 ** digits;
+  const half = Number.isInteger(value * 4) && scaled % 1 === 0.5;
+  return (half ? (2 * Math.round(scaled / 2)) / 10 ** digits : value).toFixed(digits);
+}
 
 /** Return bytes with a binary unit and at most three digits before the point. */
 export function size(count) {
@@ -10,7 +17,7 @@ export function size(count) {
   let value = count;
   for (const unit of BINARY) {
     if (Math.abs(value) < 999.5 || unit === "PiB") {
-      return `${value.toFixed(unit === "B" || value >= 99.95 ? 0 : 1)} ${unit}`;
+      return `${fixed(value, unit === "B" || value >= 99.95 ? 0 : 1)} ${unit}`;
     }
     value /= 1024;
   }
@@ -18,22 +25,22 @@ export function size(count) {
 }
 
 /** Return a whole number with its digits in groups of three. */
-export const number = (count) => (count === null || count === undefined ? UNKNOWN : whole.format(count));
+export const number = (count) => (count === null || count === undefined ? UNKNOWN : grouped.format(count));
 
 /** Return a count per second, or an empty text for zero or null. */
-export const rate = (perSecond) => (perSecond ? `${whole.format(perSecond)}/s` : "");
+export const rate = (perSecond) => (perSecond ? `${grouped.format(perSecond)}/s` : "");
 
 /** Return a percentage. Values below 100 are never rounded to 100%. */
 export function percent(value) {
   if (value === null || value === undefined) return UNKNOWN;
-  return value >= 100 ? "100%" : `${Math.min(value, 99.9).toFixed(1)}%`;
+  return value >= 100 ? "100%" : `${fixed(Math.min(value, 99.9), 1)}%`;
 }
 
 /** Return seconds in the two largest non-zero units: 0.4s, 12s, 3m 20s, 2h 5m, 3d 4h. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return UNKNOWN;
-  if (seconds < 9.95) return seconds >= 0.05 ? `${seconds.toFixed(1)}s` : "0s";
-  const count = Math.round(seconds);
+  if (seconds < 9.95) return seconds >= 0.05 ? `${fixed(seconds, 1)}s` : "0s";
+  const count = Number(fixed(seconds, 0));
   const units = [["s", 1, 60], ["m", 60, 3600], ["h", 3600, 86400], ["d", 86400, Infinity]];
   const at = units.findIndex(([, , length]) => count < length);
   const [unit, scale] = units[at];

@@ -82,11 +82,11 @@ async function received(response) {
   addRates(progress);
   if (seen.earlier === null || at - Date.parse(seen.earlier.at) > RATE_WINDOW_MS || seen.earlier.epoch !== progress.epoch) seen.earlier = progress;
   seen.progress = progress;
-  if (performance.now() - seen.historyAt > HISTORY_MS) await loadHistory();
   byId("token").hidden = true;
   byId("figures").hidden = false;
   notice(seen.engineAge > STALE_MS ? "The engine answers, but its figures do not change. Its log has the reason." : "");
   showAll();
+  if (performance.now() - seen.historyAt > HISTORY_MS) await loadHistory();
 }
 
 /** Set the rate of each table: that of its copy, or else of applied changes since a document a few seconds earlier. */
@@ -100,13 +100,16 @@ function addRates(progress) {
   }
 }
 
+/** Load the history. Without it the page has the figures that it has received itself. */
 async function loadHistory() {
+  seen.historyAt = performance.now();
   const response = await request("v1/history");
   if (!response.ok) return;
   const { version, at, ...columns } = await response.json();
   if (version !== KNOWN_VERSION) return;
   seen.history = at.map((text, i) => ({ at: Date.parse(text), ...Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])) }));
-  seen.historyAt = performance.now();
+  seen.history.push(livePoint(seen.progress));
+  showPlots();
 }
 
 /** Add the figures of the newest document to the history, which is requested less often. */

@@ -1,0 +1,77 @@
+"""A browser for the session, and for each test a tab that fails the test by what its console says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+from tests.servers.chromium import chromium
+
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 320, "height": 640}
+PATIENCE_MS = 60_000
+
+
+@dataclass
+class Tab:
+    """A tab of a browser, what its console said, and the servers that it asked."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def open(self, address: str) -> Page:
+        """Open the page and wait until it shows figures."""
+        self.page.goto(f"{address}/")
+        self.page.locator("#figures").wait_for()
+        return self.page
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for the session."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    """Return a function that makes a profile of its own, in English and without colours of the night."""
+    made = []
+
+    def make(**options: Any) -> BrowserContext:
+        opened = browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", "timezone_id": "UTC", **options})
+        opened.set_default_timeout(PATIENCE_MS)
+        made.append(opened)
+        return opened
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def tab(context: Callable[..., BrowserContext]) -> Iterator[Callable[..., Tab]]:
+    """Return a function that opens a tab. After the test, no tab may have had an error or asked another server.
+
+    Failed requests are no errors: some tests end the engine.
+    """
+    tabs = []
+
+    def make(**options: Any) -> Tab:
+        made = Tab(context(**options).new_page())
+        made.page.on("console", lambda message: made.said.append(f"{message.type}: {message.text}"))
+        made.page.on("pageerror", lambda error: made.said.append(f"pageerror: {error}"))
+        made.page.on("dialog", lambda dialog: made.said.append(f"dialog: {dialog.message}"))
+        made.page.on("request", lambda request: made.hosts.add(urlsplit(request.url).hostname or ""))
+        tabs.append(made)
+        return made
+
+    yield make
+    for one in tabs:
+        assert [words for words in one.said if "Failed to load resource" not in words] == []
+        assert one.hosts <= {"127.0.0.1"}

@@ -1,0 +1,331 @@
+"""The page in a real browser, with documents that have all that it can show."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, Route, expect
+from tests.page import documents
+from tests.page.conftest import DESKTOP, PHONE, Tab
+from tests.runtime import samples
+
+from levada.cli import formatting
+from levada.printable import printable
+from levada.runtime.report.access_token import AccessToken
+from levada.runtime.report.http import ProgressServer
+from levada.status import History, Progress
+
+Tabs = Callable[..., Tab]
+HISTORY = "**/v1/history"
+
+
+def rows(page: Page) -> list[str]:
+    """Return the names of the tables that are listed."""
+    return page.locator("#tables-body .name").all_text_contents()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_everybody_can_use_it(tab: Tabs, size: dict[str, int], scheme: str) -> None:
+    """axe finds no violation of WCAG 2.2 AA, contrasts included, and nothing is wider than a phone."""
+    with ProgressServer(documents.full) as server:
+        page = tab(viewport=size, color_scheme=scheme, reduced_motion="reduce").open(server.address)
+        expect(page.locator("#errors-list article")).to_have_count(2)
+        page.locator("summary").first.click()
+        levels = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+        found = Axe().run(page, options={"runOnly": levels}).response["violations"]
+        assert json.dumps([(v["id"], [n["html"] for n in v["nodes"]]) for v in found]) == "[]"
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert page.evaluate("getComputedStyle(document.getElementById('figures')).transitionDuration") == "0s"
+
+
+def test_it_says_what_the_command_line_says(tab: Tabs) -> None:
+    """Errors with code, reason, retry or solution. The guard, copies, notes and verifications."""
+    with ProgressServer(documents.full) as server:
+        page = tab().open(server.address)
+        expect(page.get_by_role("heading", level=1)).to_have_text("shop")
+        expect(page.locator("#state")).to_contain_text("Running")
+        expect(page.locator("#summary")).to_contain_text("3/6 tables ready")
+        expect(page.locator("#summary")).to_contain_text("does not catch up at this rate")
+        expect(page.locator("#right .sentence")).to_have_text("1 table differs from the source")
+        expect(page.locator("#done .sentence")).to_have_text("1 copy runs, 5.0s left")
+        expect(page.locator("#disk .sentence")).to_have_text("1 limit of the guard passed")
+        parked, retried = page.locator("#errors-list article").all()
+        assert "no_replica_identity" in parked.inner_text()
+        assert "levada retry MANIFEST public.payments" in parked.inner_text()
+        assert "lake_away" in retried.inner_text()
+        assert "Attempt 3, retried at" in retried.inner_text()
+        expect(retried.get_by_role("button")).to_have_count(0)
+        guard = page.locator("#guard-list").inner_text()
+        assert "staged is 2.0 GiB" in guard
+        assert "The limit of ParkSlowest is 1.0 GiB." in guard
+        assert "orders is parked" in guard
+        copies = page.locator("#copies-list").inner_text()
+        assert "43.2% · 8,200,000 rows of about 1,000 · 100/s · 5.0s left" in copies
+        notes = page.locator("#notes-list").inner_text()
+        assert "public.stock: it has no key" in notes
+        assert "spec.store (Restart)" in notes
+        items = page.locator("#tables-body tr").filter(has_text="public.items").inner_text()
+        assert "43.2%" in items
+        assert "2 keys differ" in page.locator("#tables-body tr").filter(has_text="public.refunds").inner_text()
+        assert "shop.carts_2 at the destination, suspended" in page.locator("#tables-body").inner_text()
+
+
+def test_names_are_texts(tab: Tabs) -> None:
+    """No name becomes an element or a script, in a row, an error, a copy or a note. Control characters are visible."""
+    hostile = [documents.table(100 + i, name) for i, name in enumerate(documents.HOSTILE)]
+    with_errors = [
+        documents.table(
+            200 + i,
+            name,
+            schema=name,
+            phase="Errored",
+            note=name,
+            destination_table=f"x.{name}2",
+            error=samples.error(code="c", reason=name, solution=f"levada retry MANIFEST {name}"),
+        )
+        for i, name in enumerate(documents.HOSTILE)
+    ]
+    copied = [
+        documents.table(300 + i, name, phase="DataSync", copy=samples.copying(note=name))
+        for i, name in enumerate(documents.HOSTILE)
+    ]
+    with ProgressServer(lambda: documents.full(*hostile, *with_errors, *copied)) as server:
+        page = tab().open(server.address)
+        shown = rows(page)
+        for name in documents.HOSTILE:
+            assert shown.count(printable(f"public.{name}").replace("\n", "\\n")) == 2
+        assert page.locator("img").count() == 1, "the mark in the head is the only picture"
+        assert page.locator("body script").count() == 0
+        reasons = page.locator("#errors-list .reason").all_text_contents()
+        assert "<img src=x onerror=alert(1)>" in reasons
+        page.fill("#filter-name", "<IMG")
+        expect(page.locator("#tables-body tr")).to_have_count(3)
+        assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+        page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_command_is_copied(tab: Tabs) -> None:
+    """The button copies the command without the words before it. Without a clipboard, it selects the text."""
+    with ProgressServer(documents.full) as server:
+        opened = tab(permissions=["clipboard-read", "clipboard-write"])
+        page = opened.open(server.address)
+        button = page.get_by_role("button", name="Copy the command for public.payments")
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == "levada retry MANIFEST public.payments"
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        button.click()
+        expect(button).to_have_text("Selected")
+        assert "levada retry" in page.evaluate("getSelection().toString()")
+
+
+def test_two_thousand_tables(tab: Tabs) -> None:
+    """They are filtered and sorted, 200 at a time or all, and rows keep their focus when they move."""
+    with ProgressServer(lambda: documents.many(2000)) as server:
+        page = tab().open(server.address)
+        expect(page.locator("#shown")).to_have_text("the first 200 of 2,000 tables")
+        assert rows(page)[:2] == ["public.events_1000", "public.events_0000"], "what needs a person is first"
+        page.get_by_role("button", name="Show all 2,000 tables").click()
+        expect(page.locator("#tables-body tr")).to_have_count(2000)
+        page.get_by_role("button", name="Behind").click()
+        assert rows(page)[:2] == ["public.events_1999", "public.events_1998"]
+        assert page.locator("#by-behind").get_attribute("aria-sort") == "descending"
+        page.get_by_role("button", name="Behind").press("Enter")
+        assert rows(page)[:1] == ["public.events_0000"]
+        page.fill("#filter-name", "S_123")
+        expect(page.locator("#shown")).to_have_text("10 of 2,000 tables")
+        page.fill("#filter-name", "")
+        page.select_option("#filter-phase", "Errored")
+        expect(page.locator("#shown")).to_have_text("1 of 2,000 tables")
+        assert rows(page) == ["public.events_1000"]
+
+
+def test_by_keyboard(tab: Tabs) -> None:
+    """Each control is reached by Tab, with a visible focus, in the order of the page."""
+    with ProgressServer(documents.full) as server:
+        page = tab().open(server.address)
+        reached = []
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            at = page.evaluate(
+                """() => {
+                    const at = document.activeElement;
+                    if (at === document.body) return null;
+                    const shown = at.type === "radio" ? at.nextElementSibling : at;
+                    return [at.id || at.textContent || at.name, getComputedStyle(shown).outlineStyle !== "none"];
+                }"""
+            )
+            if at is None:
+                break
+            reached.append(at)
+        assert [name for name, visible in reached if not visible] == []
+        names = [name for name, _ in reached]
+        for control in (
+            "Skip to the tables",
+            "Copy",
+            "range",
+            "filter-name",
+            "filter-phase",
+            "tables-scroll",
+            "Behind",
+        ):
+            assert control in names, names
+        page.get_by_role("link", name="Skip to the tables").press("Enter")
+        assert page.evaluate("document.activeElement.id") == "tables"
+
+
+def fulfill(body: str, route: Route) -> None:
+    """Answer a request."""
+    route.fulfill(body=body)
+
+
+def history(*points: tuple[float, int | None]) -> History:
+    """Return a history with these values of retained WAL, each some seconds ago."""
+    now = datetime.now(UTC)
+    values = tuple(value for _, value in points)
+    return History(
+        at=tuple(now - timedelta(seconds=ago) for ago, _ in points),
+        seconds=(10,) * len(points),
+        lag_bytes=values,
+        retained_bytes=values,
+        staged_bytes=values,
+        lag_seconds=values,
+        rows_per_second=values,
+    )
+
+
+def test_plots_are_read_aloud_and_show_gaps(tab: Tabs) -> None:
+    """A plot is a picture with a text of its figures. Missing times and unknown values interrupt its line."""
+    points = [(ago, 1 << 20) for ago in range(3000, 2000, -10)]
+    points += [(ago, None if ago == 1000 else 5 << 20) for ago in range(1500, 0, -10)]
+    known = json.dumps(history(*points).to_json())
+    with ProgressServer(documents.full) as server:
+        opened = tab()
+        opened.page.route(HISTORY, functools.partial(fulfill, known))
+        page = opened.open(server.address)
+        plots = page.get_by_role("img", name="WAL at the source")
+        expect(plots).to_have_count(1)
+        expect(plots.locator(".line-0")).to_have_count(3)
+        label = plots.get_attribute("aria-label") or ""
+        assert label.startswith("WAL at the source. Retained: 4.0 KiB at ")
+        assert "at most 5.0 MiB at " in label
+        assert plots.locator(".line-1").count() == 3
+        assert "6.0 MiB" in plots.locator("text").all_text_contents()
+        page.locator("summary").first.click()
+        assert "5.0 MiB" in page.locator("figure table").first.inner_text()
+        page.get_by_role("radio", name="2 days").check()
+        expect(page.get_by_role("radio", name="2 days")).to_be_checked()
+
+
+def test_extreme_figures(tab: Tabs) -> None:
+    """Nothing, zero and the largest numbers are shown, and no plot has an impossible coordinate."""
+    for value in (None, 0, 1, 2**62):
+        known = json.dumps(history((60, value), (50, value)).to_json())
+        slot = samples.slot(lag_bytes=value, retained_bytes=value, wal_status=None, safe_wal_bytes=value, active=None)
+        table = documents.table(1, "t", lag_seconds=None if value is None else float(value), rows_applied=value or 0)
+        empty = samples.progress(table, at=datetime.now(UTC), slot=slot)
+        with ProgressServer(lambda shown=empty: shown) as server:  # type: ignore[misc]
+            opened = tab()
+            opened.page.route(HISTORY, functools.partial(fulfill, known))
+            page = opened.open(server.address)
+            assert "NaN" not in page.content()
+            assert "undefined" not in page.locator("main").inner_text()
+            assert "Infinity" not in page.content()
+
+
+def test_a_screen_reader_is_left_in_peace(tab: Tabs) -> None:
+    """Figures change every two seconds. What is announced changes only with the state and the number of errors."""
+    shown = [documents.full()]
+    with ProgressServer(lambda: shown[-1]) as server:
+        page = tab().open(server.address)
+        page.evaluate(
+            """() => {
+                window.changes = [];
+                const seen = new MutationObserver(() => window.changes.push(1));
+                for (const live of document.querySelectorAll("[role=status], [role=alert], [aria-live]"))
+                    seen.observe(live, {childList: true, characterData: true, subtree: true});
+            }"""
+        )
+        expect(page.locator("#announcement")).to_have_text("shop: Running, 1 table with an error")
+        for lag in (10, 20):
+            shown.append(documents.full(documents.table(900, "more", rows_applied=lag)))
+            expect(page.locator("#tables-body tr").filter(has_text="public.more")).to_contain_text(str(lag))
+        # The number of tables has changed once.
+        assert page.evaluate("window.changes.length") == 1
+        shown.append(documents.full(documents.table(901, "bad", phase="Errored", error=samples.error())))
+        expect(page.locator("#announcement")).to_have_text("shop: Running, 2 tables with an error")
+
+
+def test_the_token_is_asked_for(tab: Tabs, tmp_path: Path) -> None:
+    """A wrong one is refused. The right one is kept for this tab alone. A changed one is asked for again."""
+    file = tmp_path / "token"
+    file.write_text("rîght")
+    with ProgressServer(documents.full, token=AccessToken(file)) as server:
+        file.write_text("right-one")
+        opened = tab()
+        page = opened.page
+        page.goto(f"{server.address}/")
+        page.get_by_label("Token", exact=True).fill("wröng")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_have_text("The engine refuses this token.")
+        expect(page.locator("#figures")).to_be_hidden()
+        page.get_by_label("Token", exact=True).fill(" right-one ")
+        page.get_by_role("button", name="Use this token").click()
+        expect(page.locator("#tables-body tr")).to_have_count(6)
+        page.reload()
+        expect(page.locator("#tables-body tr")).to_have_count(6)
+        other = page.context.new_page()
+        other.goto(f"{server.address}/")
+        expect(other.locator("#token")).to_be_visible()
+        file.write_text("another")
+        expect(page.locator("#token")).to_be_visible()
+        expect(page.locator("#figures")).to_be_hidden()
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+        assert "right-one" not in page.content()
+
+
+def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
+    """The page says so, and shows figures as soon as it has some."""
+    shown: list[Progress | None] = [None]
+    with ProgressServer(lambda: shown[-1]) as server:
+        opened = tab()
+        page = opened.page
+        page.goto(f"{server.address}/")
+        expect(page.locator("#connection")).to_have_text("The engine is starting. It has no progress yet.")
+        expect(page.locator("#figures")).to_be_hidden()
+        shown.append(documents.full())
+        expect(page.locator("#figures")).to_be_visible()
+        expect(page.locator("#connection")).to_be_hidden()
+        old = datetime.now(UTC) - timedelta(hours=2)
+        shown.append(samples.progress(at=old))
+        expect(page.locator("#connection")).to_contain_text("its figures do not change")
+        expect(page.locator("#age")).to_have_text("Figures are 2h old")
+        page.route("**/v1/progress", lambda route: route.fulfill(body='{"version": 2}'))
+        expect(page.locator("#connection")).to_contain_text("in version 2")
+
+
+def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
+    """Sizes, durations, percentages, rates and names have the same texts in both."""
+    figures: list[float] = [0, 0.04, 0.05, 0.5, 1, 9.94, 9.95, 59.5, 60, 99.94, 99.95, 99.96, 100, 999, 999.5, 1000]
+    figures += [1023, 1024, 3599, 3600, 3661, 86_399, 86_400, 90_000, 1e6, 2**20, 1e7, 1e9, 2**40, 1e12, 2**53]
+    figures += [math.exp(x / 7) for x in range(200)]
+    with ProgressServer(documents.full) as server:
+        page = tab().open(server.address)
+        for name in ("size", "number", "duration", "percent", "rate"):
+            script = (
+                f"async (values) => {{ const f = await import('/format.js'); return values.map((v) => f.{name}(v)); }}"
+            )
+            given = [*(map(int, figures) if name == "size" else figures), None]
+            assert page.evaluate(script, given) == [getattr(formatting, name)(value) for value in given]
+        script = "async (names) => { const f = await import('/format.js'); return names.map((n) => f.printable(n)); }"
+        names = [*documents.HOSTILE, "".join(map(chr, [*range(10), *range(11, 0x2100)]))]
+        assert page.evaluate(script, names) == [printable(name).replace("\n", "\\n") for name in names]

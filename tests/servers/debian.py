@@ -1,0 +1,51 @@
+"""Debian's packages, installed by root where a test needs them and they are missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_POLICY: Final = Path("/usr/sbin/policy-rc.d")
+
+
+def lacking(packages: Mapping[str, str]) -> list[str]:
+    """Return the packages that are not there."""
+    return [name for name, file in packages.items() if not Path(file).exists()]
+
+
+def install(packages: Mapping[str, str]) -> None:
+    """Install the packages that are not there, and start none of their services."""
+    if not (wanted := lacking(packages)):
+        return
+    print(f"installing {', '.join(wanted)}", file=sys.stderr, flush=True)
+    with _no_services():
+        _apt("update")
+        _apt("install", "--yes", "--no-install-recommends", *wanted)
+
+
+def _apt(*arguments: str) -> None:
+    subprocess.run(
+        ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments],
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+@contextmanager
+def _no_services() -> Iterator[None]:
+    """Tell Debian to start no service, unless the machine says so already."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink(missing_ok=True)
