@@ -1,0 +1,96 @@
+"""The workflows of GitHub, checked by their linters, and the check of a release."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from levada.local.cache import cache_folder, only_process
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ACTIONLINT = "v1.7.12"
+TARGETS = re.compile(r"\bmake ([a-z-]+)")
+
+
+def release() -> ModuleType:
+    """The script that checks a tag."""
+    spec = importlib.util.spec_from_file_location("release", ROOT / ".github" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def actionlint() -> Path:
+    """Return actionlint, built once into the cache; skip the test on a machine without Go."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("actionlint is built by Go")
+    folder = cache_folder() / "tests" / f"actionlint-{ACTIONLINT}"
+    if not (folder / "actionlint").exists():
+        with only_process(folder):
+            source = f"github.com/rhysd/actionlint/cmd/actionlint@{ACTIONLINT}"
+            subprocess.run([go, "install", source], env={**os.environ, "GOBIN": str(folder)}, check=True)
+    return folder / "actionlint"
+
+
+def test_zizmor_finds_nothing() -> None:
+    """Actions are pinned by hash, jobs have the least permissions, and nothing of a pull request reaches a shell."""
+    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--persona=pedantic", "--no-progress", ".github"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_actionlint_finds_nothing() -> None:
+    """The syntax, the expressions and the names of the workflows are right."""
+    done = subprocess.run([actionlint(), *FILES], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_targets_of_make_exist(file: Path) -> None:
+    """A workflow calls what the Makefile has, and each of its jobs ends some time."""
+    existing = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(TARGETS.findall(file.read_text())) <= existing
+    assert all("timeout-minutes" in job for job in yaml.safe_load(file.read_text())["jobs"].values())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of version 1.2.0."""
+    (tmp_path / "charts" / "levada").mkdir(parents=True)
+    (tmp_path / "charts" / "levada" / "Chart.yaml").write_text('version: 1.2.0\nappVersion: "1.2.0"\n')
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## [Unreleased]\n\n- later\n\n## [1.2.0] - 2027-01-02\n\n- new\n\n## [1.1.0]\n\n- old\n"
+    )
+    return tmp_path
+
+
+def test_release_has_one_version_and_its_notes(repository: Path) -> None:
+    """A tag is released if the package, the chart and the changelog have its version. Its notes are that section."""
+    script = release()
+    assert script.problems("v1.2.0", repository) == []
+    assert script.notes("1.2.0", repository) == "- new"
+    assert len(script.problems("v1.3.0", repository)) == 4
+    # A section is found by its whole number.
+    assert script.notes("1.2", repository) == ""
+    assert script.notes("1.1.0", repository) == "- old"
+
+
+def test_this_version_is_the_same_everywhere() -> None:
+    """The package and the chart of these sources have one version."""
+    script = release()
+    version = importlib.import_module("levada").__version__
+    assert [p for p in script.problems(f"v{version}") if "CHANGELOG" not in p] == []
