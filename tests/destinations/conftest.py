@@ -80,6 +80,16 @@ class Lake:
     def by_pyiceberg(self, table: str = "orders") -> pa.Table:
         return self.iceberg(table).scan().to_arrow()
 
+    def rows_at(self, tag: str, table: str = "orders") -> list[dict[str, Any]]:
+        """The rows of the table at a tag, after both readers agreed on their number."""
+        scanned = self.iceberg(table)
+        snapshot = scanned.snapshot_by_name(tag)
+        assert snapshot is not None, f"{table} has no tag {tag}"
+        by_spark = self.sql(f"SELECT * FROM {{t}} VERSION AS OF '{tag}'", table)
+        rows: list[dict[str, Any]] = scanned.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist()
+        assert len(rows) == len(by_spark)
+        return rows
+
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table's rows, after both readers agreed on them."""
         seen = [sorted(t.to_pylist(), key=repr) for t in (self.by_pyiceberg(table), self.by_spark(table))]

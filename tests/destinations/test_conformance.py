@@ -37,7 +37,7 @@ class TestMemory(DestinationConformance):
     def place(self) -> DestinationPlace:
         """Return a place that outlives the destination's objects."""
         tables = MemoryTables()
-        return DestinationPlace(open=lambda: MemoryDestination(tables), read=tables.read)
+        return DestinationPlace(open=lambda: MemoryDestination(tables), read=tables.read, read_cut=tables.read_cut)
 
 
 class TestIceberg(DestinationConformance):
@@ -51,7 +51,8 @@ class TestIceberg(DestinationConformance):
         hadoop.manifest.update(self.settings)
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), IcebergDestination)
         read = partial(_read_lake, hadoop)
-        return DestinationPlace(open=hadoop.destination, read=read, shown=_times_are_text, in_child=in_child)
+        at = partial(_read_cut, hadoop)
+        return DestinationPlace(hadoop.destination, read, _times_are_text, in_child, at)
 
 
 class TestIcebergVersion3(TestIceberg):
@@ -68,7 +69,8 @@ class TestPartitionedIceberg(TestIceberg):
         """Return a lake in a folder."""
         opened = partial(_open_partitioned, hadoop.manifest, hadoop.context)
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), PartitionedIceberg)
-        return DestinationPlace(open=opened, read=partial(_read_lake, hadoop), shown=_times_are_text, in_child=in_child)
+        read, at = partial(_read_lake, hadoop), partial(_read_cut, hadoop)
+        return DestinationPlace(opened, read, _times_are_text, in_child, at)
 
 
 class PartitionedIceberg(IcebergDestination):
@@ -118,6 +120,10 @@ class TestDuckLake(DestinationConformance):
 def _read_lake(lake: Lake, target: TableTarget) -> Iterable[dict[str, Any]]:
     rows = lake.rows(target_name(target.name.name))
     return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
+
+
+def _read_cut(lake: Lake, target: TableTarget, name: str) -> Iterable[dict[str, Any]]:
+    return lake.rows_at(name, target_name(target.name.name))
 
 
 def _times_are_text(column: Column, value: Any) -> Any:

@@ -18,7 +18,7 @@ from levada.destinations.verification import Comparison, FixedTable
 from levada.local.jars import Jar
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
-from levada.values import Durability, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
+from levada.values import Durability, Lsn, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +28,7 @@ __all__ = [
     "Destination",
     "DestinationContext",
     "Jar",
+    "NamedCut",
     "OnSchemaChange",
     "Ordering",
     "TableMode",
@@ -56,7 +57,8 @@ class Capabilities:
     rows. Without it no JVM starts, and worker processes read them. ``keeps_ranges``: `Destination.write_table_rows`
     reads the rows by `TableRows.map_ranges`, whose finished ranges outlive the process. Without it an interrupted copy
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
-    the source. Without it `levada verify` refuses the pipeline.
+    the source. Without it `levada verify` refuses the pipeline. ``cuts``: `Destination.update_cuts` keeps states of a
+    table under names. Without it ``spec.cuts`` and `levada cut` are refused.
     """
 
     upsert: bool = False
@@ -66,6 +68,15 @@ class Capabilities:
     spark: bool = False
     keeps_ranges: bool = False
     verifies: bool = False
+    cuts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCut:
+    """The name of a table's state with every change below ``lsn`` and no other one."""
+
+    name: str
+    lsn: Lsn
 
 
 class Source(Protocol):
@@ -335,6 +346,21 @@ class Destination(ABC):
     def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
         """Remove what cannot be read from the table, so that its rows become differences. Return what was removed."""
         return ()
+
+    def update_cuts(
+        self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark
+    ) -> Mapping[str, Lsn]:
+        """Keep the table's current state under a name, forget other names, and return the names that there are now.
+
+        The current state has every change below the LSN of ``added``. It must have no other change. If the watermark
+        is above that LSN, raise Transient ``cut_passed`` and add nothing. A name that is kept already with the same LSN
+        stays with its state, because the call is repeated after a crash. Maintenance must not remove the states. Names
+        of ``removed`` that are not kept are no error. ``mark`` has the pipeline and the epoch of the driver, and any
+        LSN. Raise NeedsOperator ``cut_name_taken`` if another owner uses the name.
+
+        Only a destination with the capability ``cuts`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} cannot keep states of tables")
 
     def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
         """Discard the state that this object keeps of the table, because another process has copied it to ``target``.

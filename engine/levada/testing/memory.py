@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from levada.copy.rows import TableRows
-from levada.destinations import Capabilities, Destination, TableTarget
-from levada.errors import NeedsOperator, StaleEpoch
+from levada.destinations import Capabilities, Destination, NamedCut, TableTarget
+from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.pgoutput.events import Delete, Event, Insert, Partial, RelationEvent, TruncateEvent, Update
 from levada.pgoutput.text import parse_text
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import EventBatch
-from levada.values import Durability, TableId, TableMode, Watermark, resync_command
+from levada.values import Durability, Lsn, TableId, TableMode, Watermark, resync_command
 
 Values = dict[int, Any]
 """The values of a row by attnum."""
@@ -39,6 +39,7 @@ class MemoryTables:
 
     tables: dict[TableId, MemoryTable] = field(default_factory=dict)
     shadows: dict[TableId, MemoryTable] = field(default_factory=dict)
+    cuts: dict[TableId, dict[NamedCut, MemoryTable]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, target: TableTarget) -> list[dict[str, Any]]:
@@ -46,12 +47,17 @@ class MemoryTables:
         with self.lock:
             return self.tables[target.id].named()
 
+    def read_cut(self, target: TableTarget, name: str) -> list[dict[str, Any]]:
+        """Return the rows that are kept under a name. Raise KeyError if there are none."""
+        with self.lock:
+            return {cut.name: held for cut, held in self.cuts[target.id].items()}[name].named()
+
 
 class MemoryDestination(Destination):
     """Keeps the last state of each row in `MemoryTables`, with its watermark."""
 
     name: ClassVar[str] = "memory"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, cuts=True)
 
     def __init__(self, tables: MemoryTables | None = None) -> None:
         self.place = tables or MemoryTables()
@@ -64,6 +70,7 @@ class MemoryDestination(Destination):
                 _check_epoch(held, epoch)
             self.place.tables.pop(target.id, None)
             self.place.shadows.pop(target.id, None)
+            self.place.cuts.pop(target.id, None)
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Replace the table's rows by the copied ones."""
@@ -113,6 +120,24 @@ class MemoryDestination(Destination):
         """Forget the shadow copy."""
         with self.place.lock:
             self.place.shadows.pop(table, None)
+
+    def update_cuts(
+        self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark
+    ) -> Mapping[str, Lsn]:
+        """Keep the table's present rows under the name."""
+        with self.place.lock:
+            held = self.place.tables[table]
+            _check_epoch(held, mark.epoch)
+            cuts = self.place.cuts.setdefault(table, {})
+            is_new = added is not None and added not in cuts
+            if added is not None and is_new and held.mark.lsn > added.lsn:
+                raise Transient("cut_passed", f"{held.schema.name} is at {held.mark.lsn}, beyond {added.lsn}")
+            gone = {*removed, added.name} if added is not None and is_new else set(removed)
+            for cut in [cut for cut in cuts if cut.name in gone]:
+                del cuts[cut]
+            if added is not None:
+                cuts.setdefault(added, held)
+            return {cut.name: cut.lsn for cut in cuts}
 
     def effective_mode(self, target: TableTarget) -> TableMode:
         """Return UPSERT, or CHANGELOG for a table without a key, whose rows are only added here."""

@@ -33,19 +33,25 @@ class DestinationPlace:
     ``open`` returns a new object over the same place each time, as a process does after its start. `startup` is called
     by the suite. ``read`` reads a table. ``shown`` returns the value that a reader sees for a value of the source, if
     the two differ, such as text for a time. ``in_child`` is a picklable function that opens the destination in another
-    process, which the suite kills. Without it these tests are skipped.
+    process, which the suite kills. Without it these tests are skipped. ``read_cut`` reads the state of a table that
+    is kept under a name, for a destination with the capability ``cuts``.
     """
 
     open: Callable[[], Destination]
     read: Reader
     shown: Callable[[Column, Any], Any] = _as_it_is
     in_child: Callable[[], Destination] | None = None
+    read_cut: Callable[[TableTarget, str], pa.Table | Iterable[Row]] | None = None
 
     def rows(self, target: TableTarget) -> list[dict[str, Any]]:
         """Return the rows of a table, sorted, in a form that compares equal if the values are the same."""
-        found = self.read(target)
-        rows = found.to_pylist() if isinstance(found, pa.Table) else [dict(r) for r in found]
-        return _sorted(rows)
+        return _as_rows(self.read(target))
+
+    def cut_rows(self, target: TableTarget, name: str) -> list[dict[str, Any]]:
+        """Return the rows that are kept under a name, in the form of `rows`."""
+        if self.read_cut is None:
+            raise NotImplementedError("the place needs `read_cut`, because its destination has the capability cuts")
+        return _as_rows(self.read_cut(target, name))
 
     def expected(self, schema: ReplicatedTableSchema, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows of the source in the form of `rows`. Missing columns are NULL."""
@@ -55,6 +61,10 @@ class DestinationPlace:
             {c.name: None if r[c.name] is None else self.shown(c, r[c.name]) for c in schema.columns} for r in typed
         ]
         return _sorted(shown)
+
+
+def _as_rows(found: pa.Table | Iterable[Row]) -> list[dict[str, Any]]:
+    return _sorted(found.to_pylist() if isinstance(found, pa.Table) else [dict(r) for r in found])
 
 
 def _sorted(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -21,10 +21,11 @@ from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import missing, rolled_back
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
-from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import ANOTHERS, KnownTables
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
@@ -42,7 +43,7 @@ from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.interface import Capabilities, Destination, DestinationContext, NamedCut, TableMode
 from levada.destinations.key_index.index import index_errors
 from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged
@@ -50,7 +51,7 @@ from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, QualifiedTable, TableId, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class IcebergDestination(Destination):
 
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True, verifies=True
+        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True, verifies=True, cuts=True
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -312,6 +313,28 @@ class IcebergDestination(Destination):
             table.check_epoch(mark)
             state.index.forget()
             return forget_missing_files(table)
+
+    def update_cuts(
+        self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark
+    ) -> Mapping[str, Lsn]:
+        """Tag the current snapshot, and remove the tags of other cuts. Maintenance expires no snapshot with a tag."""
+        state = self._known.find(table)
+        if state is None:
+            raise missing(f"table {int(table)}", None)
+        with state.lock:
+            for attempt in range(1, _ATTEMPTS + 1):
+                opened = self._known.open(state)
+                if opened is None:
+                    raise missing(state.name, state.schema)
+                opened.check_epoch(mark)
+                if added is not None:
+                    self._intact(state, opened)
+                try:
+                    return update_cuts(opened, added, removed)
+                except (CommitConflict, CommitUnknown):
+                    if attempt == _ATTEMPTS:
+                        raise
+        raise AssertionError
 
     def maintain(self, table: TableId) -> None:
         """Check the table for changes by other writers. If it is due, compact it and expire old snapshots.

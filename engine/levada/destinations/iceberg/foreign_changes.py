@@ -97,7 +97,7 @@ def rolled_back(name: TableName, metadata: TableMetadata) -> DestinationChanged:
     )
 
 
-def missing(name: TableName, schema: ReplicatedTableSchema | None) -> DestinationChanged:
+def missing(name: TableName | str, schema: ReplicatedTableSchema | None) -> DestinationChanged:
     """Return the error for a table that was dropped or renamed in the catalog."""
     hint = _ANY_TABLE if schema is None else resync_command(schema.name)
     return DestinationChanged("destination_table_missing", f"{name} is no longer in the catalog", hint=hint)

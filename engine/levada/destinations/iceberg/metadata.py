@@ -51,6 +51,8 @@ class Property(StrEnum):
     """The copy lease, in JSON: the epoch of the copying driver, and the folder of its files."""
     SET = RECORD
     """The properties that the manifest has set, in JSON."""
+    CUTS = "levada.cuts"
+    """The LSN and the snapshot of each tag of a cut, in JSON. See `TableMetadata.cuts`."""
     LAST_COMMIT = "levada.last-commit"
     """The watermark, snapshot and schema of Levada's last commit, in JSON. See `LastCommit`."""
 
@@ -215,6 +217,24 @@ class TableMetadata:
     def may_remove_files(self) -> bool:
         """False if the table has ``gc.enabled=false``, because other tables may need its files."""
         return self.properties.get("gc.enabled", "true").lower() != "false"
+
+    @property
+    def cuts(self) -> dict[str, Lsn]:
+        """The LSN of each cut by its tag. A tag that another writer has moved or removed is none."""
+        return {n: lsn for n, (lsn, id_) in self._recorded_cuts().items() if self.refs.get(n) == Reference(id_, False)}
+
+    def with_cuts(self, kept: Mapping[str, Lsn], added: Mapping[str, tuple[Lsn, int]]) -> str | None:
+        """Return the text of `Property.CUTS` for the cuts that are kept, and for added ones with their snapshots."""
+        recorded = self._recorded_cuts()
+        cuts = {name: recorded[name] for name in kept} | dict(added)
+        return json.dumps({n: [str(lsn), id_] for n, (lsn, id_) in cuts.items()}) if cuts else None
+
+    def _recorded_cuts(self) -> dict[str, tuple[Lsn, int]]:
+        try:
+            recorded = json.loads(self.properties.get(Property.CUTS.value, "{}"))
+            return {str(name): (Lsn.parse(lsn), int(id_)) for name, (lsn, id_) in recorded.items()}
+        except (ValueError, TypeError, AttributeError):
+            return {}
 
     @property
     def mark(self) -> Watermark | None:

@@ -422,11 +422,18 @@ class IcebergTable:
             base = self._ops.current()
             self.commit_metadata(base, self._with_properties(self._builder(base), properties).build())
 
-    def set_tags(self, tagged: Mapping[str, int], untagged: Iterable[str]) -> None:
-        """Set tags with their snapshots, and remove others, in one commit."""
+    def set_tags(
+        self, tagged: Mapping[str, int], untagged: Iterable[str], properties: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Set tags with their snapshots, remove others, and set properties, in one commit.
+
+        Raise CommitConflict if the table changed since it was last read.
+        """
         with java_errors(f"set tags of {self.name}"):
             base = self._ops.current()
-            builder = self._builder(base)
+            if base.metadataFileLocation() != self._read_from:
+                raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
+            builder = self._with_properties(self._builder(base), properties or {})
             for name in untagged:
                 builder = builder.removeRef(name)
             for name, snapshot in tagged.items():

@@ -10,6 +10,7 @@ from levada.destinations import Destination
 from levada.testing.destinations.changes import Changes
 from levada.testing.destinations.copies import Copies
 from levada.testing.destinations.crashes import Crashes
+from levada.testing.destinations.cuts import Cuts
 from levada.testing.destinations.errors import Errors
 from levada.testing.destinations.schema_changes import SchemaChanges
 from levada.testing.destinations.shadow_copies import ShadowCopies
@@ -20,7 +21,7 @@ from levada.testing.place import DestinationPlace
 from levada.testing.source import Source
 
 
-class DestinationConformance(Copies, Watermarks, Changes, SchemaChanges, Values, Errors, ShadowCopies, Crashes):
+class DestinationConformance(Copies, Watermarks, Changes, SchemaChanges, Values, Errors, ShadowCopies, Cuts, Crashes):
     """Tests of a destination. Subclass it with a fixture ``place`` that returns a `DestinationPlace`.
 
     ::
