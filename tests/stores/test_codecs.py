@@ -21,10 +21,13 @@ from levada.stores.codecs import (
     key_worker,
     worker_key,
 )
+from levada.stores.codecs import (
+    CUT as CUT_KIND,
+)
 from levada.stores.phases import FinishedCopy
 from levada.stores.storage import DocumentKind, Key, document_text
 from levada.stores.workers import resync_worker
-from levada.testing.stores import ERRORED, ORDERS, schema
+from levada.testing.stores import CUT, ERRORED, ORDERS, schema
 from levada.values import Lsn, PipelineOwner
 
 VALUES: list[tuple[DocumentKind[Any], Any]] = [
@@ -38,6 +41,7 @@ VALUES: list[tuple[DocumentKind[Any], Any]] = [
     (ACTION, TableAction.RESYNC),
     (OWNER, OwnerRecord(PipelineOwner("uid", "a/shop"), "slot", "publication", ("shop", "b/shop"))),
     (OWNER, OwnerRecord(None, "slot", "publication")),
+    (CUT_KIND, CUT),
 ]
 
 

@@ -8,6 +8,7 @@ from levada.status.document import utc_text
 from levada.status.history import HISTORY_VERSION, History
 from levada.status.names import (
     CatchUpState,
+    CutPhase,
     GuardMeasure,
     GuardPolicy,
     PipelineState,
@@ -43,6 +44,7 @@ __all__ = [
     "CatchUpProgress",
     "CatchUpState",
     "CopyProgress",
+    "CutPhase",
     "ErrorProgress",
     "GuardAction",
     "GuardMeasure",

@@ -28,6 +28,19 @@ class TablePhase(StrEnum):
     ERRORED = "Errored"
 
 
+class CutPhase(StrEnum):
+    """The phase of a cut of all tables."""
+
+    PENDING = "Pending"
+    """Some tables have not reached the cut's LSN yet."""
+    COMPLETE = "Complete"
+    """Every table is kept as of the cut's LSN."""
+    INCOMPLETE = "Incomplete"
+    """Some tables are left out. The others are kept as of the cut's LSN."""
+    DROPPING = "Dropping"
+    """The cut is being removed from its tables."""
+
+
 class RetryPolicy(StrEnum):
     """The way in which an error is retried."""
 

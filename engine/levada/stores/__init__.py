@@ -9,6 +9,7 @@ from levada.stores.cached import CachedStore
 from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
     CopyOrder,
+    Cut,
     OwnerRecord,
     PipelineStore,
     SchemaStore,
@@ -41,6 +42,7 @@ __all__ = [
     "Change",
     "ConfigMapStore",
     "CopyOrder",
+    "Cut",
     "Document",
     "DocumentKind",
     "Entry",

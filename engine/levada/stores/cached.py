@@ -14,6 +14,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.stores.codecs import (
     ACTION,
     CONTROLS,
+    CUT,
     FINGERPRINT,
     KINDS,
     ORDER,
@@ -28,7 +29,7 @@ from levada.stores.codecs import (
     schema_key,
     worker_key,
 )
-from levada.stores.interface import CopyOrder, OwnerRecord, PipelineStore, TableAction, TableControls
+from levada.stores.interface import CopyOrder, Cut, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.storage import Document, DocumentKind, Key, Storage, decoded
 from levada.stores.workers import table_worker
@@ -59,6 +60,7 @@ class CachedStore(PipelineStore):
         self._schemas: Mapping[TableId, _Versions] = {}
         self._controls: Mapping[TableId, TableControls] = {}
         self._fingerprints: Mapping[str, str] = {}
+        self._cuts: Mapping[str, Cut] = {}
         self._progress: Mapping[str, Lsn] | None = None
 
     @property
@@ -281,6 +283,26 @@ class CachedStore(PipelineStore):
             self._fingerprints = {key_worker(key): text for key, text in self._scan(FINGERPRINT).items()}
             return len(self._fingerprints)
 
+    # Cuts
+
+    def get_cuts(self) -> Mapping[str, Cut]:
+        return MappingProxyType(self._cuts)
+
+    def store_cut(self, cut: Cut) -> None:
+        with self._turn:
+            self._put(Key(CUT, None, cut.name), cut)
+            self._cuts = {**self._cuts, cut.name: cut}
+
+    def delete_cut(self, name: str) -> None:
+        with self._turn:
+            self._delete(Key(CUT, None, name))
+            self._cuts = without(self._cuts, name)
+
+    def load_cuts(self) -> int:
+        with self._turn:
+            self._cuts = {key.name: cut for key, cut in self._scan(CUT).items()}
+            return len(self._cuts)
+
     # Orders
 
     def order_copy(self, table: TableId, order: CopyOrder | None) -> None:
@@ -318,7 +340,7 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._storage.clear(self._epoch, Key(OWNER))
             self._phases, self._schemas, self._progress = {}, {}, {}
-            self._controls, self._fingerprints = {}, {}
+            self._controls, self._fingerprints, self._cuts = {}, {}, {}
 
 
 def _table(key: Key[Any]) -> TableId:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
 from levada.schema import ReplicatedTableSchema
-from levada.status import RetryPolicy
-from levada.stores.interface import CopyOrder, OwnerRecord, TableAction, TableControls
+from levada.status import CutPhase, RetryPolicy
+from levada.stores.interface import CopyOrder, Cut, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -104,6 +104,33 @@ def _owner_from_json(document: Document) -> OwnerRecord:
     return OwnerRecord(owner, document["slot"], document["publication"], tuple(document["former"]))
 
 
+def _cut_to_json(cut: Cut) -> Document:
+    return {
+        "name": cut.name,
+        "lsn": str(cut.lsn),
+        "at": cut.at.astimezone(UTC).isoformat(),
+        "committedAt": None if cut.committed_at is None else cut.committed_at.astimezone(UTC).isoformat(),
+        "phase": cut.phase.value,
+        "tables": [int(table) for table in cut.tables],
+        "leftOut": [[int(table), why] for table, why in cut.left_out],
+        "scheduled": cut.scheduled,
+    }
+
+
+def _cut_from_json(document: Document) -> Cut:
+    committed = document["committedAt"]
+    return Cut(
+        document["name"],
+        Lsn.parse(document["lsn"]),
+        datetime.fromisoformat(document["at"]),
+        None if committed is None else datetime.fromisoformat(committed),
+        CutPhase(document["phase"]),
+        tuple(map(TableId, document["tables"])),
+        tuple((TableId(table), why) for table, why in document["leftOut"]),
+        document["scheduled"],
+    )
+
+
 def _of_fields(kind: type[T]) -> Callable[[Document], T]:
     """Return the decoder of a dataclass. It requires every field, also those with a default."""
 
@@ -140,7 +167,19 @@ ACTION: Final[DocumentKind[TableAction]] = DocumentKind(
 )
 OWNER: Final[DocumentKind[OwnerRecord]] = DocumentKind("owner", _owner_to_json, _owner_from_json, pipeline_wide=True)
 
-KINDS: Final[tuple[DocumentKind[Any], ...]] = (PHASES, SCHEMA, PROGRESS, CONTROLS, FINGERPRINT, ORDER, ACTION, OWNER)
+CUT: Final[DocumentKind[Cut]] = DocumentKind("cut", _cut_to_json, _cut_from_json, pipeline_wide=True)
+
+KINDS: Final[tuple[DocumentKind[Any], ...]] = (
+    PHASES,
+    SCHEMA,
+    PROGRESS,
+    CONTROLS,
+    FINGERPRINT,
+    ORDER,
+    ACTION,
+    OWNER,
+    CUT,
+)
 """All kinds. Deleting a table deletes its documents of each."""
 
 

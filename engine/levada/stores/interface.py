@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 
 from levada.errors import LevadaError
 from levada.schema import ReplicatedTableSchema
+from levada.status import CutPhase
 from levada.stores.phases import TableReplicationPhase
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
@@ -75,6 +77,26 @@ class OwnerRecord:
         return tuple(dict.fromkeys((*self.former, *present)))
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut of all tables: their states at one LSN, which the destination keeps under one name.
+
+    It has every change that was committed below ``lsn``, and no other one. ``at`` is the time of its choice.
+    ``committed_at`` is the commit time of the last transaction below ``lsn`` by the source's clock, None if that is not
+    known. ``tables`` are the tables that were replicated then. ``left_out`` has the tables that the cut lacks, each
+    with the reason. ``scheduled`` is False for a cut that a user has requested.
+    """
+
+    name: str
+    lsn: Lsn
+    at: datetime
+    committed_at: datetime | None
+    phase: CutPhase
+    tables: tuple[TableId, ...]
+    left_out: tuple[tuple[TableId, str], ...] = ()
+    scheduled: bool = False
+
+
 class SchemaStore(ABC):
     """The versions of each table's schema."""
 
@@ -100,7 +122,7 @@ class SchemaStore(ABC):
 
 
 class StateStore(ABC):
-    """Each table's phase with its history, controls and fingerprint, and each worker's progress."""
+    """Each table's phase with its history, controls and fingerprint, each worker's progress, and the cuts."""
 
     @abstractmethod
     def get_table_replication_state(self, table: TableId) -> TableReplicationPhase | None:
@@ -171,6 +193,22 @@ class StateStore(ABC):
     @abstractmethod
     def load_fingerprints(self) -> int:
         """Fill the cache from storage. Return the number of subjects."""
+
+    @abstractmethod
+    def get_cuts(self) -> Mapping[str, Cut]:
+        """Return every cut by its name."""
+
+    @abstractmethod
+    def store_cut(self, cut: Cut) -> None:
+        """Store a cut. It replaces an earlier one of the same name."""
+
+    @abstractmethod
+    def delete_cut(self, name: str) -> None:
+        """Delete the cut, if there is one of that name."""
+
+    @abstractmethod
+    def load_cuts(self) -> int:
+        """Fill the cache from storage. Return the number of cuts."""
 
 
 class TableLifecycleStore(ABC):

@@ -12,9 +12,10 @@ import pytest
 
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.status import RetryPolicy
+from levada.status import CutPhase, RetryPolicy
 from levada.stores import (
     CopyOrder,
+    Cut,
     OwnerRecord,
     PipelineStore,
     TableAction,
@@ -46,6 +47,16 @@ ERRORED = Errored(
     next_retry=datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC),
 )
 
+CUT = Cut(
+    name="monthly.2026-11",
+    lsn=Lsn(2**64 - 1),
+    at=datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC),
+    committed_at=datetime(2026, 11, 21, 8, 29, tzinfo=UTC),
+    phase=CutPhase.PENDING,
+    tables=(ORDERS, ITEMS),
+    left_out=((ITEMS, "suspended"),),
+)
+
 OpenStore = Callable[[str], PipelineStore]
 """Opens another store of a pipeline over the same storage, as a restarted or a second driver does. Close it later."""
 
@@ -66,6 +77,7 @@ def loaded(store: PipelineStore) -> PipelineStore:
     store.load_table_schemas()
     store.load_table_controls()
     store.load_fingerprints()
+    store.load_cuts()
     return store
 
 
@@ -81,6 +93,7 @@ def fill(store: PipelineStore) -> None:
         store.request_table_action(table, TableAction.RETRY)
     store.upsert_replication_progress("capture", Lsn(6))
     store.store_fingerprint("slot", "as it was")
+    store.store_cut(CUT)
 
 
 def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
@@ -116,6 +129,8 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "store controls": lambda s: s.store_table_controls(ORDERS, TableControls(9)),
     "store fingerprint": lambda s: s.store_fingerprint("slot", "stale"),
     "delete fingerprint": lambda s: s.delete_fingerprint("slot"),
+    "store a cut": lambda s: s.store_cut(replace(CUT, phase=CutPhase.COMPLETE)),
+    "delete a cut": lambda s: s.delete_cut(CUT.name),
     "clear copy": lambda s: s.clear_table_copy_state(ORDERS),
     "delete table": lambda s: s.delete_table_pipeline_state(ORDERS),
     "delete pipeline": lambda s: s.delete_pipeline_state(),
@@ -336,6 +351,22 @@ class StoreConformance:
         store.delete_table_pipeline_state(ORDERS)
         assert store.get_copy_order(ORDERS) is None
 
+    def test_cuts_are_kept_by_name(self, store: PipelineStore, open_store: OpenStore) -> None:
+        """Each cut is there after a restart, the newest of its name, until it is deleted."""
+        other = replace(CUT, name="levada_cut_20261121T083000Z", committed_at=None, left_out=(), scheduled=True)
+        complete = replace(CUT, phase=CutPhase.COMPLETE)
+        for cut in (CUT, other, complete):
+            store.store_cut(cut)
+        seen = store.get_cuts()
+        store.delete_table_pipeline_state(ORDERS)
+        again = open_store("shop")
+        assert (again.get_cuts(), again.load_cuts()) == ({}, 2)
+        assert again.get_cuts() == seen == {CUT.name: complete, other.name: other}
+        store.delete_cut(CUT.name)
+        store.delete_cut("unknown")
+        assert store.get_cuts() == loaded(open_store("shop")).get_cuts() == {other.name: other}
+        assert len(seen) == 2, "what was read does not change"
+
     def test_copy_state_is_cleared_but_not_the_phase(self, store: PipelineStore, open_store: OpenStore) -> None:
         """Before a copy a table loses all but its phases and controls. Other tables and workers lose nothing."""
         fill(store)
@@ -372,6 +403,7 @@ class StoreConformance:
             assert instance.get_replication_progress("capture") is None
             assert instance.get_fingerprint("slot") is None
             assert instance.get_table_schemas() == ()
+            assert instance.get_cuts() == {}
         assert store.take_table_actions() == {}
         assert kept(loaded(open_store("other")), ITEMS) == FULL
         assert store.next_epoch() == 2
@@ -400,6 +432,7 @@ class StoreConformance:
             assert kept(stale, ITEMS) == kept(loaded(open_store("shop")), ITEMS) == FULL
             assert stale.get_table_replication_state(ORDERS) == DataSync()
             assert stale.get_replication_progress("capture") == Lsn(6)
+            assert stale.get_cuts() == loaded(open_store("shop")).get_cuts() == {CUT.name: CUT}
         write(second)
 
     def test_epochs_are_handed_out_once(self, open_store: OpenStore) -> None:
