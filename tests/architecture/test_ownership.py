@@ -16,6 +16,7 @@ from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.tag_state import TagState
 
 RUNTIME = Path(__file__).parents[2] / "engine/levada/runtime"
 
@@ -49,6 +50,7 @@ OWNED = [
     ),
     Owned(RetryState, frozenset({"retries"}), frozenset({"tables/retry_state.py"})),
     Owned(CutState, frozenset({"cut"}), frozenset({"stages/cuts.py"})),
+    Owned(TagState, frozenset({"tag"}), frozenset({"stages/lake_cuts.py"})),
     Owned(PlaceState, frozenset({"place"}), frozenset({"tables/place_check.py"})),
 ]
 RECORD_OWNERS = {

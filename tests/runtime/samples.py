@@ -8,6 +8,9 @@ from typing import Any
 from levada.status import (
     CaptureProgress,
     CopyProgress,
+    CutPhase,
+    CutProgress,
+    CutsProgress,
     ErrorProgress,
     GuardAction,
     GuardMeasure,
@@ -115,6 +118,30 @@ def guard() -> GuardProgress:
     measure, policy = GuardMeasure.STAGED, GuardPolicy.PARK_SLOWEST
     passed = PassedLimit(measure=measure, policy=policy, limit=2**30, value=2**31, since=NOON)
     return GuardProgress(policy, True, (passed,), (GuardAction(measure, policy, NOON, "orders is parked"),))
+
+
+def cuts() -> CutsProgress:
+    """Return cuts with a complete one, and one that lacks a table."""
+    last = CutProgress(
+        name="levada_cut_20260131T110000Z",
+        phase=CutPhase.COMPLETE,
+        lsn=Lsn(1000),
+        at=seconds(-3600),
+        committed_at=seconds(-3601),
+        tables=3,
+        tagged=3,
+        scheduled=True,
+    )
+    pending = CutProgress(
+        name="mönthly",
+        phase=CutPhase.PENDING,
+        lsn=Lsn(2000),
+        at=NOON,
+        tables=3,
+        tagged=1,
+        left_out=("public.orders: suspended",),
+    )
+    return CutsProgress(every_seconds=3600, kept=2, last_complete=last, pending=pending)
 
 
 def verified(**changes: Any) -> VerifiedProgress:

@@ -84,6 +84,7 @@ def full() -> Progress:
         capture=samples.capture(received_lsn=Lsn(0x1_0000_00FF), rows_per_second=12.34, error=retried),
         staging=StagingProgress(durable=True, segments=2, bytes=2048, free_bytes=4096),
         guard=samples.guard(),
+        cuts=samples.cuts(),
         catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
         error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
         manifest=ManifestProgress(error=samples.error(), waiting=(WaitingField("spec.source.host", "Restart"),)),

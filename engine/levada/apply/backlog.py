@@ -146,6 +146,10 @@ class Backlog:
         state = self._of(shadow).get(table)
         return NOTHING_PENDING if state is None else state.pending()
 
+    def pending_below(self, table: TableId, lsn: Lsn) -> bool:
+        """Return True if the table may have a staged change left to apply that was committed below ``lsn``."""
+        return self._tables[table].pending_below(lsn)
+
     def min_applied_lsn(self, staged: Lsn) -> Lsn:
         """Return the lowest position of all tables and shadow copies that hold segments.
 

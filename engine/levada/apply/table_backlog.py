@@ -130,6 +130,21 @@ class TableBacklog:
             return NOTHING_PENDING
         return Pending(len(self._pending), self._rows, self._bytes, self._pending[0].manifest.first_commit_ts_us)
 
+    def pending_below(self, lsn: Lsn) -> bool:
+        """Return True if a pending segment may have a change that was committed below ``lsn``."""
+        if self.position >= lsn or not self._pending:
+            return False
+        manifest = self._pending[0].manifest
+        if manifest.end_lsn <= lsn:
+            return True
+        return any(
+            (
+                any(file.first_lsn < lsn for file in manifest.files_of(self.table)),
+                any(r.commit_lsn < lsn for r in manifest.relations if r.schema.id == self.table),
+                any(t.commit_lsn < lsn for t in manifest.truncates if self.table in t.tables),
+            )
+        )
+
     def next_batch(self, max_rows: int) -> tuple[Manifest, ...]:
         """Return the oldest pending segments, at least one if any is pending, as `Backlog.next_batch` says."""
         chosen: list[Manifest] = []

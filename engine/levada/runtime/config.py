@@ -80,6 +80,14 @@ class VerifyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CutSchedule:
+    """A cut of all tables every ``every_s`` seconds. The newest ``keep`` complete ones are kept."""
+
+    every_s: float
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
@@ -141,6 +149,7 @@ class PipelineConfig:
     guard: tuple[GuardLimit, ...] = ()
     guard_patience_s: float = 30.0
     verify: VerifyConfig = field(default_factory=VerifyConfig)
+    cuts: CutSchedule | None = None
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
     copies_depend_on: str = ""
     namespace: str = ""

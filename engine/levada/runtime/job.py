@@ -15,6 +15,7 @@ class Job(StrEnum):
     APPLY_TO_SHADOW = "follow"
     SWAP = "swap"
     CUT = "cut"
+    TAG = "tag"
 
     @property
     def judged(self) -> bool:

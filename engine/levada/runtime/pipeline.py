@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from levada.capture import CaptureWorker
 from levada.destinations.interface import Destination
-from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
+from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
+from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.abandoned_orders import withdraw_orders
@@ -40,6 +42,8 @@ from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.messages import (
     Fatal,
+    LakeCutDropped,
+    LakeCutWanted,
     Reconfigured,
     Report,
     next_inbox,
@@ -47,6 +51,7 @@ from levada.runtime.stages.messages import (
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
+from levada.runtime.tables.cut_rules import check_cut_name, check_cuts, require_cuts
 from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
@@ -56,7 +61,7 @@ from levada.runtime.verifications.scheduler import VerificationScheduler
 from levada.runtime.verifications.verifier import Verifier
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
-from levada.status import PipelineState, Progress, StoreProgress
+from levada.status import CutProgress, PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
 from levada.verify.table import VerifyOptions
 
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
+_ANSWER_S: Final = 20.0
 _OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
@@ -93,6 +99,7 @@ class Pipeline:
         spark: SparkSession | None = None,
     ) -> None:
         check_table_settings(config, destination)
+        check_cuts(config, destination)
         self._config_ref = ConfigRef(config)
         self._store = store
         self._destination = destination
@@ -170,6 +177,7 @@ class Pipeline:
         """
         require_same(self._config_ref.current, config)
         check_table_settings(config, self._destination)
+        check_cuts(config, self._destination)
         self._inbox.put(Reconfigured(config))
 
     def request_stop(self) -> None:
@@ -252,6 +260,47 @@ class Pipeline:
             raise _not_started(self.config.name, "its tables cannot be verified")
         return verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
 
+    def request_cut(self, name: str, *, partial: bool = False) -> None:
+        """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
+
+        With ``partial``, tables that cannot be part of it are left out. Call it from any thread after `start`. Raise
+        NeedsOperator ``cut_name_invalid``, ``cut_exists``, ``cut_not_ready`` or ``cuts_unsupported``.
+        """
+        check_cut_name(name)
+        require_cuts(self._destination)
+        with self.config.source.connect(application="cut") as connection:
+            after = current_wal_lsn(connection)
+        self._ask(lambda reply: LakeCutWanted(name, after, partial, reply))
+
+    def drop_cut(self, name: str) -> None:
+        """Remove a cut from all tables, soon. Raise NeedsOperator ``cut_unknown`` if there is none of that name."""
+        self._ask(lambda reply: LakeCutDropped(name, reply))
+
+    def cuts(self) -> tuple[CutProgress, ...]:
+        """Return all cuts, the newest last. From any thread, without waiting."""
+        supervisor = self._supervisor
+        return () if supervisor is None else supervisor.lake_cuts.published
+
+    def _ask(self, request: Callable[[Callable[[LevadaError | None], None]], Report]) -> None:
+        """Send a request to the supervisor. Raise its refusal."""
+        if self._supervisor is None:
+            raise _not_started(self.config.name, "it has no cuts")
+        answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
+        self._inbox.put(request(answers.put))
+        deadline = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                refusal = answers.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._ended.is_set() or time.monotonic() > deadline:
+                    raise Transient(
+                        "engine_unreachable", f"pipeline {self.config.name} did not answer, and may still do it"
+                    ) from None
+                continue
+            if refusal is not None:
+                raise refusal
+            return
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -276,6 +325,7 @@ class Pipeline:
         store.load_table_replication_states()
         store.load_table_controls()
         store.load_fingerprints()
+        store.load_cuts()
         withdraw_orders(store)
         apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()

@@ -24,6 +24,7 @@ from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
+from levada.runtime.stages.lake_cuts import LakeCuts
 from levada.runtime.stages.messages import (
     ApplyEnded,
     ChangesWanted,
@@ -35,6 +36,8 @@ from levada.runtime.stages.messages import (
     Fatal,
     HoldWanted,
     JobStarted,
+    LakeCutDropped,
+    LakeCutWanted,
     MaintainEnded,
     Reconfigured,
     Report,
@@ -42,6 +45,7 @@ from levada.runtime.stages.messages import (
     SourceRestarted,
     StorageRead,
     TableFailed,
+    TagEnded,
     VerificationBegan,
     VerificationEnded,
     Verified,
@@ -85,6 +89,7 @@ class Supervisor:
         copies: CopyStage,
         applies: ApplyStage,
         cuts: CutStage,
+        lake_cuts: LakeCuts,
         resyncs: ResyncStage,
         discovery: Discovery,
         storage_poller: StoragePoller,
@@ -101,6 +106,7 @@ class Supervisor:
         self._copies = copies
         self._applies = applies
         self._cuts = cuts
+        self.lake_cuts = lake_cuts
         self._resyncs = resyncs
         self._discovery = discovery
         self._storage_poller = storage_poller
@@ -149,6 +155,7 @@ class Supervisor:
         self._copies.close()
         self._applies.close()
         self._resyncs.close()
+        self.lake_cuts.close()
         self._discovery.close()
         self._storage_poller.close()
         try:
@@ -177,6 +184,7 @@ class Supervisor:
         match report:
             case SegmentStaged(manifest):
                 self.registry.positions.segment_staged(manifest)
+                self.lake_cuts.segment_staged(manifest)
                 if manifest.truncates:
                     # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
                     self._storage_poller.soon()
@@ -192,6 +200,12 @@ class Supervisor:
                 self._cuts.cut(report)
             case CutReleased():
                 self._cuts.release(report)
+            case LakeCutWanted():
+                self.lake_cuts.request(report)
+            case LakeCutDropped():
+                self.lake_cuts.drop(report)
+            case TagEnded():
+                self.lake_cuts.ended(tables[report.table], report)
             case Verified():
                 self._cuts.verified(report)
             case VerificationBegan():
@@ -231,6 +245,7 @@ class Supervisor:
                 self._reconfigure(config)
             case SourceRestarted(verified_to, recorded):
                 self.registry.positions.source_restarted(verified_to)
+                self.lake_cuts.source_restarted(verified_to)
                 recorded.set()
             case Fatal(error):
                 self.registry.fail(error)
@@ -249,6 +264,7 @@ class Supervisor:
                 self.registry.step(record)
         self.registry.places.check()
         self.registry.positions.save_unverified()
+        self.lake_cuts.start(now)
         self._cuts.start()
         self._applies.start_watermark_reads()
         self.guard.check(now)

@@ -24,6 +24,7 @@ from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
+from levada.runtime.stages.lake_cuts import LakeCuts
 from levada.runtime.stages.messages import (
     ChangesWanted,
     CutReleased,
@@ -133,6 +134,7 @@ def assemble_supervisor(
         copies=CopyStage(parts, copier),
         applies=ApplyStage(parts, applier),
         cuts=CutStage(parts),
+        lake_cuts=LakeCuts(parts, around.epoch, lambda: capture.thread.position.witness),
         resyncs=resyncs,
         discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
         storage_poller=storage_poller,

@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 
 from levada.status.names import (
     CatchUpState,
+    CutPhase,
     GuardMeasure,
     GuardPolicy,
     PipelineState,
@@ -109,6 +110,7 @@ Thousandths = Annotated[float, _rounded(3)]
 # A newer engine may report a value that this version does not know. It is then kept as text.
 _Open = Field(union_mode="left_to_right")
 State = Annotated[PipelineState | str, _Open]
+Cutting = Annotated[CutPhase | str, _Open]
 Phase = Annotated[TablePhase | str, _Open]
 Mode = Annotated[TableMode | str, _Open]
 Step = Annotated[ResyncStep | str, _Open]

@@ -31,6 +31,8 @@ class TablePhase(StrEnum):
 class CutPhase(StrEnum):
     """The phase of a cut of all tables."""
 
+    REQUESTED = "Requested"
+    """The cut's LSN is not chosen yet."""
     PENDING = "Pending"
     """Some tables have not reached the cut's LSN yet."""
     COMPLETE = "Complete"

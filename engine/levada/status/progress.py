@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from levada.status.document import (
+    Cutting,
     Measure,
     Mode,
     Outcome,
@@ -266,6 +267,38 @@ class GuardProgress(Part):
     """The last actions since the process started, at most 20, the newest last."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutProgress(Part):
+    """A cut of all tables. The LSN and the times are null before they are chosen."""
+
+    name: str
+    phase: Cutting
+    lsn: Lsn | None = None
+    at: Time | None = None
+    """The time at which the LSN was chosen."""
+    committed_at: Time | None = None
+    """The commit time of the last transaction below the LSN, by the source's clock. Null if it is not known."""
+    tables: int = 0
+    """The number of tables that were replicated."""
+    tagged: int = 0
+    """The number of tables that are kept as of the LSN."""
+    left_out: tuple[str, ...] = ()
+    """The tables that the cut lacks, each with the reason."""
+    scheduled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutsProgress(Part):
+    """The cuts of all tables."""
+
+    every_seconds: int | None = None
+    """The interval of scheduled cuts. Null without a schedule."""
+    kept: int = 0
+    """The number of complete cuts."""
+    last_complete: CutProgress | None = None
+    pending: CutProgress | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingField(Part):
     """A changed field of the manifest that takes effect after a restart."""
@@ -312,6 +345,7 @@ class Progress(Part):
     capture: CaptureProgress = CaptureProgress()
     staging: StagingProgress = StagingProgress()
     guard: GuardProgress = GuardProgress()
+    cuts: CutsProgress = CutsProgress()
     manifest: ManifestProgress = ManifestProgress()
     store: StoreProgress = StoreProgress()
     tables_by_phase: dict[str, int] = field(init=False, default_factory=dict)

@@ -162,6 +162,7 @@ def pipeline_progress(
             durable, registry.backlog.segments, registry.backlog.staged_bytes, supervisor.guard.free_bytes
         ),
         guard=supervisor.guard.progress(),
+        cuts=supervisor.lake_cuts.progress(),
         tables=tables,
         error=fatal_progress(registry.fatal),
     )

@@ -95,7 +95,9 @@ class ApplyStage(Stage):
             self._submit([record])
 
     def _is_cut(self, record: TableRecord) -> bool:
-        return record.cut.leaves_nothing(self._registry.position(record))
+        if record.cut.leaves_nothing(self._registry.position(record)):
+            return True
+        return record.tag.until is not None and not self._registry.backlog.pending_below(record.id, record.tag.until)
 
     def _highest_position(self) -> Lsn:
         """Return the highest LSN below which a table that gets changes has all of them."""
@@ -116,7 +118,7 @@ class ApplyStage(Stage):
         for record in records:
             record.begin(Job.APPLY)
             record.apply.pending_since = None
-        until = min(r.cut.end_of(manifests[-1].end_lsn) for r in records)
+        until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
         self._pool.submit(self._run, positions, manifests, until)
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...], until: Lsn) -> None:  # in a pool

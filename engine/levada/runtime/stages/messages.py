@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from levada.apply.applier import Applied
+from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.staged_changes import Reply
@@ -88,6 +89,41 @@ class CutReleased:
 
     table: TableId
     repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LakeCutWanted:
+    """A user wants a cut of all tables with everything that is committed below ``after``.
+
+    Without ``partial``, it is refused if a table cannot be part of it. ``reply`` is called with the refusal or None,
+    and returns immediately.
+    """
+
+    name: str
+    after: Lsn
+    partial: bool
+    reply: Callable[[LevadaError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeCutDropped:
+    """A user no longer wants a cut of all tables. ``reply`` is that of `LakeCutWanted`."""
+
+    name: str
+    reply: Callable[[LevadaError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TagEnded:
+    """The cut ``added`` was added to a table and ``removed`` ones were removed, or that failed.
+
+    ``outcome`` has the cuts that the table has now.
+    """
+
+    table: TableId
+    added: NamedCut | None
+    removed: tuple[str, ...]
+    outcome: tuple[NamedCut, ...] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +245,9 @@ Report = (
     | HoldWanted
     | CutWanted
     | CutReleased
+    | LakeCutWanted
+    | LakeCutDropped
+    | TagEnded
     | Verified
     | VerificationBegan
     | VerificationEnded

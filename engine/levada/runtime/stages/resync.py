@@ -151,6 +151,9 @@ class ResyncStage(Stage):
             return
         # A parked table whose watermark is unknown has at most the staged changes.
         if reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
+            if record.tag.until is not None:
+                # The shadow copy is ahead of the cut for which the table is tagged first.
+                return
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
             swap = self._destination.swap_replacement

@@ -12,6 +12,7 @@ from levada.runtime.tables.cut_state import CutState
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.tag_state import TagState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -44,6 +45,7 @@ class TableRecord:
     copy: CopyState = field(default_factory=CopyState)
     resync: ResyncState = field(default_factory=ResyncState)
     cut: CutState = field(default_factory=CutState)
+    tag: TagState = field(default_factory=TagState)
 
     def begin(self, job: Job) -> None:
         """Assign the table to a job, which may wait for a free thread."""

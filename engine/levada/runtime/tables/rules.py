@@ -100,7 +100,7 @@ def apply_is_due(
 
     ``now`` is of the monotonic clock, in seconds. ``round_s`` is that of `apply_due`.
     """
-    if not isinstance(record.phase, Ready) or record.cut.until is not None:
+    if not isinstance(record.phase, Ready) or record.cut.until is not None or record.tag.until is not None:
         return True
     waited = now - (record.apply.pending_since or 0.0)
     return apply_due(waited, record.apply.last_apply_s, config.freshness_s, pending.rows, config.batch_rows, round_s)

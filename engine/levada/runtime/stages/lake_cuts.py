@@ -1,0 +1,398 @@
+"""Cuts of all tables: the destination keeps every table as of one LSN, under one name.
+
+The LSN of a cut is the one below which everything is staged when the cut is chosen. No table has applied more then.
+Each table applies its changes up to that LSN and is tagged there, and goes on. No table waits for another one.
+
+The store has a cut before any table is tagged, and its end after all are. Between the two, the destination has the
+facts: a table that is tagged for the cut's LSN stays as it is, and one that has applied more is left out. So another
+process continues a cut where this one ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from levada.destinations.interface import NamedCut
+from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.runtime.job import Job
+from levada.runtime.stages.messages import JobStarted, LakeCutDropped, LakeCutWanted, TagEnded
+from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name
+from levada.runtime.tables.record import TableRecord
+from levada.status import CutPhase, CutProgress, CutsProgress
+from levada.stores.interface import Cut
+from levada.stores.phases import Errored, Ready
+from levada.values import Lsn, TableId, Watermark, Witness
+
+if TYPE_CHECKING:
+    from levada.runtime.config import CutSchedule
+    from levada.segments.manifest import Manifest
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 4
+_RETRY_S: Final = 30.0
+"""Seconds until a tag that could not be removed is removed again."""
+_NO_TAGS: Final = frozenset({"destination_table_missing", "table_not_ours", "destination_collision"})
+"""Error codes of a table that is not there or belongs to another owner, so that no tag has to be removed."""
+_ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LakeCuts(Stage):
+    """Makes cuts of all tables, on a schedule and on request, and drops them.
+
+    ``witness`` returns the last transaction in capture's position.
+    """
+
+    def __init__(self, parts: StageParts, epoch: int, witness: Callable[[], Witness | None]) -> None:
+        super().__init__(parts)
+        self._mark = Watermark(parts.config_ref.current.name, epoch, Lsn(0))
+        self._witness = witness
+        self._pool = ThreadPoolExecutor(_THREADS, "levada-cuts")
+        self._requests: list[LakeCutWanted] = []
+        self._next: float | None = None
+        """The time of the next scheduled cut, of the monotonic clock."""
+        self._not_before: dict[TableId, float] = {}
+        """The times before which tags are not removed again."""
+        self._replicated: frozenset[TableId] = frozenset()
+        self._cuts = dict(parts.store.get_cuts())
+        """The cuts by name. Of a pending one, the store does not have the tables that are left out meanwhile."""
+        self._waiting = {cut.name: _to_visit(cut) for cut in self._cuts.values() if cut.phase not in _ENDED}
+        """The tables that a pending cut has not tagged yet, and those from which a dropped cut is not removed yet."""
+        self._last: Witness | None = None
+        self._changed = True
+        self.published: tuple[CutProgress, ...] = ()
+        """All cuts, the newest last. Any thread may read it, because it is replaced as a whole."""
+
+    def segment_staged(self, manifest: Manifest) -> None:
+        """Remember the last transaction that is staged. Capture's position follows only later."""
+        self._last = manifest.last or self._last
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def request(self, report: LakeCutWanted) -> None:
+        """Make the cut that a user has requested, as soon as everything below its ``after`` is staged."""
+        refusal = self._refusal(report)
+        if refusal is None:
+            self._requests.append(report)
+            self._publish()
+        report.reply(refusal)
+
+    def _refusal(self, report: LakeCutWanted) -> NeedsOperator | None:
+        if report.name in self._cuts or any(r.name == report.name for r in self._requests):
+            return NeedsOperator(
+                "cut_exists",
+                f"there is a cut {report.name} already",
+                hint=f"choose another name, or drop it first: levada cut MANIFEST {report.name} --drop",
+            )
+        tables = list(self._registry.tables.values())
+        left_out = [f"{r.name} ({why})" for r in tables if (why := reason_left_out(r))]
+        if (left_out and not report.partial) or len(left_out) == len(tables):
+            return NeedsOperator(
+                "cut_not_ready",
+                f"not every table can be part of a cut now: {', '.join(left_out[:5]) or 'there are no tables'}"
+                + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""),
+                hint="wait until levada status MANIFEST shows every table as Ready, or add --partial",
+            )
+        return None
+
+    def drop(self, report: LakeCutDropped) -> None:
+        """Remove a cut from the tables, then from the store. One that is dropped already is no error."""
+        cut = self._cuts.get(report.name)
+        requested = [r for r in self._requests if r.name == report.name]
+        self._requests = [r for r in self._requests if r.name != report.name]
+        if cut is not None:
+            self._drop(cut)
+        self._publish()
+        report.reply(None if cut is not None or requested else _unknown(report.name))
+
+    def _drop(self, cut: Cut) -> None:
+        if cut.phase is not CutPhase.DROPPING and self._save(replace(cut, phase=CutPhase.DROPPING)):
+            # Also the tables that were left out, because a job may tag one of them just now.
+            self._waiting[cut.name] = set(cut.tables)
+
+    # ---- the choice of the LSN ------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin the cuts that are due, and the next steps of the others. ``now`` is in seconds, monotonic."""
+        self._begin_scheduled(now, self._config_ref.current.cuts)
+        self._requests = [r for r in self._requests if not self._begin(r.name, r.after, scheduled=False)]
+        if self._cuts:
+            self._leave_out_removed()
+            for record in self._registry.tables.values():
+                self._continue(record, now)
+            self._end()
+        if self._changed:
+            self._publish()
+
+    def _begin_scheduled(self, now: float, schedule: CutSchedule | None) -> None:
+        """Begin a scheduled cut if one is due. There is one at a time, so a slow table makes the interval longer."""
+        if schedule is None:
+            self._next = None
+            return
+        scheduled = [cut for cut in self._cuts.values() if cut.scheduled]
+        if self._next is None:
+            age_s = min(((datetime.now(UTC) - c.at).total_seconds() for c in scheduled), default=schedule.every_s)
+            self._next = now + schedule.every_s - age_s
+        self._next = min(self._next, now + schedule.every_s)
+        if now < self._next or any(cut.phase is CutPhase.PENDING for cut in scheduled):
+            return
+        if self._begin(scheduled_name(datetime.now(UTC)), Lsn(0), scheduled=True):
+            self._next += schedule.every_s * (1 + (now - self._next) // schedule.every_s)
+            for name in outdated(self._cuts.values(), schedule.keep):
+                self._drop(self._cuts[name])
+
+    def _begin(self, name: str, after: Lsn, *, scheduled: bool) -> bool:
+        """Choose the LSN of a cut. Return False if it has to wait.
+
+        It waits for a table whose watermark is not known, and for the stream, which may be behind what a former process
+        has applied.
+        """
+        registry, lsn = self._registry, self._registry.staged_lsn
+        left_out = {r.id: f"{r.name}: {why}" for r in registry.tables.values() if (why := reason_left_out(r))}
+        taking_part = registry.tables.keys() - left_out.keys()
+        if lsn < after or name in self._cuts or (scheduled and not taking_part):
+            return False
+        if any(not registry.backlog.position_known(t) or registry.backlog.applied_lsn(t) > lsn for t in taking_part):
+            return False
+        cut = Cut(
+            name,
+            lsn,
+            datetime.now(UTC),
+            self._committed_at(lsn),
+            CutPhase.PENDING,
+            tuple(sorted(registry.tables)),
+            tuple(sorted(left_out.items())),
+            scheduled,
+        )
+        if self._save(cut):
+            self._waiting[name] = _to_visit(cut)
+        return True
+
+    def _committed_at(self, lsn: Lsn) -> datetime | None:
+        """Return the commit time of the last known transaction below an LSN."""
+        known = [w for w in (self._last, self._witness()) if w is not None and w.commit_lsn < lsn]
+        last = max(known, key=lambda w: w.commit_lsn, default=None)
+        return None if last is None else _EPOCH + timedelta(microseconds=last.commit_ts_us)
+
+    # ---- the tables -----------------------------------------------------------------------------------------------
+
+    def _continue(self, record: TableRecord, now: float) -> None:
+        """Tag the table if it has reached a cut, or remove tags from it."""
+        waiting = [self._cuts[name] for name, tables in self._waiting.items() if record.id in tables]
+        pending = sorted((c for c in waiting if c.phase is CutPhase.PENDING), key=lambda c: c.lsn)
+        why = reason_left_out(record)
+        if why and pending:
+            self._leave_out(record.id, f"{record.name}: {why}", pending)
+            pending = []
+        record.tag.until = pending[0].lsn if pending else None
+        if not isinstance(record.phase, Ready | Errored):
+            record.tag.checked = False
+        if record.busy:
+            return
+        reached = next((c for c in pending if self._has_reached(record, c.lsn)), None)
+        if pending and reached is None:
+            return
+        dropped = tuple(c.name for c in waiting if c.phase is CutPhase.DROPPING)
+        if now < self._not_before.get(record.id, 0):
+            dropped = ()
+        if reached or dropped or (not why and not record.tag.checked and self._is_tagged(record.id)):
+            record.begin(Job.TAG)
+            added = None if reached is None else NamedCut(reached.name, reached.lsn)
+            self._pool.submit(self._run, record.id, added, dropped)
+
+    def _has_reached(self, record: TableRecord, lsn: Lsn) -> bool:
+        backlog = self._registry.backlog
+        known = backlog.position_known(record.id) and not record.apply.watermark_unknown
+        return known and self._registry.staged_lsn >= lsn and not backlog.pending_below(record.id, lsn)
+
+    def _is_tagged(self, table: TableId) -> bool:
+        return any(table in cut.tables for cut in self._cuts.values() if cut.phase in _ENDED)
+
+    def _run(self, table: TableId, added: NamedCut | None, removed: tuple[str, ...]) -> None:  # in a pool
+        self._inbox.put(JobStarted((table,), datetime.now(UTC)))
+        outcome: tuple[NamedCut, ...] | BaseException
+        try:
+            found = self._destination.update_cuts(table, added, removed, self._mark)
+            outcome = tuple(NamedCut(name, lsn) for name, lsn in found.items())
+        except BaseException as error:
+            outcome = error
+        self._inbox.put(TagEnded(table, added, removed, outcome))
+
+    def ended(self, record: TableRecord, report: TagEnded) -> None:
+        """Record the outcome of a table's job."""
+        record.end()
+        if isinstance(report.outcome, BaseException):
+            self._failed(record, report, report.outcome)
+            return
+        record.tag.checked = True
+        self._not_before.pop(record.id, None)
+        if report.added is not None and self._is_pending(report.added.name):
+            self._visited(report.added.name, record.id)
+        for name in report.removed:
+            self._visited(name, record.id)
+        tagged = set(report.outcome)
+        lost = [cut for cut in self._cuts.values() if self._has_tagged(cut, record.id) and _named(cut) not in tagged]
+        self._leave_out(record.id, f"{record.name}: its tag is gone, as after a copy into a new table", lost)
+
+    def _failed(self, record: TableRecord, report: TagEnded, error: BaseException) -> None:
+        if isinstance(error, Permanent):
+            self._registry.fail(error)
+            return
+        known = error if isinstance(error, LevadaError) else None
+        code, message = ("internal_error", type(error).__name__) if known is None else (known.code, known.message)
+        _log.warning("table %s: its cuts were not updated: %s [%s]", record.name, message, code, exc_info=known is None)
+        # The table's own batches and maintenance report the error, if it concerns them.
+        record.tag.checked = True
+        if report.added is not None and self._is_pending(report.added.name):
+            self._leave_out(record.id, f"{record.name}: {message} [{code}]", [self._cuts[report.added.name]])
+        if code in _NO_TAGS:
+            for name in report.removed:
+                self._visited(name, record.id)
+        elif report.removed:
+            self._not_before[record.id] = time.monotonic() + _RETRY_S
+
+    def _is_pending(self, name: str) -> bool:
+        return name in self._cuts and self._cuts[name].phase is CutPhase.PENDING
+
+    def _has_tagged(self, cut: Cut, table: TableId) -> bool:
+        """Return True if the table should have the tag of the cut."""
+        if cut.phase is CutPhase.DROPPING or table not in cut.tables:
+            return False
+        return table not in dict(cut.left_out) and table not in self._waiting.get(cut.name, ())
+
+    def _visited(self, name: str, table: TableId) -> None:
+        if name in self._waiting:
+            self._waiting[name].discard(table)
+            self._changed = True
+
+    # ---- tables that are left out ---------------------------------------------------------------------------------
+
+    def source_restarted(self, verified_to: Lsn) -> None:
+        """End the cuts above an LSN without the tables that have not reached them.
+
+        The WAL above that LSN may be another one, so that these tables may get other changes than the tagged ones.
+        """
+        for name in [n for n in self._waiting if self._is_pending(n) and self._cuts[n].lsn > verified_to]:
+            for table in tuple(self._waiting[name]):
+                known = self._registry.tables.get(table)
+                which = f"table {int(table)}" if known is None else str(known.name)
+                why = f"{which}: the source was restarted before the table reached the cut"
+                self._leave_out(table, why, [self._cuts[name]])
+        self._end()
+
+    def _leave_out_removed(self) -> None:
+        replicated = frozenset(self._registry.tables)
+        if replicated == self._replicated:
+            return
+        self._replicated = replicated
+        for cut in tuple(self._cuts.values()):
+            for table in set(cut.tables) - replicated - dict(cut.left_out).keys():
+                if cut.phase is CutPhase.DROPPING:
+                    self._visited(cut.name, table)
+                else:
+                    self._leave_out(table, f"table {int(table)}: no longer replicated", [self._cuts[cut.name]])
+
+    def _leave_out(self, table: TableId, why: str, cuts: Iterable[Cut]) -> None:
+        for cut in cuts:
+            self._visited(cut.name, table)
+            lacking = replace(cut, left_out=tuple(sorted({**dict(cut.left_out), table: why}.items())))
+            if cut.phase is CutPhase.PENDING:
+                # Stored at its end. A process that continues it finds the same, or can tag the table.
+                self._cuts[cut.name] = lacking
+            else:
+                self._save(replace(lacking, phase=CutPhase.INCOMPLETE))
+            _log.warning("cut %s lacks %s", cut.name, why)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Store the end of the cuts that wait for no table any more."""
+        for name, tables in tuple(self._waiting.items()):
+            cut = self._cuts[name]
+            if cut.phase is CutPhase.DROPPING:
+                tables &= self._registry.tables.keys()
+            if tables:
+                continue
+            if cut.phase is CutPhase.DROPPING:
+                self._store.delete_cut(name)
+                del self._cuts[name]
+                _log.info("cut %s is dropped", name)
+            else:
+                phase = CutPhase.INCOMPLETE if cut.left_out else CutPhase.COMPLETE
+                self._save(replace(cut, phase=phase))
+                _log.info("cut %s at %s is %s", name, cut.lsn, phase.lower())
+            del self._waiting[name]
+            self._changed = True
+
+    def _save(self, cut: Cut) -> bool:
+        """Store a cut. Return False if the store has no room, which is no reason to end the pipeline."""
+        try:
+            self._store.store_cut(cut)
+        except NeedsOperator as error:
+            _log.error("cut %s cannot be stored: %s", cut.name, error)
+            return False
+        self._cuts[cut.name], self._changed = cut, True
+        return True
+
+    def close(self) -> None:
+        """Wait for the running jobs. Their reports are in the inbox afterwards."""
+        self._pool.shutdown(cancel_futures=True)
+
+    # ---- progress -------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        self._changed = False
+        requested = [r.name for r in self._requests]
+        cuts = sorted(self._cuts.values(), key=lambda c: (c.at, c.name))
+        self.published = (
+            *(cut_progress(cut, len(self._waiting.get(cut.name, ()))) for cut in cuts),
+            *(CutProgress(name=name, phase=CutPhase.REQUESTED) for name in requested),
+        )
+
+    def progress(self) -> CutsProgress:
+        """Return a summary of the cuts."""
+        schedule = self._config_ref.current.cuts
+        complete = [c for c in self.published if c.phase is CutPhase.COMPLETE]
+        return CutsProgress(
+            every_seconds=None if schedule is None else int(schedule.every_s),
+            kept=len(complete),
+            last_complete=complete[-1] if complete else None,
+            pending=next((c for c in self.published if c.phase is CutPhase.PENDING), None),
+        )
+
+
+def cut_progress(cut: Cut, waiting: int = 0) -> CutProgress:
+    """Return a cut as users see it. ``waiting`` tables have not reached it yet."""
+    return CutProgress(
+        name=cut.name,
+        phase=cut.phase,
+        lsn=cut.lsn,
+        at=cut.at,
+        committed_at=cut.committed_at,
+        tables=len(cut.tables),
+        tagged=len(cut.tables) - len(cut.left_out) - (waiting if cut.phase is CutPhase.PENDING else 0),
+        left_out=tuple(why for _, why in cut.left_out),
+        scheduled=cut.scheduled,
+    )
+
+
+def _to_visit(cut: Cut) -> set[TableId]:
+    if cut.phase is CutPhase.DROPPING:
+        return set(cut.tables)
+    return set(cut.tables) - dict(cut.left_out).keys()
+
+
+def _named(cut: Cut) -> NamedCut:
+    return NamedCut(cut.name, cut.lsn)
+
+
+def _unknown(name: str) -> NeedsOperator:
+    return NeedsOperator("cut_unknown", f"there is no cut {name}", hint="levada cuts MANIFEST lists the cuts")

@@ -1,0 +1,80 @@
+"""Rules of the cuts of all tables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from levada.errors import NeedsOperator
+from levada.status import CutPhase
+from levada.stores.phases import Errored, Ready
+
+if TYPE_CHECKING:
+    from levada.destinations import Destination
+    from levada.runtime.config import PipelineConfig
+    from levada.runtime.tables.record import TableRecord
+    from levada.stores.interface import Cut
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
+
+
+def check_cut_name(name: str) -> None:
+    """Raise NeedsOperator ``cut_name_invalid`` for a name that a user cannot give to a cut.
+
+    Spark takes a name that is a number for the ID of a snapshot. ``main`` is Iceberg's name of the current branch, and
+    Levada's own tags begin with ``levada``.
+    """
+    reserved = name.lower() == "main" or name.lower().startswith("levada")
+    if reserved or not _NAME.fullmatch(name):
+        raise NeedsOperator(
+            "cut_name_invalid",
+            f"not a name for a cut: {name!r}",
+            hint="choose a name of at most 63 letters, digits, dots, hyphens and underscores that begins with a letter,"
+            " but not with levada, and is not main",
+        )
+
+
+def check_cuts(config: PipelineConfig, destination: Destination) -> None:
+    """Raise NeedsOperator ``cuts_unsupported`` if cuts are scheduled and the destination cannot keep them."""
+    if config.cuts is not None:
+        require_cuts(destination)
+
+
+def require_cuts(destination: Destination) -> None:
+    """Raise NeedsOperator ``cuts_unsupported`` if the destination cannot keep states of tables."""
+    if not destination.capabilities.cuts:
+        raise NeedsOperator(
+            "cuts_unsupported",
+            f"the destination {destination.name} keeps no former states of its tables, so there are no cuts",
+            hint="remove spec.cuts from the manifest",
+        )
+
+
+def scheduled_name(at: datetime) -> str:
+    """Return the name of a scheduled cut that is chosen at this time."""
+    return f"levada_cut_{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def reason_left_out(record: TableRecord) -> str:
+    """Return why the table cannot be part of a cut now, empty if it can."""
+    if record.suspended:
+        return "suspended"
+    if isinstance(record.phase, Errored):
+        return f"errored [{record.phase.code}]"
+    if not isinstance(record.phase, Ready):
+        return f"not copied yet, in phase {record.phase.name}"
+    return ""
+
+
+def outdated(cuts: Iterable[Cut], keep: int) -> list[str]:
+    """Return the names of the scheduled cuts to drop, before a new cut is made.
+
+    The newest ``keep`` complete ones are kept, and as many incomplete ones.
+    """
+    found: list[str] = []
+    scheduled = sorted((c for c in cuts if c.scheduled), key=lambda c: (c.lsn, c.at), reverse=True)
+    for phase in (CutPhase.COMPLETE, CutPhase.INCOMPLETE):
+        found += [c.name for c in scheduled if c.phase is phase][keep:]
+    return found
