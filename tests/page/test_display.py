@@ -313,6 +313,35 @@ def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
         expect(page.locator("#connection")).to_contain_text("in version 2")
 
 
+def test_cuts_of_an_engine_that_makes_them(tab: Tabs) -> None:
+    """The complete one and the one that is made, with what they lack. Without cuts there is no such section."""
+    made = {
+        "phase": "Complete",
+        "lsn": "0/1F0",
+        "at": samples.NOON.isoformat(),
+        "tables": 6,
+        "tagged": 6,
+        "leftOut": [],
+    }
+    lacking = {"phase": "Pending", "lsn": None, "at": None, "tagged": 2, "leftOut": ["public.<b>: errored"]}
+    cuts = {"everySeconds": 5, "kept": 3, "lastComplete": {"name": "c-1", **made}, "pending": None}
+    cuts["pending"] = {"name": "<i>c-2", **made, **lacking}
+    document = documents.full().to_json()
+    with ProgressServer(documents.full) as server:
+        opened = tab()
+        opened.page.route("**/v1/progress", functools.partial(fulfill, json.dumps(document | {"cuts": cuts})))
+        text = opened.open(server.address).locator("#cuts").inner_text()
+        assert "3 complete cuts kept, a new one every 5s" in text
+        assert "Complete at 0/1F0: 6 of 6 tables, 31 Jan 12:00:00" in text
+        assert "<i>c-2\n" in text
+        assert "Pending: 2 of 6 tables" in text
+        assert "Left out: public.<b>: errored" in text
+        opened.page.unroute("**/v1/progress")
+        without = document | {"cuts": {"everySeconds": None, "kept": 0, "lastComplete": None, "pending": None}}
+        opened.page.route("**/v1/progress", functools.partial(fulfill, json.dumps(without)))
+        expect(opened.page.locator("#cuts")).to_be_hidden()
+
+
 def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
     """Sizes, durations, percentages, rates and names have the same texts in both."""
     figures: list[float] = [0, 0.04, 0.05, 0.5, 1, 9.94, 9.95, 59.5, 60, 99.94, 99.95, 99.96, 100, 999, 999.5, 1000]

@@ -2,6 +2,7 @@
 
 import { byId, element, setText } from "./elements.js";
 import { clock, counted, duration, number, rate, size } from "./format.js";
+import { mostBehind } from "./history.js";
 import { outlook, running } from "./tables.js";
 
 /** Show the answers of a document. */
@@ -54,9 +55,8 @@ function done(progress) {
   const copies = tables.filter(running);
   const waiting = tables.filter((t) => t.phase === "Init").length;
   const copyLeft = copies.map((t) => t.copy.secondsLeft);
-  const lags = tables.filter((t) => t.lagSeconds !== null && !t.error).map((t) => t.lagSeconds);
   const left = outlook(progress.catchUp);
-  const behind = lags.length ? Math.max(...lags) : null;
+  const behind = mostBehind(tables);
   const figures = [
     ["Copies", copies.length || waiting ? `${number(copies.length)} running, ${number(waiting)} waiting` : "none"],
     ["Behind at most", behind === null ? "-" : duration(behind)],

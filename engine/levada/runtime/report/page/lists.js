@@ -109,9 +109,27 @@ function updateCopy(made, table) {
   setText(aside, [words, kept, copy?.note].filter(Boolean).join(" "));
 }
 
-/** Show the last cuts. Engines that cannot cut have no such field. */
+/** Show the last complete cut and the one that is made. An earlier engine has no such field. */
 function showCuts(cuts) {
-  byId("cuts").hidden = !cuts;
+  const shown = [cuts?.pending, cuts?.lastComplete].filter(Boolean);
+  byId("cuts").hidden = shown.length === 0 && !cuts?.everySeconds;
+  if (byId("cuts").hidden) return;
+  const every = cuts.everySeconds ? `, a new one every ${duration(cuts.everySeconds).replace(".0s", "s")}` : "";
+  setText(byId("cuts-kept"), `${counted(cuts.kept, "complete cut")} kept${every}`);
+  reconcile(byId("cuts-list"), shown, (cut) => cut.name, makeCut, updateCut);
+}
+
+function makeCut() {
+  return element("article", {}, element("h3", {}, nameElement("")), element("p"), element("p", { class: "aside" }));
+}
+
+function updateCut(made, cut) {
+  const [title, state, leftOut] = made.children;
+  setText(title.firstElementChild, printable(cut.name));
+  const at = cut.lsn ? ` at ${cut.lsn}` : "";
+  const time = cut.at ? `, ${clock(cut.at)}` : "";
+  setText(state, `${cut.phase}${at}: ${number(cut.tagged)} of ${counted(cut.tables, "table")}${time}`);
+  setText(leftOut, cut.leftOut.length ? `Left out: ${printable(cut.leftOut.join(", "))}` : "");
 }
 
 function notesOf(progress) {

@@ -3,6 +3,7 @@
 import { showAnswers } from "./answers.js";
 import { byId, setText } from "./elements.js";
 import { clock, counted, duration, number, printable, rate, size } from "./format.js";
+import { History } from "./history.js";
 import { showLists } from "./lists.js";
 import { binaryTicks, decimalTicks, Plot, timeTicks } from "./plots.js";
 import { outlook, running, Tables } from "./tables.js";
@@ -25,7 +26,8 @@ const plots = [
 ];
 byId("plots").append(...plots.map((plot) => plot.element));
 
-const seen = { progress: null, earlier: null, receivedAt: 0, engineAge: 0, failures: 0, history: [], historyAt: -Infinity, announced: "" };
+const history = new History();
+const seen = { progress: null, earlier: null, receivedAt: 0, engineAge: 0, failures: 0, historyAt: -Infinity, announced: "" };
 let timer = 0;
 let polling = false;
 
@@ -86,7 +88,7 @@ async function received(response) {
   byId("figures").hidden = false;
   notice(seen.engineAge > STALE_MS ? "The engine answers, but its figures do not change. Its log has the reason." : "");
   showAll();
-  if (performance.now() - seen.historyAt > HISTORY_MS) await loadHistory();
+  if (performance.now() - seen.historyAt > HISTORY_MS || seen.failures > 0) await loadHistory();
 }
 
 /** Set the rate of each table: that of its copy, or else of applied changes since a document a few seconds earlier. */
@@ -100,41 +102,30 @@ function addRates(progress) {
   }
 }
 
-/** Load the history. Without it the page has the figures that it has received itself. */
+/** Load the history. Without it the plots have the figures that this page has received itself. */
 async function loadHistory() {
   seen.historyAt = performance.now();
   const response = await request("v1/history");
   if (!response.ok) return;
-  const { version, at, ...columns } = await response.json();
-  if (version !== KNOWN_VERSION) return;
-  seen.history = at.map((text, i) => ({ at: Date.parse(text), ...Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])) }));
-  seen.history.push(livePoint(seen.progress));
+  history.load(await response.json());
   showPlots();
-}
-
-/** Add the figures of the newest document to the history, which is requested less often. */
-function livePoint({ at, slot, staging, capture, tables: all }) {
-  const lags = all.filter((t) => t.lagSeconds !== null && !t.error).map((t) => t.lagSeconds);
-  const lagSeconds = lags.length ? Math.max(...lags) : null;
-  return { at: Date.parse(at), seconds: 2, retainedBytes: slot.retainedBytes, lagBytes: slot.lagBytes, stagedBytes: staging.bytes, lagSeconds, rowsPerSecond: capture.rowsPerSecond };
 }
 
 function showAll() {
   const { progress } = seen;
-  const newest = livePoint(progress);
-  const last = seen.history[seen.history.length - 1];
-  if (!last || newest.at - last.at > POLL_MS / 2) seen.history.push(newest);
+  history.add(progress);
   showHead(progress);
   showAnswers(progress);
   showLists(progress);
-  tables.show(progress.tables, newest.at);
+  tables.show(progress.tables, Date.parse(progress.at));
   showPlots();
+  showAge();
   announce(progress);
 }
 
 function showPlots() {
   const range = 1000 * document.querySelector("input[name=range]:checked").value;
-  if (seen.progress) for (const plot of plots) plot.show(seen.history, Date.parse(seen.progress.at), range);
+  if (seen.progress) for (const plot of plots) plot.show(history.points, Date.parse(seen.progress.at), range);
 }
 
 const STATES = { Running: ["good", "✓"], Failed: ["bad", "✕"], Starting: ["busy", "◐"], Stopping: ["busy", "◐"] };
