@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import urllib.error
@@ -18,7 +19,7 @@ from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.http import ProgressServer, not_ready
 from levada.runtime.report.verifications import Verifications
 from levada.status import PipelineState, Progress
-from levada.values import Lsn, QualifiedTable
+from levada.values import Lsn, QualifiedTable, TableId
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
 
@@ -210,6 +211,25 @@ def test_a_request_from_the_network_may_name_any_host() -> None:
     for loopback in ("127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"):
         assert foreign_host("driver.data.svc:8080", loopback) is not None
         assert foreign_host("", loopback) is None, "no browser leaves the header out"
+
+
+def test_a_large_response_is_compressed_for_those_who_accept_that() -> None:
+    """The progress of many tables goes through slow tunnels. Small responses stay plain."""
+    tables = [samples.table(f"t{i}", id=TableId(i)) for i in range(100)]
+    progress = samples.progress(*tables, at=datetime.now(UTC))
+    with ProgressServer(lambda: progress) as server:
+        for path in ("/v1/progress", "/metrics", "/page.js"):
+            plain = get(server, path)[2].encode()
+            request = urllib.request.Request(server.address + path, headers={"Accept-Encoding": "br, gzip"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                assert answer.headers["Vary"] == "Accept-Encoding"
+                body = answer.read()
+            assert len(body) < len(plain) / 2
+            assert gzip.decompress(body).splitlines()[:1] == plain.splitlines()[:1]
+        request = urllib.request.Request(server.address + "/livez", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.read() == b"ok\n"
 
 
 def never(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:

@@ -106,4 +106,4 @@ def test_the_document_is_pinned(name: str) -> None:
     with ProgressServer(lambda: DOCUMENTS[name]) as server:
         body = server.respond("/v1/progress", "").body
     expected = json.loads((GOLDEN / f"{name}.json").read_text())
-    assert body.decode() == json.dumps(expected)
+    assert body.decode() == json.dumps(expected, separators=(",", ":"), ensure_ascii=False)

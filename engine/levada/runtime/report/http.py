@@ -24,7 +24,16 @@ from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.liveness import Liveness
 from levada.runtime.report.metrics import registry
 from levada.runtime.report.page import page_files
-from levada.runtime.report.responses import HEADERS, JSON, Response, error_response, json_response, text_response
+from levada.runtime.report.responses import (
+    HEADERS,
+    JSON,
+    Response,
+    compressed,
+    error_response,
+    json_response,
+    part_response,
+    text_response,
+)
 from levada.runtime.report.verifications import Verifications
 from levada.status import History, PipelineState, Progress
 
@@ -126,11 +135,11 @@ class ProgressServer:
             case "/readyz":
                 return _probe_response(not_ready(progress))
             case "/v1/progress" if progress is not None:
-                return json_response(progress.to_json())
+                return part_response(progress)
             case "/v1/progress":
                 return json_response({"state": PipelineState.STARTING}, HTTPStatus.SERVICE_UNAVAILABLE)
             case "/v1/history":
-                return json_response(self._history.to_json())
+                return part_response(self._history)
             case "/metrics":
                 encode, content_type = choose_encoder(accept)
                 return Response(HTTPStatus.OK, content_type, encode(self._registry))
@@ -260,7 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
         body, kind = self.rfile.read(int(size)), self._header("Content-Type")
         return self.server.change(self.command, self.path, kind, body, self._authorization)
 
-    def _send(self, response: Response) -> None:
+    def _send(self, answer: Response) -> None:
+        response = compressed(answer, self._header("Accept-Encoding"))
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
