@@ -32,6 +32,12 @@ TEMPLATE: Final = f"{GROUP}/template"
 UPDATED_AT: Final = f"{GROUP}/updated-at"
 """Annotation of the driver's StatefulSet: when a change of the template last replaced a running pod."""
 
+DEFAULT_STORAGE_CLASS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+"""Annotations of Kubernetes: ``"true"`` makes a StorageClass the default of claims that name none."""
+
 MAX_NAME: Final = 253
 
 

@@ -24,7 +24,7 @@ DISCOVERY = {
     (group, resource, verb)
     for group, resource in (("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions"))
     for verb in ("list", "watch")
-}
+} | {("storage.k8s.io", "storageclasses", "list")}
 
 
 def rights(rules: list[dict[str, Any]]) -> set[Right]:
@@ -104,7 +104,7 @@ def test_every_kind_of_the_code_is_there() -> None:
         (r.prefix.removeprefix("/api/v1").removeprefix("/apis/").rpartition("/")[0], r.plural)
         for r in RESOURCES.values()
     }
-    found = documented() | documented("In its own namespace")
+    found = documented() | documented("In its own namespace") | documented("In the cluster it lists")
     assert resources == {(group, resource) for group, resource, _ in found if "/" not in resource}
 
 

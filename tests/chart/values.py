@@ -20,6 +20,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": [{"name": "registry"}],
         },
         "updatePolicy": {"maxConcurrent": 3, "deadlineSeconds": 900},
+        "stagingVolume": {"use": "Always", "size": "50Gi"},
         "driverToken": {"secretName": "driver-token", "key": "bearer"},
         "driverImage": "registry.example/levada-with-more:1",
         "serviceAccount": {"name": "syncer", "annotations": {"example.com/role": "none"}},

@@ -84,6 +84,7 @@ PATCHES: dict[str, Any] = {
     "destination.custom.options": {"url": "https://other"},
     "destination.custom.credentialsSecretRef.name": "other-http",
     "staging.uri": "s3://other/staging",
+    "staging.scratch": True,
     "staging.volumeClaim.size": "2Gi",
     "staging.volumeClaim.storageClassName": "other",
     "store.postgres.schema": "other",

@@ -96,7 +96,7 @@ def test_the_slowest_table_releases_the_wal_on_scratch_staging(engine: Engine, d
     """Without durable staging the slowest table holds the slot. Once it is parked, the slot moves on."""
     for name in ("held", "goes"):
         table(db, name, 50)
-    engine.spec = {"staging": {}, "guard": {"retainedWal": {"parkSlowest": "16Mi"}}}
+    engine.spec = {"staging": {"scratch": True}, "guard": {"retainedWal": {"parkSlowest": "16Mi"}}}
     engine.write_manifest()
     engine.start()
     engine.wait_caught_up()

@@ -10,6 +10,7 @@ import yaml
 from levada.spec import load_manifests
 from levada.status import read_progress
 from levada_operator.decide.comparison import with_applied_hash
+from levada_operator.decide.staging import with_decided_staging
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.observe.objects import ObjectKey, OperatorDefaults, OwnedObjects, read_pipeline, read_table_sync
@@ -96,7 +97,9 @@ def owner(**changes: Any) -> Owner:
 
 def owner_of(text: str) -> Owner:
     """Return the owner of a manifest."""
-    return Owner(load_manifests(text), "data", "uid-shop", DEFAULTS)
+    manifests = with_decided_staging(load_manifests(text))
+    assert manifests is not None
+    return Owner(manifests, "data", "uid-shop", DEFAULTS)
 
 
 def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:

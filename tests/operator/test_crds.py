@@ -108,7 +108,6 @@ def test_immutable_fields_have_a_rule() -> None:
         "spec.destination.iceberg.catalog.warehouse",
         "spec.destination.custom.type",
         "spec.staging.uri",
-        "spec.staging.volumeClaim",
         "spec.staging.volumeClaim.storageClassName",
         "spec.store.postgres",
         "spec.store.postgres.schema",

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.operator.samples import MANIFEST, owner, owner_of, spec
 
-from levada.spec import Change, PipelineManifest, structural
+from levada.spec import Change, PipelineManifest, load_manifests, structural
 from levada.spec.model import CHANGE
 from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_lag_job
 from levada_operator.desired.manifest import read_manifest, restart_digest
@@ -261,8 +261,8 @@ def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
     if path in ("executor.instances.min", "verify.samplePercent"):
         at[last] = 1
     manifest = yaml.safe_load(MANIFEST)
-    before, after = (owner_of(yaml.safe_dump(manifest | {"spec": s})) for s in (unchanged, changed))
-    assert (restart_digest(before.manifests) == restart_digest(after.manifests)) is hot
+    before, after = (load_manifests(yaml.safe_dump(manifest | {"spec": s})) for s in (unchanged, changed))
+    assert (restart_digest(before) == restart_digest(after)) is hot
 
 
 def test_table_sync_names_are_unique_and_valid() -> None:

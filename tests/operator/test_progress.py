@@ -64,6 +64,7 @@ class Answers:
             self._executor,
             namespaces=(),
             fetch=lambda address, port: self._answer,
+            detect_storage=False,
         )
 
     def after(self, answer: Mapping[str, Any] | None, seconds: float = 0.0) -> Observed:

@@ -33,10 +33,10 @@ def manifests(*table_syncs: dict[str, Any], source: dict[str, Any] | None = None
 
 
 def test_what_is_not_said_has_the_manifests_defaults(tmp_path: Path) -> None:
-    """Names are derived, staging is scratch in the work folder, retries count tries."""
+    """Names are derived, staging is durable in the work folder, retries count tries."""
     config = pipeline_config(manifests(), work_dir=tmp_path)
     assert (config.name, config.slot.name, config.publication.name) == ("shop-eu", "levada_shop_eu", "levada_shop_eu")
-    assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), False)
+    assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), True)
     assert config.publication.managed
     assert not config.slot.failover
     assert not config.slot.resync_when_lost
@@ -82,8 +82,9 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
 
 def test_a_volume_is_durable_where_scratch_is_not(tmp_path: Path) -> None:
     """The claim is mounted where scratch would be."""
-    config = pipeline_config(manifests(staging={"volumeClaim": {"size": "1Gi"}}), work_dir=tmp_path)
-    assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), True)
+    for staging, durable in (({"volumeClaim": {"size": "1Gi"}}, True), ({"scratch": True}, False)):
+        config = pipeline_config(manifests(staging=staging), work_dir=tmp_path)
+        assert (config.staging.uri, config.staging.durable) == (str(tmp_path / "staging"), durable)
 
 
 def test_a_change_of_the_destinations_resync_fields_copies_again(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from levada.errors import Transient
 from levada.postgres.server import ServerIdentity
 from levada.runtime.source.record import SourceRecord
+from levada.segments.log import SegmentLog
+from levada.segments.staging import Staging
 from levada.stores import MemoryStore
-from levada.values import Lsn
+from levada.values import Lsn, Witness
 
 SERVER = ServerIdentity("1", 1, 1, "2026-01-01")
+WITNESS = Witness(Lsn(4), 7, 0)
 
 
 class Away(MemoryStore):
@@ -39,3 +43,23 @@ def test_what_could_not_be_kept_is_kept_at_the_next_call() -> None:
         keep()
     kept = SourceRecord(store)
     assert (kept.position, kept.identity) == (Lsn(5), SERVER)
+
+
+def test_a_position_of_scratch_staging_has_no_witness(tmp_path: Path) -> None:
+    """Durable staging begins where the slot is, until a transaction of its own is known at the stored position."""
+    store = MemoryStore("shop")
+    store.next_epoch()
+    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
+    record = SourceRecord(store)
+    record.begin(SERVER, Lsn(1))
+    assert record.known_source(log).staged == 1
+    for lsn, witness, scratch, staged in (
+        (5, WITNESS, True, 0),
+        (6, None, False, 0),
+        (9, WITNESS, False, 9),
+        (12, None, False, 12),
+        (15, None, True, 0),
+    ):
+        record.save_position(Lsn(lsn), witness, scratch=scratch)
+        known = SourceRecord(store).known_source(log)
+        assert (known.staged, known.acknowledged) == (staged, lsn)

@@ -125,6 +125,17 @@ def test_scratch_staging_keeps_no_ledger() -> None:
     assert StoredLedger(store, durable=True).load((), TABLES).ends == {}
 
 
+def test_scratch_staging_after_durable_staging_misses_what_was_acknowledged() -> None:
+    """The slot does not send again what was staged durably before."""
+    store = MemoryStore("p")
+    store.next_epoch()
+    assert not StoredLedger(store, durable=False).exists
+    StoredLedger(store, durable=True).save(Ledger({TableId(1): Lsn(30)}))
+    scratch = StoredLedger(store, durable=False)
+    assert scratch.exists
+    assert scratch.load((), TABLES).ends == {1: 30}
+
+
 @given(
     ends=st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), max_size=20),
     known=st.dictionaries(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), max_size=20),

@@ -116,8 +116,8 @@ class PipelineConfig:
     ``selects`` returns True for each table of the source that is replicated. ``tables`` has the settings of some
     tables, and ``default_table`` those of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``.
     ``freshness_s`` is the longest lag that batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off.
-    ``work_dir`` has caches only, so it may be lost. A table whose copy was made with another ``copies_depend_on`` is
-    resynced at the start. Times are in seconds, sizes in bytes.
+    ``work_dir`` has caches only, so it may be lost, unless the staging area is in it. A table whose copy was made with
+    another ``copies_depend_on`` is resynced at the start. Times are in seconds, sizes in bytes.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 

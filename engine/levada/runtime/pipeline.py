@@ -357,7 +357,12 @@ class Pipeline:
             manifests = ()
             kept.forget()
         known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
+        was_scratch = self._staging.durable and not kept.exists
+        if was_scratch:
+            self._staging.sync(config.name)
         log.ledger = kept.load(manifests, known)
+        if was_scratch:
+            kept.save(log.ledger)
         inbox = self._inbox = next_inbox(self._inbox)
         if lost is not None:
             self._stopping = threading.Event()

@@ -140,6 +140,15 @@ class Staging:
                     os.unlink(temporary)
             self._sync(folder)
 
+    def sync(self, folder: str) -> None:
+        """Wait until the files of a folder are on the disk. Those of scratch staging may not be."""
+        _, root = self._connected()
+        with self.writing(folder):
+            for name in self.list(folder) if self._local else ():
+                sync(f"{root}/{folder}/{name}")
+            if self._local and Path(f"{root}/{folder}").is_dir():
+                sync(f"{root}/{folder}")
+
     def remove(self, path: str) -> None:
         """Remove a file. A missing file is no error."""
         fs, root = self._connected()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from levada.spec.model import CHANGE, Change, Model, Rule, StrictInt, exactly_one, setting
+from levada.spec.model import CHANGE, Change, Model, Rule, StrictBool, StrictInt, exactly_one, setting
 from levada.spec.names import Identifier, OptionalObjectName, StagingUri
 from levada.spec.quantity import Amount, Bytes
 from levada.spec.section import PluginSection
@@ -66,15 +66,16 @@ class VolumeClaim(Model):
 class Staging(Model):
     """The storage of changes between the WAL and the destination.
 
-    Without a uri or a volumeClaim, changes are staged on scratch space, and the slot is acknowledged only after they
-    are applied.
+    It is durable unless scratch is set: the slot is acknowledged as soon as changes are staged. Without any field,
+    `levada run` stages in its work folder. The operator decides once for each Pipeline, and creates a volume claim if
+    the cluster has a default StorageClass. Otherwise it uses scratch space.
     """
 
     rules = (
         Rule(
-            "set either uri or volumeClaim, not both",
-            "self.uri == '' || !has(self.volumeClaim)",
-            lambda s: not (s.uri and s.volume_claim),
+            "set only one of uri, volumeClaim and scratch",
+            "[self.uri != '', has(self.volumeClaim), self.scratch].filter(x, x).size() <= 1",
+            lambda s: sum((bool(s.uri), s.volume_claim is not None, s.scratch)) <= 1,
         ),
     )
 
@@ -82,8 +83,19 @@ class Staging(Model):
     """A folder on durable storage: s3://, gs://, abfs:// or file://. Empty: none. S3 is accessed with the catalog's
     properties and Secret, unless the URI has a query with settings of its own.
     """
-    volume_claim: VolumeClaim | None = setting(Change.IMMUTABLE, None)
-    """A persistent volume for the driver. Unset: none."""
+    volume_claim: VolumeClaim | None = setting(Change.RESTART, None)
+    """A persistent volume for the driver. Unset: what the operator decided when the Pipeline was created. A Pipeline on
+    scratch space moves to a volume when this is set.
+    """
+    scratch: StrictBool = setting(Change.RESTART, False)
+    """true: changes are staged on scratch space, which may be lost. The slot is acknowledged only after every table has
+    applied them. A Pipeline with a volume cannot change to it. false: changes are staged durably.
+    """
+
+    @property
+    def decided(self) -> bool:
+        """True if a place or scratch space is set."""
+        return bool(self.uri) or self.volume_claim is not None or self.scratch
 
 
 class PostgresStoreSpec(Model):

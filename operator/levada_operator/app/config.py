@@ -8,9 +8,10 @@ from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
+from levada.spec import format_bytes, parse_bytes
 from levada_operator.act.elector import LeaseKey
 from levada_operator.decide.election import LeaseTimings, lease_timings
-from levada_operator.observe.objects import OperatorDefaults, UpdatePolicy
+from levada_operator.observe.objects import OperatorDefaults, StagingDefaults, UpdatePolicy, VolumeUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ def read_config(environment: Mapping[str, str]) -> Config:
             updates=UpdatePolicy(
                 max_concurrent=int(environment.get("LEVADA_UPDATES", "1")),
                 deadline=timedelta(seconds=int(environment.get("LEVADA_UPDATE_SECONDS", "600"))),
+            ),
+            staging=StagingDefaults(
+                VolumeUse(environment.get("LEVADA_STAGING_VOLUMES", VolumeUse.DETECT)),
+                format_bytes(parse_bytes(environment.get("LEVADA_STAGING_SIZE", "20Gi"))),
             ),
         ),
         lease=LeaseKey(

@@ -23,7 +23,7 @@ from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.objects import Body, PipelineKey, pipeline_named
+from levada_operator.observe.objects import Body, PipelineKey, VolumeUse, pipeline_named
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Controller:
             self._executor,
             namespaces=config.namespaces,
             fetch=fetch,
+            detect_storage=config.defaults.staging.use is VolumeUse.DETECT,
         )
         self._watches = [
             watch(namespace, self.event, self._sweeper.list_tables_next) for namespace in config.namespaces or (None,)

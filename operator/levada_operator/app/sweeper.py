@@ -60,6 +60,7 @@ class Sweeper:
         *,
         namespaces: tuple[str, ...],
         fetch: Fetch,
+        detect_storage: bool,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -70,6 +71,7 @@ class Sweeper:
         self._fetch = fetch
         self._turn = 0
         self._tables_due = False
+        self._may_list_storage = detect_storage
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
         """Refresh the cache. Raise RequestFailed if a list fails.
@@ -83,6 +85,7 @@ class Sweeper:
         if slow_kinds_due:
             pipelines = await self._objects("Pipeline", "")
             self._cache.replace_all("Pipeline", pipelines, now)
+            await self._list_storage()
             self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
         await self._list(FAST_KINDS + SLOW_KINDS if slow_kinds_due else FAST_KINDS, now)
         await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.namespaces_lacking_pods()))
@@ -101,6 +104,20 @@ class Sweeper:
         for kind in kinds:
             self._cache.replace_owned((kind,), await self._objects(kind, PIPELINE_LABEL), now)
         self._turns.refresh(now)
+
+    async def _list_storage(self) -> None:
+        if not self._may_list_storage:
+            return
+        try:
+            bodies = await self._run(self._cluster.list_objects, "StorageClass")
+        except RequestFailed as error:
+            if not error.refused:
+                raise
+            # An operator for some namespaces only has no right to read objects of the cluster.
+            self._may_list_storage = False
+            _log.warning("new Pipelines without spec.staging stage on scratch space: %s", error)
+            return
+        self._cache.replace_storage_classes(bodies)
 
     async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:
         each = await asyncio.gather(

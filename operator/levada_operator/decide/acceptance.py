@@ -23,9 +23,10 @@ from levada.spec.pipeline import table_settings_problem
 from levada.spec.problems import invalid
 from levada.values import QualifiedTable
 from levada_operator.decide.conditions import Condition
+from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
 from levada_operator.memo import Memo
-from levada_operator.names import manifest_name
+from levada_operator.names import manifest_name, staging_name
 from levada_operator.observe.objects import PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
@@ -63,7 +64,8 @@ def accept(observed: Observed) -> Acceptance:
     """Check the written specs and return what runs."""
     pipeline, before = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
-    inputs = (pipeline.spec, tables, before, observed.conflicts, observed.defaults.has_driver_token)
+    place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
+    inputs = (pipeline.spec, tables, before, observed.conflicts, observed.defaults, *(place if before is None else ()))
     return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
 
 
@@ -120,7 +122,7 @@ def _accepted_before(observed: Observed) -> Manifests | None:
     body = observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name))
     references = ((body or {}).get("metadata") or {}).get("ownerReferences") or ()
     owners = [reference.get("uid") for reference in references if reference.get("kind") == "Pipeline"]
-    return None if owners and observed.pipeline.uid not in owners else read_manifest(body)
+    return None if owners and observed.pipeline.uid not in owners else with_decided_staging(read_manifest(body))
 
 
 def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:
@@ -137,6 +139,11 @@ def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineMan
         return last, Condition("Accepted", False, "InvalidSpec", error.message + _kept_text(last))
     if pipeline.spec.driver.token_secret_ref is not None and not observed.defaults.has_driver_token:
         return last, Condition("Accepted", False, "InvalidSpec", _NO_TOKEN + _kept_text(last))
+    staging = decide_staging(observed, pipeline.spec.staging, None if last is None else last.spec.staging)
+    if last is not None and (lost := lost_by_change(last.spec.staging, staging)):
+        message = f"{lost}: make a new Pipeline, or set it back"
+        return last, Condition("Accepted", False, "ImmutableChange", message + _kept_text(last))
+    pipeline = with_staging(pipeline, staging)
     if last is not None and (fixed := _immutable(changed_fields(last.spec, pipeline.spec))):
         message = f"{describe_changes(fixed)}: make a new Pipeline, or set it back"
         return last, Condition("Accepted", False, "ImmutableChange", message + _kept_text(last))

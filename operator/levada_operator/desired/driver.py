@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from levada.spec import DriverMode, format_bytes
+from levada.spec import DeletionAction, DriverMode, format_bytes
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT, build_driver_template
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
@@ -49,7 +49,10 @@ def build_service(owner: Owner) -> dict[str, Any]:
 
 
 def build_staging_claim(owner: Owner) -> dict[str, Any] | None:
-    """Return the PersistentVolumeClaim of the staging area, or None if staging.volumeClaim is not set."""
+    """Return the PersistentVolumeClaim of the staging area, or None without one.
+
+    It outlives a Pipeline whose state is retained, and with it the slot, which was confirmed for what is on the volume.
+    """
     claim = owner.spec.staging.volume_claim
     if claim is None:
         return None
@@ -59,4 +62,6 @@ def build_staging_claim(owner: Owner) -> dict[str, Any] | None:
     }
     if claim.storage_class_name:
         spec["storageClassName"] = claim.storage_class_name
-    return build_object(owner, "PersistentVolumeClaim", "v1", staging_name(owner.name), "staging", {"spec": spec})
+    stays = owner.spec.deletion_policy.state is DeletionAction.RETAIN
+    name = staging_name(owner.name)
+    return build_object(owner, "PersistentVolumeClaim", "v1", name, "staging", {"spec": spec}, owned=not stays)

@@ -28,7 +28,7 @@ CLEANUP_ROLE: Final = "cleanup"
 
 def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:
     """Return the Job that samples the slot in interval ``turn``. The sample is the container's termination message."""
-    template = build_job_template(owner, LAG_ROLE, [])
+    template = _without_staging(build_job_template(owner, LAG_ROLE, []))
     container = template["spec"]["containers"][0]
     # The operator may not read logs. The kubelet copies this file into the pod's status.
     line = f"exec levada lag {MANIFEST} --secrets {SECRETS_DIR} -o json > /dev/termination-log"
@@ -48,11 +48,8 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
     A failed copy reports its error to the driver through the store. The driver's retry is a new order and a new Job.
     """
     command = ["copy", MANIFEST, "--table", f"{schema}.{table}", "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
-    template = build_job_template(owner, COPY_ROLE, command)
-    # A copy does not use the staging volume, which only one node can mount at a time.
-    pod, container = template["spec"], template["spec"]["containers"][0]
-    pod["volumes"] = [v for v in pod["volumes"] if v["name"] != STAGING_VOLUME]
-    container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != STAGING_VOLUME]
+    template = _without_staging(build_job_template(owner, COPY_ROLE, command))
+    container = template["spec"]["containers"][0]
     copy = _table_copy(owner, QualifiedTable(schema, table))
     container["resources"] = copy_resources(owner, copy)
     if copy.executors and owner.spec.driver.mode is DriverMode.CLUSTER:
@@ -60,6 +57,14 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
     spec = {"backoffLimit": 3, "ttlSecondsAfterFinished": 3600, "template": template}
     name = copy_name(owner.name, schema, table, order)
     return build_object(owner, "Job", "batch/v1", name, COPY_ROLE, {"spec": spec})
+
+
+def _without_staging(template: dict[str, Any]) -> dict[str, Any]:
+    """Remove the staging volume from a Job's pod that does not use it. Only one node can mount it at a time."""
+    pod, container = template["spec"], template["spec"]["containers"][0]
+    pod["volumes"] = [v for v in pod["volumes"] if v["name"] != STAGING_VOLUME]
+    container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != STAGING_VOLUME]
+    return template
 
 
 def _table_copy(owner: Owner, table: QualifiedTable) -> TableCopy:

@@ -30,6 +30,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "Service": Resource("/api/v1", "services"),
     "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
     "StatefulSet": Resource("/apis/apps/v1", "statefulsets"),
+    "StorageClass": Resource("/apis/storage.k8s.io/v1", "storageclasses"),
     "TableSync": Resource(f"/apis/{API_VERSION}", "tablesyncs"),
 }
 """Every kind that the operator reads or writes. Secrets are not among them."""

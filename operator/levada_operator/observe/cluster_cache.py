@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from levada.spec import default_object_name
 from levada.status import Progress
-from levada_operator.names import ROLE_LABEL, STATE_ROLE, driver_pod
+from levada_operator.names import DEFAULT_STORAGE_CLASS, ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     Body,
@@ -43,6 +43,7 @@ class ClusterCache:
 
     def __init__(self, defaults: OperatorDefaults) -> None:
         self._defaults = defaults
+        self.has_default_storage = False
         self.pipelines: dict[PipelineKey, Body] = {}
         self.table_syncs: dict[tuple[str, str], Body] = {}
         self._tables_of: dict[PipelineKey, set[str]] = {}
@@ -143,6 +144,14 @@ class ClusterCache:
             if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
                 self.drop(kind, *place)
 
+    def replace_storage_classes(self, bodies: Iterable[Body]) -> None:
+        """Store whether one of all StorageClasses is the default."""
+        self.has_default_storage = any(
+            (body["metadata"].get("annotations") or {}).get(name) == "true"
+            for body in bodies
+            for name in DEFAULT_STORAGE_CLASS
+        )
+
     def record_progress(self, key: PipelineKey, report: ProgressReport) -> None:
         """Store a driver's progress. Record the time if its position changed."""
         before = self._reports.get(key)
@@ -223,6 +232,7 @@ class ClusterCache:
             ),
             owned=OwnedObjects(config),
             pods=tuple(read_pod(b) for k, b in sorted(mine.items()) if k.kind == "Pod"),
+            has_default_storage=self.has_default_storage,
             jobs=tuple(read_job(b) for k, b in sorted(mine.items()) if k.kind == "Job"),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from levada_operator.names import API_VERSION, PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
@@ -104,6 +105,23 @@ class UpdatePolicy:
     deadline: timedelta = timedelta(seconds=600)
 
 
+class VolumeUse(StrEnum):
+    """The use of volume claims for Pipelines that name no place for staged changes."""
+
+    DETECT = "Detect"
+    """Each gets one if the cluster has a default StorageClass."""
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class StagingDefaults:
+    """The volume claims for staged changes of Pipelines that name no place. ``size`` is a quantity."""
+
+    use: VolumeUse = VolumeUse.DETECT
+    size: str = "20Gi"
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorDefaults:
     """The operator's settings that apply to every Pipeline."""
@@ -113,6 +131,7 @@ class OperatorDefaults:
     metrics_namespace: str = ""
     updates: UpdatePolicy = UpdatePolicy()
     has_driver_token: bool = False
+    staging: StagingDefaults = StagingDefaults()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Observed:
     owned: OwnedObjects = field(default_factory=OwnedObjects)
     pods: tuple[PodState, ...] = ()
     jobs: tuple[JobState, ...] = ()
+    has_default_storage: bool = False
+    """True if the cluster had a default StorageClass when it was listed last."""
     report: ProgressReport | None = None
     """The last progress that could be read from the driver."""
     unreadable: str = ""

@@ -122,7 +122,6 @@ IMMUTABLE: list[tuple[dict[str, Any], str]] = [
     ({"destination": {"iceberg": None, "custom": {"type": "x"}}}, "spec.destination.iceberg"),
     ({"destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "/x"}}}}, "catalog.type"),
     ({"staging": {"uri": "s3://other"}}, "spec.staging.uri"),
-    ({"staging": {"volumeClaim": {"size": "1Gi"}}}, "spec.staging.volumeClaim"),
     ({"store": {"postgres": None, "memory": {}}}, "spec.store.postgres"),
     ({"store": {"postgres": {"schema": "other"}}}, "spec.store.postgres.schema"),
 ]

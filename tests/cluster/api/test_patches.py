@@ -29,6 +29,7 @@ BASES: dict[str, dict[str, Any]] = {
         "destination": {"iceberg": None, "custom": {"type": "http", "credentialsSecretRef": {"name": "http"}}},
         "staging": {"volumeClaim": {"size": "1Gi"}},
     },
+    "scratch": {"source": {"slot": {"name": "scratch"}}, "staging": {"scratch": True}},
     "bigquery": {
         "destination": {
             "iceberg": None,
@@ -116,6 +117,8 @@ def drivers(cluster: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 CLAIM = "staging.volumeClaim.size"
+APART = (CLAIM, "staging.scratch")
+"""Fields whose change depends on where the Pipeline stages."""
 
 
 def test_every_field_is_patched() -> None:
@@ -123,7 +126,7 @@ def test_every_field_is_patched() -> None:
     assert PATCHES.keys() == CLASSES.keys()
 
 
-@pytest.mark.parametrize("path", [p for p, c in CLASSES.items() if c is not Change.IMMUTABLE and p != CLAIM])
+@pytest.mark.parametrize("path", [p for p, c in CLASSES.items() if c is not Change.IMMUTABLE and p not in APART])
 def test_patch_does_what_its_class_says(drivers: Drivers, path: str) -> None:
     """The Event names the class and the field; the driver's pod is replaced unless the class is Hot."""
     base, change = _base(path), CLASSES[path]
@@ -151,8 +154,24 @@ def test_claim_that_may_not_grow_is_told(drivers: Drivers) -> None:
     eventually(lambda: _accepted(drivers.kubectl) == "Valid")
 
 
-def _accepted(kubectl: Kubectl) -> str:
-    conditions = kubectl.get("pipeline", "own").get("status", {}).get("conditions", ())
+def test_scratch_becomes_a_volume_and_never_the_reverse(drivers: Drivers) -> None:
+    """A Pipeline on scratch space moves to a claim by a new pod. Back would lose what is staged there."""
+    assert drivers.kubectl.get("persistentvolumeclaim", "scratch-staging") is None
+    before = drivers.template("scratch")
+    staging = {"scratch": False, "volumeClaim": {"size": "1Gi"}}
+    drivers.kubectl.patch("pipeline", "scratch", {"spec": {"staging": staging}})
+    eventually(lambda: drivers.told("scratch", "Restart: spec.staging.scratch, spec.staging.volumeClaim"))
+    assert drivers.kubectl.get("persistentvolumeclaim", "scratch-staging") is not None
+    assert drivers.template("scratch") != before
+    drivers.kubectl.patch("pipeline", "scratch", {"spec": {"staging": {"scratch": True, "volumeClaim": None}}})
+    eventually(lambda: _accepted(drivers.kubectl, "scratch") == "ImmutableChange")
+    assert drivers.kubectl.get("persistentvolumeclaim", "scratch-staging") is not None
+    drivers.kubectl.patch("pipeline", "scratch", {"spec": {"staging": {"scratch": False}}})
+    eventually(lambda: _accepted(drivers.kubectl, "scratch") == "Valid")
+
+
+def _accepted(kubectl: Kubectl, name: str = "own") -> str:
+    conditions = kubectl.get("pipeline", name).get("status", {}).get("conditions", ())
     return next((str(c["reason"]) for c in conditions if c["type"] == "Accepted"), "")
 
 

@@ -14,6 +14,7 @@ from levada.spec import Change
 pytestmark = pytest.mark.long
 
 _OF_OTHERS = (
+    "staging.scratch",
     "staging.volumeClaim",
     "driver.serviceAccount",
     "driver.tokenSecretRef",

@@ -338,7 +338,7 @@ def _staging(manifests: Manifests, secrets: Path | None, work_dir: Path) -> Stag
     staging = manifests.pipeline.spec.staging
     if not staging.uri:
         # The operator mounts the volume there.
-        return StagingConfig(str(work_dir / "staging"), durable=staging.volume_claim is not None)
+        return StagingConfig(str(work_dir / "staging"), durable=not staging.scratch)
     if "?" in staging.uri or not staging.uri.startswith(_S3):
         return StagingConfig(staging.uri)
     return StagingConfig(staging.uri, object_store=partial(object_store, manifests, secrets))

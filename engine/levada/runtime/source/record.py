@@ -21,7 +21,8 @@ class SourceRecord:
     """The stored fingerprint of the source. Thread-safe.
 
     ``position`` is the highest LSN acknowledged to the slot without a staged segment as evidence. With durable staging
-    ``witness`` is the last transaction below it, or None if there was none since ``since``.
+    ``witness`` is the last transaction below it, or None if there was none since ``since``. With scratch staging the
+    witness of ``position`` is unknown.
     """
 
     def __init__(self, store: PipelineStore) -> None:
@@ -35,6 +36,9 @@ class SourceRecord:
         self.position = Lsn.parse(raw.get("position", "0/0"))
         self.since = Lsn.parse(raw.get("since", "0/0"))
         self.witness = Witness.from_json(raw.get("witness"))
+        # Records without the key come from a release that did not know it.
+        self.unwitnessed = bool(raw.get("unwitnessed", self.known and self.witness is None))
+        """True if scratch staging has stored the position, and no transaction was staged durably since."""
         self.former = frozenset[str](raw.get("former", ()))
         """The identities of earlier sources. All tables copied from them are copied again from the present source."""
 
@@ -43,7 +47,7 @@ class SourceRecord:
         with self._lock:
             before = set() if self.identity is None else {self.identity.source}
             former = (self.former | before) - {identity.source}
-            self._store_record(identity, position, None, since=position, former=former)
+            self._store_record(identity, position, None, since=position, former=former, unwitnessed=False)
 
     def verified(self, identity: ServerIdentity) -> None:
         """Store the server that has just been verified."""
@@ -51,24 +55,27 @@ class SourceRecord:
             if identity != self.identity:
                 self._store_record(identity, self.position, self.witness)
 
-    def save_position(self, position: Lsn, witness: Witness | None) -> None:
+    def save_position(self, position: Lsn, witness: Witness | None, *, scratch: bool = False) -> None:
         """Store a position before it is acknowledged, or before the last segment up to it is removed.
 
-        A position below the stored one is ignored.
+        With ``scratch``, the transactions below it are not known. A position below the stored one is ignored.
         """
         with self._lock:
             if position > self.position:
-                self._store_record(self.identity, position, witness)
+                known = None if scratch else witness
+                unwitnessed = scratch or (known is None and self.unwitnessed)
+                self._store_record(self.identity, position, known, unwitnessed=unwitnessed)
 
     def known_source(self, log: SegmentLog) -> KnownSource:
         """Return the known state of the source at a start, from the record and the staged segments.
 
-        On scratch staging only existing segments count as staged. The slot sends the other changes again.
+        On scratch staging only existing segments count as staged. The slot sends the other changes again. The same
+        holds for the first start on durable staging after scratch staging.
         """
         newest = log.newest()
         end = Lsn(0) if newest is None else newest.end_lsn
         acknowledged = max(self.position, end)
-        if log.staging.durable and self.position >= end:
+        if log.staging.durable and not self.unwitnessed and self.position >= end:
             return KnownSource(self.position, self.witness, acknowledged, self.since, self.identity)
         witness = None if newest is None else newest.last
         return KnownSource(end, witness, acknowledged, self.since, self.identity)
@@ -93,9 +100,11 @@ class SourceRecord:
         *,
         since: Lsn | None = None,
         former: frozenset[str] | None = None,
+        unwitnessed: bool | None = None,
     ) -> None:
         """Store the record. If that fails, this object keeps the earlier record, so that the next call stores again."""
         since, former = self.since if since is None else since, self.former if former is None else former
+        unwitnessed = self.unwitnessed if unwitnessed is None else unwitnessed
         text = json.dumps(
             {
                 "server": None if identity is None else identity.to_json(),
@@ -103,10 +112,12 @@ class SourceRecord:
                 "since": str(since),
                 "witness": None if witness is None else witness.to_json(),
                 "former": sorted(former),
+                "unwitnessed": unwitnessed,
             }
         )
         self._store.store_fingerprint(SOURCE, text)
         self.identity, self.position, self.witness, self.since, self.former = identity, position, witness, since, former
+        self.unwitnessed = unwitnessed
 
 
 def verified_source(store: PipelineStore) -> str:

@@ -17,7 +17,8 @@ _SUBJECT: Final = "staging"
 class StoredLedger:
     """Stores the ledger of durable staging. Thread-safe.
 
-    That of scratch staging is not stored, because PostgreSQL sends its changes again after a restart.
+    That of scratch staging is not stored, because PostgreSQL sends its changes again after a restart. A stored one
+    counts on scratch staging too: the pipeline's staging was durable before, and the slot was acknowledged.
     """
 
     def __init__(self, store: PipelineStore, *, durable: bool) -> None:
@@ -26,9 +27,14 @@ class StoredLedger:
         self._turn = threading.Lock()
         self._kept = Ledger()
 
+    @property
+    def exists(self) -> bool:
+        """True if the store has a ledger: the slot may have been acknowledged for staged segments."""
+        return self._store.get_fingerprint(_SUBJECT) is not None
+
     def load(self, manifests: Iterable[Manifest], tables: Collection[TableId]) -> Ledger:
         """Return the ledger of these tables, merged from the store and the manifests."""
-        ledger = Ledger.loads(self._store.get_fingerprint(_SUBJECT) if self._durable else None)
+        ledger = Ledger.loads(self._store.get_fingerprint(_SUBJECT))
         ledger.add_segments(manifests)
         self._kept = Ledger({table: end for table, end in ledger.ends.items() if table in tables})
         return Ledger(self._kept.ends)

@@ -95,7 +95,7 @@ def assemble_worker(
         def persist() -> None:
             # The ledger first, because past this position no segment is evidence of it.
             ledger.save(ends)
-            record.save_position(lsn, witness)
+            record.save_position(lsn, witness, scratch=not log.staging.durable)
 
         return persist
 

@@ -61,7 +61,7 @@ class Retention:
         self._unneeded += self._registry.backlog.pop_unneeded()
         applied = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
         if not self._log.staging.durable:
-            self._record.save_position(applied, None)
+            self._record.save_position(applied, None, scratch=True)
         elif self._unneeded:
             newest = max(self._unneeded, key=lambda m: m.end_lsn)
             if newest.end_lsn > self._registry.backlog.end:
@@ -85,10 +85,10 @@ class Retention:
     def _remove_versions(self) -> None:
         """Remove the schema versions older than the one in effect where the table and the stream may resume.
 
-        A table that is being copied, or whose position is unknown, keeps all versions. On scratch staging every table
-        keeps them, because a restart may stream changes again from any earlier position.
+        A table that is being copied, or whose position is unknown, keeps all versions. On scratch staging, and after
+        it, every table keeps them, because a restart may stream changes again from any earlier position.
         """
-        if not self._log.staging.durable:
+        if not self._log.staging.durable or self._record.unwitnessed:
             return
         # A restart streams from the recorded position, or from the end of a segment that still exists.
         backlog, resumes = self._registry.backlog, self._record.position
