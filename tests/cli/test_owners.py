@@ -184,6 +184,20 @@ def test_a_laptop_and_a_cluster_are_two_owners(
     laptop.begin()
 
 
+def test_staged_changes_of_a_former_laptop_pipeline_stay(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store, as after the source was made again, does not take the changes in the work folder for its own."""
+    laptop = Side(orders, tmp_path, "a", "")
+    laptop.begin(staged=100)
+    orders.execute("DROP SCHEMA levada CASCADE")
+    folder = laptop.path.parent / ".levada" / "shop" / "staging" / "shop"
+    before = sorted(file.name for file in folder.iterdir())
+    assert len(before) > 1
+    assert code_of(laptop.begin) == "not_the_owner"
+    assert sorted(file.name for file in folder.iterdir()) == before
+
+
 def test_a_check_without_the_store_names_no_other_owner(
     orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

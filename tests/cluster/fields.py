@@ -29,6 +29,7 @@ PATCHES: dict[str, Any] = {
     "copy.maxConcurrentTables": 2,
     "copy.connectionsPerTable": 2,
     "apply.maxConcurrentTables": 2,
+    "memory": "512Mi",
     "batch.maxFillMs": 500,
     "batch.maxBytes": "32Mi",
     "freshnessSeconds": 30,

@@ -16,6 +16,7 @@ from levada.status import (
     GuardMeasure,
     GuardPolicy,
     GuardProgress,
+    MemoryProgress,
     PassedLimit,
     PipelineState,
     Progress,
@@ -161,6 +162,7 @@ def progress(*tables: TableProgress, **changes: Any) -> Progress:
         "slot": slot(),
         "capture": capture(),
         "staging": StagingProgress(durable=True, segments=2, bytes=2048, free_bytes=4096),
+        "memory": MemoryProgress(budget_bytes=1 << 30, used_bytes=1 << 20, waiting=True),
         "tables": tables or (table(),),
     }
     return Progress(**{**fields, **changes})

@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import DurabilityRequest
 from levada.segments.manifest import Manifest
+from levada.segments.memory import MemoryBudget, batch_size
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
@@ -64,6 +65,7 @@ class Applier:
     stopping: threading.Event
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while a batch is written. With Ordering.PIPELINE it is a lock, so that there is one call at a time."""
+    memory: MemoryBudget = field(default_factory=MemoryBudget)
 
     def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest], until: Lsn | None = None) -> Applied:
         """Apply the manifests' changes to these tables, each from its position on. Return when they are durable.
@@ -79,7 +81,8 @@ class Applier:
         batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
-        with self.turn:
+        size = batch_size(manifests, batch.tables)
+        with self.turn, self.memory.batch(size, self.stopping):
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(t).target for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for table in positions for f in m.files_of(table))
@@ -102,8 +105,9 @@ class Applier:
         batch = StagedBatch(self.staging, manifests, [TableStart(self.targets(schema), after)], until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events
-        if not require_flag(write(batch, mark), write):
-            return None
+        with self.memory.batch(batch_size(manifests, batch.tables), self.stopping):
+            if not require_flag(write(batch, mark), write):
+                return None
         return AppliedToShadow(until, batch.changes(schema.id).schema)
 
     def schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:

@@ -25,6 +25,11 @@ class MessageBuffer:
         return bool(self._messages)
 
     @property
+    def size(self) -> int:
+        """The size of the messages in the buffer."""
+        return self._bytes
+
+    @property
     def full(self) -> bool:
         """Return True if the buffer has enough messages or bytes for a slice."""
         return len(self._messages) >= SLICE_MESSAGES or self._bytes >= SLICE_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from levada.postgres.heartbeat import emit_heartbeat
 from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
+from levada.segments.memory import MemoryBudget
 from levada.segments.writer import SegmentWriter
 from levada.values import Lsn
 
@@ -28,6 +30,11 @@ _IDLE_S: Final = 0.25
 """The longest wait for messages, in seconds. A request to stop is noticed after this time at the latest."""
 _OVERDUE_S: Final = 0.02
 """The wait for messages, in seconds, while a segment is due but a transaction is still open."""
+
+_READ_BYTES: Final = 8 * SLICE_BYTES
+"""Bytes that a slice takes while it is received and decoded."""
+_WAIT_S: Final = 0.05
+"""The interval at which a session without memory checks for it, in seconds."""
 
 _PAUSE_S: Final = 5.0
 """The gap between two steps, in seconds, after which this process may have been paused and lost its lease."""
@@ -57,7 +64,8 @@ class CaptureSession:
 
     ``settings`` is called in each step, so changed settings take effect at once. ``segment_staged`` receives the
     manifest of each segment, and ``position_changed`` then receives the new position. ``check`` raises StaleEpoch if
-    another process has taken over the pipeline. ``clock`` is monotonic, in seconds.
+    another process has taken over the pipeline. While ``memory`` has no room, the session does not read from the
+    stream, and only reports to the server. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -73,9 +81,11 @@ class CaptureSession:
         segment_staged: Callable[[Manifest], None],
         position_changed: Callable[[CapturePosition], None],
         check: Callable[[], object],
+        memory: MemoryBudget,
         clock: Callable[[], float],
     ) -> None:
         self._check = check
+        self._memory = memory
         self._settings = settings
         self._stream = stream
         self._log = log
@@ -110,11 +120,12 @@ class CaptureSession:
                 self._close_segment()
             self._acknowledger.finish(self._position.staged_lsn, self._position.witness)
         finally:
+            self._memory.capture_ended()
             self._abort()
 
     def _step(self) -> None:
         self._check_pause()
-        messages = self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, self._wait_s())
+        messages = self._receive()
         if messages and self._first_at is None:
             self._first_at = self._clock()
         self._buffer.add(messages)
@@ -126,6 +137,26 @@ class CaptureSession:
         self._idle()
         self._beat()
         self._report_position()
+
+    def _receive(self) -> list[bytes]:
+        """Return the next messages, or an empty list while batches hold the memory for them."""
+        if self._may_read():
+            return self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, self._wait_s())
+        self._stream.keepalive()
+        time.sleep(_WAIT_S)
+        return []
+
+    def _may_read(self) -> bool:
+        if self._memory.may_read(self._held_bytes, _READ_BYTES):
+            return True
+        if self._writer is None or not self._writer.buffered_bytes:
+            return False
+        self._writer.spill()
+        return self._memory.may_read(self._held_bytes, _READ_BYTES)
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._buffer.size + (0 if self._writer is None else self._writer.buffered_bytes)
 
     def _wait_s(self) -> float:
         if self._first_at is None:
@@ -151,7 +182,8 @@ class CaptureSession:
             # discarded.
             self._close_segment()
         if self._writer is None:
-            self._writer = self._log.writer(self._epoch, self._position.staged_lsn)
+            buffered = self._memory.segment_bytes
+            self._writer = self._log.writer(self._epoch, self._position.staged_lsn, max_buffered_bytes=buffered)
         self._writer.add(batch)
         self._in_transaction = batch.in_transaction
         if batch.end_lsn is not None:

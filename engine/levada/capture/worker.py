@@ -18,6 +18,7 @@ from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
+from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId, Witness
 
 
@@ -30,7 +31,8 @@ class CaptureWorker:
     taken over the pipeline. ``known`` is the last recorded state of the source, which every session compares with the
     server. ``verified`` is called after each comparison, with the server and the LSN up to which its history matches.
     ``verify`` is called before each session. Failures of tables that it reports are recorded before changes are staged.
-    ``clock`` is monotonic, in seconds.
+    ``memory`` is the budget that capture shares with apply, by default without a limit. ``clock`` is monotonic, in
+    seconds.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class CaptureWorker:
         persist_ack: Callable[[Lsn, Witness | None], Callable[[], object]] = lambda lsn, witness: lambda: None,
         verified: Callable[[ServerIdentity, Lsn], object] = lambda identity, start: None,
         check: Callable[[], object] = lambda: None,
+        memory: MemoryBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._check = check
@@ -57,6 +60,7 @@ class CaptureWorker:
         self._verify = verify
         self._known = known or KnownSource()
         self._verified = verified
+        self._memory = memory or MemoryBudget()
         self._clock = clock
         self._position = CapturePosition(staged_lsn=self._known.staged, witness=self._known.witness)
         self._acknowledger = Acknowledger(
@@ -203,6 +207,7 @@ class CaptureWorker:
             segment_staged=self._segment_staged,
             position_changed=self._set_position,
             check=self._check,
+            memory=self._memory,
             clock=self._clock,
         )
 

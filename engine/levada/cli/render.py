@@ -46,7 +46,7 @@ def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
     parts: list[RenderableType] = [_markup(headline(now)), _markup(slot_line(now), "dim")]
     if now.tables:
         parts.append(tables(now, before))
-    parts += [_text(line, "yellow") for line in (*guard_lines(now), *differences(now))]
+    parts += [_text(line, "yellow") for line in (*memory_lines(now), *guard_lines(now), *differences(now))]
     parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
@@ -77,6 +77,13 @@ def slot_line(now: Progress) -> str:
     if slot.wal_status is not None and slot.wal_status != "reserved":
         figures.append(f"[yellow]WAL is {escape(slot.wal_status)}[/yellow]")
     return ", ".join(figures)
+
+
+def memory_lines(now: Progress) -> Iterator[str]:
+    """Yield a line while capture waits for memory."""
+    if now.memory.waiting:
+        held, budget = size(now.memory.used_bytes), size(now.memory.budget_bytes)
+        yield f"memory: capture waits, because batches hold {held} of {budget} (spec.memory)"
 
 
 def guard_lines(now: Progress) -> Iterator[str]:

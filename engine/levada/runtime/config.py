@@ -115,9 +115,10 @@ class PipelineConfig:
 
     ``selects`` returns True for each table of the source that is replicated. ``tables`` has the settings of some
     tables, and ``default_table`` those of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``.
-    ``freshness_s`` is the longest lag that batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off.
-    ``work_dir`` has caches only, so it may be lost, unless the staging area is in it. A table whose copy was made with
-    another ``copies_depend_on`` is resynced at the start. Times are in seconds, sizes in bytes.
+    ``memory_bytes`` is the memory for changes, which capture and apply share. ``freshness_s`` is the longest lag that
+    batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off. ``work_dir`` has caches only, so it may be lost,
+    unless the staging area is in it. A table whose copy was made with another ``copies_depend_on`` is resynced at the
+    start. Times are in seconds, sizes in bytes.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 
@@ -137,6 +138,7 @@ class PipelineConfig:
     copy_tables: int = 4
     copy_connections: int = 4
     apply_threads: int = 3
+    memory_bytes: int = 1 << 30
     batch_bytes: int = 64 << 20
     batch_fill_s: float = 1.0
     batch_rows: int = DEFAULT_MAX_BATCH_ROWS

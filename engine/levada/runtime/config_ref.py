@@ -15,6 +15,7 @@ FIXED: Final = (
     "staging",
     "work_dir",
     "apply_threads",
+    "memory_bytes",
     "on_unrepresentable",
     "copies_depend_on",
 )

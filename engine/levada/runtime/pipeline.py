@@ -60,6 +60,7 @@ from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply
 from levada.runtime.verifications.scheduler import VerificationScheduler
 from levada.runtime.verifications.verifier import Verifier
 from levada.segments.log import SegmentLog
+from levada.segments.memory import MemoryBudget
 from levada.segments.staging import Staging
 from levada.status import CutProgress, PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
@@ -130,6 +131,7 @@ class Pipeline:
         self._verifier: Verifier | None = None
         self._scheduler: VerificationScheduler | None = None
         self._ledger = StoredLedger(store, durable=False)
+        self._memory = MemoryBudget(config.memory_bytes)
 
     @property
     def config(self) -> PipelineConfig:
@@ -368,7 +370,7 @@ class Pipeline:
             self._stopping = threading.Event()
         reports = CaptureReports(inbox, self._stopping)
         self._worker = assemble_worker(
-            self._config_ref, store, log, record, kept, self._epoch, reports, self._poll_storage_soon
+            self._config_ref, store, log, record, kept, self._epoch, reports, self._poll_storage_soon, self._memory
         )
         capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
         supervisor = self._assemble_supervisor(capture, self._worker, log, record)
@@ -404,7 +406,14 @@ class Pipeline:
     ) -> Supervisor:
         assert self._tasks is not None
         around = Surroundings(
-            self._config_ref, self._store, self._destination, self._tasks, self._epoch, self._stopping, self._inbox
+            self._config_ref,
+            self._store,
+            self._destination,
+            self._tasks,
+            self._epoch,
+            self._stopping,
+            self._inbox,
+            self._memory,
         )
         made = assemble_supervisor(
             around,
@@ -526,6 +535,7 @@ class Pipeline:
             slot=self._sampler.progress(),
             capture=self._capture,
             durable=self._staging.durable,
+            memory=self._memory,
             trends=self._trends,
         )
         self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)

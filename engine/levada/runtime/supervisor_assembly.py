@@ -48,6 +48,7 @@ from levada.runtime.verifications.scheduler import Notes, VerificationScheduler
 from levada.runtime.verifications.verifier import Requests, Verifier
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
+from levada.segments.memory import MemoryBudget
 from levada.status import Progress, SlotProgress
 from levada.stores.interface import PipelineStore
 
@@ -67,6 +68,7 @@ class Surroundings:
     epoch: int
     stopping: threading.Event
     inbox: queue.SimpleQueue[Report]
+    memory: MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,18 @@ def assemble_supervisor(
         )
 
     policy = config.on_unrepresentable
-    applier = Applier(config.name, around.epoch, log.staging, store, target, destination, policy, around.stopping, turn)
+    applier = Applier(
+        config.name,
+        around.epoch,
+        log.staging,
+        store,
+        target,
+        destination,
+        policy,
+        around.stopping,
+        turn,
+        around.memory,
+    )
     registry = TableRegistry(
         config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
     )

@@ -16,7 +16,7 @@ from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.segments.owner_file import owner_file
 from levada.segments.staging import Staging
-from levada.segments.writer import SegmentWriter
+from levada.segments.writer import MAX_BUFFERED_BYTES, ROW_GROUP_BYTES, SegmentWriter
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -91,9 +91,17 @@ class SegmentLog:
         for path in manifest.paths:
             self.staging.remove(path)
 
-    def writer(self, epoch: int, start_lsn: Lsn) -> SegmentWriter:
+    def writer(self, epoch: int, start_lsn: Lsn, *, max_buffered_bytes: int = MAX_BUFFERED_BYTES) -> SegmentWriter:
         """Return a writer for a new segment that begins after ``start_lsn``."""
-        return SegmentWriter(self.staging, self.pipeline, epoch, start_lsn, ledger=self.ledger)
+        return SegmentWriter(
+            self.staging,
+            self.pipeline,
+            epoch,
+            start_lsn,
+            ledger=self.ledger,
+            row_group_bytes=min(ROW_GROUP_BYTES, max_buffered_bytes),
+            max_buffered_bytes=max_buffered_bytes,
+        )
 
     def _names(self) -> tuple[str, ...]:
         return tuple(n for n in self.staging.list(self.pipeline) if _MANIFEST.fullmatch(n))

@@ -102,6 +102,11 @@ class SegmentWriter:
             self._last = batch.last
         self._bound_memory()
 
+    def spill(self) -> None:
+        """Write all buffered rows to the files, so that their memory is free."""
+        for part in self._open.values():
+            self._flush(part)
+
     def commit(self, end_lsn: Lsn) -> Manifest:
         """Make the segment ``(start_lsn, end_lsn]`` with all added changes durable and visible. Return its manifest."""
         for part in self._parts:

@@ -17,7 +17,7 @@ from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_mos
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
-from levada.spec.quantity import Amount
+from levada.spec.quantity import Amount, Bytes
 from levada.spec.running import (
     Apply,
     Batch,
@@ -124,6 +124,11 @@ class PipelineSpec(Model):
     """
     apply: Apply = setting(Change.RESTART, {})
     """The application of staged changes to the destination."""
+    memory: Bytes | None = setting(Change.RESTART, None)
+    """The memory for changes, which capture and apply share. While batches hold what capture needs, capture waits, and
+    the status shows it. The programs themselves, Spark and copies need more. Unset: what the container's limit leaves,
+    and at least 352Mi.
+    """
     batch: Batch = setting(Change.HOT, {})
     """The limits at which a batch of changes is closed and staged."""
     freshness_seconds: StrictInt = setting(Change.HOT, 10, ge=1, le=86400)

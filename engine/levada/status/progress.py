@@ -231,6 +231,17 @@ class StagingProgress(Part):
     """The free space of its volume. Null for an object store."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryProgress(Part):
+    """The memory for changes, which capture and apply share."""
+
+    budget_bytes: int = 0
+    used_bytes: int = 0
+    """An estimate of what segments and batches hold."""
+    waiting: bool = False
+    """True while capture does not read, because batches hold the memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedLimit(Part):
     """A limit of the guard that is passed."""
@@ -344,6 +355,7 @@ class Progress(Part):
     slot: SlotProgress
     capture: CaptureProgress = CaptureProgress()
     staging: StagingProgress = StagingProgress()
+    memory: MemoryProgress = MemoryProgress()
     guard: GuardProgress = GuardProgress()
     cuts: CutsProgress = CutsProgress()
     manifest: ManifestProgress = ManifestProgress()

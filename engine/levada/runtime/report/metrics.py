@@ -42,7 +42,8 @@ def registry(progress: Callable[[], Progress | None]) -> CollectorRegistry:
 
 def metric_families(progress: Progress) -> Iterator[Metric]:
     """Yield the metrics of one snapshot. An unknown value has no sample, so that a 0 always means zero."""
-    families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_guard(progress)]
+    families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_memory(progress)]
+    families += _guard(progress)
     families += _tables(progress)
     yield from (family for family in families if family.samples)
 
@@ -98,6 +99,13 @@ def _staging(progress: Progress) -> Iterator[Metric]:
     yield p.gauge("staging_segments", "Segments in the staging area", staging.segments)
     yield p.gauge("staging_free_bytes", "Free space of the staging area's volume", staging.free_bytes)
     yield p.gauge("staging_durable", "1 if staged changes are acknowledged to the slot", staging.durable)
+
+
+def _memory(progress: Progress) -> Iterator[Metric]:
+    p, memory = _One(progress.pipeline), progress.memory
+    yield p.gauge("memory_budget_bytes", "Memory for changes, which capture and apply share", memory.budget_bytes)
+    yield p.gauge("memory_used_bytes", "Memory that segments and batches hold, by an estimate", memory.used_bytes)
+    yield p.gauge("memory_capture_waits", "1 while capture waits for memory", memory.waiting)
 
 
 def _guard(progress: Progress) -> Iterator[Metric]:

@@ -16,10 +16,12 @@ from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
+from levada.segments.memory import MemoryBudget
 from levada.status import (
     CaptureProgress,
     CopyProgress,
     ErrorProgress,
+    MemoryProgress,
     PipelineState,
     Progress,
     ResyncProgress,
@@ -139,6 +141,7 @@ def pipeline_progress(
     slot: SlotProgress,
     capture: CaptureThread,
     durable: bool,
+    memory: MemoryBudget,
     trends: Trends,
 ) -> Progress:
     """Return the progress of the pipeline, and add its figures to ``trends``. For the supervisor's thread."""
@@ -161,6 +164,7 @@ def pipeline_progress(
         staging=StagingProgress(
             durable, registry.backlog.segments, registry.backlog.staged_bytes, supervisor.guard.free_bytes
         ),
+        memory=MemoryProgress(memory.limit, memory.used, memory.waiting),
         guard=supervisor.guard.progress(),
         cuts=supervisor.lake_cuts.progress(),
         tables=tables,

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from levada.segments.memory import BATCH_BYTES, CAPTURE_BYTES, LEAST_BYTES
+
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _NO_LIMIT: Final = 1 << 60
 """A limit of the memory from there on is none. Version 1 of cgroups has no word for that."""
@@ -24,8 +26,6 @@ _LARGEST_HEAP: Final = 1 << 30
 """Bytes of heap that are enough to compact tables."""
 _TASK: Final = 128 << 20
 """Bytes for the Python worker of a task of Spark, which writes files."""
-_BATCH: Final = 256 << 20
-"""Bytes for a thread that applies a batch: a piece of 48 MiB, what is made of it, and the buffers of a file."""
 _FEWEST_THREADS: Final = 3
 """Threads that apply batches on one core. A thread waits for the catalogue for most of a small batch."""
 _PER_CORE: Final = 2
@@ -79,8 +79,15 @@ def apply_threads(cores: int, memory: int | None) -> int:
     """Return the number of tables to which changes are applied at the same time, by cores and bytes of memory."""
     more = max(0, cores + 1 - _FEWEST_THREADS)
     if memory is not None:
-        more = max(0, min(more, (memory - jvm_heap(memory) - _JVM - _ENGINE) // _BATCH))
+        more = max(0, min(more, (memory - jvm_heap(memory) - _JVM - _ENGINE) // BATCH_BYTES))
     return _FEWEST_THREADS + more
+
+
+def change_memory(cores: int, memory: int | None) -> int:
+    """Return the bytes of memory for changes, which capture and apply share, by cores and bytes of memory."""
+    if memory is None:
+        return apply_threads(cores, None) * BATCH_BYTES + CAPTURE_BYTES
+    return max(LEAST_BYTES, memory - jvm_heap(memory) - _JVM - _ENGINE)
 
 
 def _words(file: Path) -> list[str]:

@@ -21,7 +21,7 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
 from levada.postgres.publications import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
-from levada.segments.owner_file import claim_folder, read_owner, replace_owner
+from levada.segments.owner_file import OWNER_FILE, claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.stores.interface import OwnerRecord, PipelineStore
 from levada.stores.memory import MemoryStore
@@ -241,12 +241,16 @@ def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[Pipeline
     raise _contended(config)
 
 
-def _is_scratch(staging: Staging, holder: PipelineOwner, owner: PipelineOwner) -> bool:
-    """Return True if the folder is scratch of an earlier local pipeline of the same name.
+def _is_left_over(config: PipelineConfig, staging: Staging, holder: PipelineOwner, owner: PipelineOwner) -> bool:
+    """Return True if nothing in the folder of an earlier local pipeline of the same name is needed.
 
-    Nothing in it is needed, because the slot still has the changes that were staged there.
+    On scratch staging the slot still has the changes that were staged there. A durable folder is needed for the changes
+    in it. Without any, it may be another pipeline's only if that could stage at the same place: not in a work folder.
     """
-    return not staging.durable and holder.local and owner.local and holder.name == owner.name
+    if not (holder.local and owner.local and holder.name == owner.name):
+        return False
+    in_work_folder = config.staging.uri == str(config.work_dir / "staging")
+    return not staging.durable or (in_work_folder and staging.list(config.name).keys() <= {OWNER_FILE})
 
 
 def _require_names(record: OwnerRecord, wanted: OwnerRecord) -> None:
@@ -289,7 +293,7 @@ def _claim_staging(config: PipelineConfig, store: PipelineStore, staging: Stagin
     holder = read_owner(staging, config.name) or claim_folder(staging, config.name, owner)
     if holder.uid == owner.uid:
         return
-    if holder.uid != config.take_over_from and not _is_scratch(staging, holder, owner):
+    if holder.uid != config.take_over_from and not _is_left_over(config, staging, holder, owner):
         raise not_the_owner(_folder(config, staging), holder, owner)
     # First, because the folder no longer names the former owner afterwards.
     _add_former_name(config, store, owner, (Holding(_folder(config, staging), holder),))

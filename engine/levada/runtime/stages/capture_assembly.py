@@ -17,6 +17,7 @@ from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.storage_journal import TableAltered
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
+from levada.segments.memory import MemoryBudget
 from levada.stores.interface import PipelineStore
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def assemble_worker(
     epoch: int,
     reports: CaptureReports,
     catalog_changed: Callable[[], None],
+    memory: MemoryBudget,
 ) -> CaptureWorker:
     """Return the worker that stages the changes of the pipeline's slot.
 
@@ -136,4 +138,5 @@ def assemble_worker(
         persist_ack=persist_ack,
         verified=verified,
         check=store.require_epoch,
+        memory=memory,
     )
