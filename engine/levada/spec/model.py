@@ -121,6 +121,19 @@ def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Chan
     return changes
 
 
+def keep_fields(old: M, new: M, change: Change) -> M:
+    """Return ``new`` with the values of ``old`` for the fields of this change class."""
+    taken: dict[str, Any] = {}
+    for name, field in type(new).model_fields.items():
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Model) and isinstance(after, Model):
+            taken[name] = keep_fields(before, after, change)
+        else:
+            assert isinstance(field.json_schema_extra, dict)
+            taken[name] = before if field.json_schema_extra[CHANGE] == change else after
+    return new.model_copy(update=taken)
+
+
 def with_hot_fields(old: M, new: M) -> M:
     """Return ``old`` with the values of ``new`` for the fields whose change class is Hot."""
     taken: dict[str, Any] = {}

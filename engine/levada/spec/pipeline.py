@@ -20,6 +20,7 @@ from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
 from levada.spec.running import (
     Apply,
+    Approval,
     Batch,
     Copy,
     DeletionPolicy,
@@ -111,6 +112,10 @@ class PipelineSpec(Model):
     suspend: StrictBool = setting(Change.HOT, False)
     """true: the pipeline is suspended. The driver stops, and the slot stays and retains WAL. false: the pipeline
     runs.
+    """
+    approval: Approval = setting(Change.HOT, Approval.AUTOMATIC)
+    """Treatment of changed fields that copy tables again, except resyncNonce. Automatic: they take effect. Manual: they
+    wait until their cost is approved, and all other changes take effect.
     """
     restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
     """Change it to any other value to restart the driver. Copied and applied data is kept."""

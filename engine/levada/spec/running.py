@@ -54,6 +54,13 @@ class Batch(Model):
     """The size of the segment's changes."""
 
 
+class Approval(StrEnum):
+    """The approval of changes that copy tables again."""
+
+    AUTOMATIC = "Automatic"
+    MANUAL = "Manual"
+
+
 class VolumeClaim(Model):
     """A persistent volume claim."""
 

@@ -105,6 +105,7 @@ _COPY: Final = {
     "rows": _integer("Rows copied."),
     "bytes": _integer("Bytes of the source's storage copied."),
     "percent": _integer("Percentage of the bytes copied."),
+    "rowsPerSecond": _integer("Rows copied per second."),
     "secondsLeft": _integer("Estimated seconds until the copy is finished, by the rate so far."),
     "ranges": _integer("The number of ranges in which the table is read."),
     "rangesFinished": _integer("The ranges that are read, also by earlier attempts."),

@@ -21,7 +21,9 @@ from levada.spec import (
 )
 from levada.spec.pipeline import table_settings_problem
 from levada.spec.problems import invalid
+from levada.spec.running import Approval
 from levada.values import QualifiedTable
+from levada_operator.decide.approval import ResyncRequest, copied_tables, resync_request, withheld
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
@@ -55,6 +57,9 @@ class Acceptance:
     started_before: bool
     before: Manifests | None = None
     """The last accepted manifest."""
+    request: ResyncRequest | None = None
+    """The change that copies tables again. With ``waits``, it is left out of ``manifests`` until it is approved."""
+    waits: bool = False
 
 
 ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
@@ -65,7 +70,11 @@ def accept(observed: Observed) -> Acceptance:
     pipeline, before = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
-    inputs = (pipeline.spec, tables, before, observed.conflicts, observed.defaults, *(place if before is None else ()))
+    copied = copied_tables(observed)
+    inputs = (
+        (pipeline.spec, tables, before, observed.conflicts, observed.defaults)
+        + (place if before is None else (pipeline.generation, pipeline.approves, copied))
+    )  # fmt: skip
     return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
 
 
@@ -74,12 +83,19 @@ def _check(observed: Observed, before: Manifests | None) -> Acceptance:
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
     tables, table_conditions = _table_syncs(observed, pipeline, before)
-    manifests = Manifests(pipeline, tables)
+    manifests, request, approved = Manifests(pipeline, tables), None, True
+    if before is not None:
+        request = resync_request(observed.pipeline, observed.table_syncs, copied_tables(observed), before, manifests)
+    if before is not None and request is not None:
+        approved = pipeline.spec.approval is Approval.AUTOMATIC or observed.pipeline.approves == request.digest
+        manifests = manifests if approved else withheld(before, manifests)
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
     changes = {} if before is None else dict(_changes(before, manifests))
-    return Acceptance(manifests, condition, table_conditions, changes, before is not None, before)
+    return Acceptance(
+        manifests, condition, table_conditions, changes, before is not None, before, request, waits=not approved
+    )
 
 
 def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:

@@ -25,6 +25,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "Deleting",
     ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "ConflictingPipeline", "TooLarge", "RefusedByCluster"),
+    "Approved": ("NothingWaits", "Automatic", "Approved", "ApprovalRequired"),
     "DriverAvailable": (
         "PodReady",
         "Starting",

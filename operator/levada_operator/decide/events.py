@@ -16,6 +16,7 @@ WARNING: Final = "Warning"
 EVENT_REASONS: Final[dict[str, str]] = {
     "SpecChanged": NORMAL,
     "SpecRefused": WARNING,
+    "ApprovalRequired": WARNING,
     "DriverUpdated": NORMAL,
     "ConflictingPipeline": WARNING,
     "DriverReady": NORMAL,
@@ -56,6 +57,7 @@ EVENT_REASONS: Final[dict[str, str]] = {
 
 _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Accepted", "InvalidSpec"): "SpecRefused",
+    ("Approved", "ApprovalRequired"): "ApprovalRequired",
     ("Accepted", "ImmutableChange"): "SpecRefused",
     ("Accepted", "TooLarge"): "SpecRefused",
     ("Accepted", "Duplicate"): "SpecRefused",

@@ -15,6 +15,7 @@ from levada.status import (
     TableProgress,
 )
 from levada_operator.decide.acceptance import Acceptance, refusal_text
+from levada_operator.decide.approval import approve_command, cost_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.phase import COPYING, TableSyncPhase
 from levada_operator.decide.rounding import size_text
@@ -58,6 +59,7 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
     driver = driver_available(observed, acceptance, waits=waits)
     parts = (
         acceptance.condition,
+        approved(observed, acceptance),
         driver,
         source_reachable(observed, driver, sample),
         slot_healthy(observed, sample),
@@ -68,6 +70,20 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
     )
     by_type = {c.type: c for c in parts}
     return {"Ready": ready(observed, acceptance, by_type), **by_type}
+
+
+def approved(observed: Observed, acceptance: Acceptance) -> Condition:
+    """Return Approved: False while a change that copies tables again waits. The last approved cost stays readable."""
+    of, request = "Approved", acceptance.request
+    if request is None or acceptance.manifests is None:
+        last = stored_condition(observed, of)
+        return last if last.status else Condition(of, True, "NothingWaits")
+    spec = acceptance.manifests.pipeline.spec
+    cost = cost_text(request, observed.table_syncs, spec.copy_.max_concurrent_tables)
+    if acceptance.waits:
+        command = approve_command(observed.pipeline, request)
+        return Condition(of, False, "ApprovalRequired", f"{cost}; to approve: {command}; or set the fields back")
+    return Condition(of, True, "Approved" if observed.pipeline.approves == request.digest else "Automatic", cost)
 
 
 def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool) -> Condition:

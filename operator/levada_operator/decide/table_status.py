@@ -172,6 +172,7 @@ def _copy(phase: TableSyncPhase, copy: CopyProgress | None, before: dict[str, An
         "rows": rounded_rows(copy.rows),
         "bytes": rounded_bytes(copy.bytes),
         "percent": int(copy.percent),
+        "rowsPerSecond": rounded_rows(int(copy.rows_per_second)) or None,
         "secondsLeft": rounded_seconds(copy.seconds_left) if copy.percent < 100 else None,
     }
     if copy.ranges and phase is not TableSyncPhase.READY:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from levada_operator.names import API_VERSION, PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
+from levada_operator.names import API_VERSION, APPROVE, PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
 
 Body = Mapping[str, Any]
 
@@ -41,6 +41,7 @@ class PipelineObject:
     deleting_since: datetime | None = None
     skip_cleanup: bool = False
     take_over_from: str = ""
+    approves: str = ""
 
     @property
     def key(self) -> PipelineKey:
@@ -161,6 +162,7 @@ def read_pipeline(body: Body) -> PipelineObject:
         deleting_since=read_time(deleting) if deleting else None,
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
         take_over_from=annotations.get(TAKE_OVER_FROM, "").strip(),
+        approves=annotations.get(APPROVE, "").strip(),
     )
 
 

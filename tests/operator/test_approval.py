@@ -1,0 +1,169 @@
+"""Changes that copy tables again: their cost is shown, and with approval Manual they wait for an annotation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from tests.operator.samples import (
+    MANIFEST,
+    merge,
+    owned,
+    owner,
+    owner_of,
+    pipeline,
+    progress,
+    running,
+    spec,
+    table_document,
+    table_sync,
+)  # fmt: skip
+
+from levada.values import QualifiedTable
+from levada_operator.decide.acceptance import Acceptance, accept
+from levada_operator.decide.approval import copied_tables
+from levada_operator.decide.pipeline_conditions import approved
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.names import APPROVE
+from levada_operator.observe.objects import read_table_sync
+from levada_operator.observe.observed import Observed
+
+COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
+TEXT = {"onUnrepresentable": "Text"}
+
+
+def written(*tables: dict[str, Any], annotation: str = "", **changes: Any) -> Observed:
+    """Return a Pipeline with approval Manual that runs, whose spec was then changed."""
+    metadata = {"generation": 2, "annotations": {APPROVE: annotation}}
+    body = pipeline(spec={"approval": "Manual", **changes}, metadata=metadata)
+    return running(*tables, owned=owned(owner(approval="Manual")), body=body, report=None)
+
+
+def copied(name: str = "orders", **changes: Any) -> dict[str, Any]:
+    """Return a TableSync whose table was copied."""
+    return merge(table_sync(name, **changes), {"status": {"phase": "Ready", "copy": COPY}})
+
+
+def waiting(seen: Observed) -> Acceptance:
+    """Return the acceptance of a change that waits, after checking that nothing of it is applied."""
+    accepted = accept(seen)
+    assert accepted.waits
+    condition = approved(seen, accepted)
+    assert (condition.status, condition.reason) == (False, "ApprovalRequired")
+    return accepted
+
+
+def digest_of(seen: Observed) -> str:
+    """Return the digest that approves the change, from the command in the condition."""
+    command = approved(seen, accept(seen)).message
+    assert "kubectl annotate pipeline shop -n data --overwrite levada.dev/approve=" in command
+    return command.partition(f"{APPROVE}=")[2].partition(";")[0]
+
+
+def test_a_resync_of_all_tables_waits_with_its_cost() -> None:
+    """The driver keeps the accepted spec, and the condition has tables, rows, bytes and time."""
+    seen = written(copied(), copied("events"), **TEXT)
+    accepted = waiting(seen)
+    assert accepted.manifests is not None
+    assert accepted.manifests.pipeline.spec.on_unrepresentable == "Error"
+    assert (accepted.condition.status, accepted.changes) == (True, {})
+    plan = reconcile(seen)
+    assert not {"ConfigMap", "StatefulSet"} & {b["kind"] for b in plan.apply}
+    assert [e.reason for e in plan.events if e.reason == "ApprovalRequired"] == ["ApprovalRequired"]
+    assert approved(seen, accepted).message.startswith(
+        "spec.onUnrepresentable: copies again 2 tables, 25.2M rows, 6Gi, about 2m at the rate of the last copy:"
+        " public.events, public.orders; to approve: "
+    )
+
+
+def test_the_annotation_approves_this_change_only() -> None:
+    """With the digest of the condition it takes effect. The digest of another change, or of an earlier one, is none."""
+    seen = written(copied(), **TEXT)
+    digest = digest_of(seen)
+    for wrong in ("", "yes", digest[:-1], "2"):
+        waiting(written(copied(), annotation=wrong, **TEXT))
+    waiting(written(copied(), annotation=digest, onUnrepresentable="Null"))
+    later = written(copied(), annotation=digest, **TEXT)
+    waiting(replace(later, pipeline=replace(later.pipeline, generation=4)))
+    accepted = accept(later)
+    assert not accepted.waits
+    assert accepted.manifests is not None
+    assert accepted.manifests.pipeline.spec.on_unrepresentable == "Text"
+    condition = approved(later, accepted)
+    assert (condition.status, condition.reason) == (True, "Approved")
+    assert {"ConfigMap", "StatefulSet"} <= {b["kind"] for b in reconcile(later).apply}
+
+
+def test_automatic_shows_the_cost_only() -> None:
+    """The change takes effect, and the condition keeps its cost afterwards."""
+    seen = written(copied(), approval="Automatic", **TEXT)
+    accepted = accept(seen)
+    assert not accepted.waits
+    plan = reconcile(seen)
+    (status,) = (w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    (condition,) = (c for c in status["conditions"] if c["type"] == "Approved")
+    assert (condition["status"], condition["reason"]) == ("True", "Automatic")
+    assert "copies again 1 table, 12.6M rows" in condition["message"]
+    body = pipeline(spec={"approval": "Automatic", **TEXT}, status=status)
+    after = running(copied(), owned=owned(owner(approval="Automatic", **TEXT)), body=body)
+    assert approved(after, accept(after)).message == condition["message"]
+
+
+def test_other_changes_take_effect_meanwhile() -> None:
+    """A suspension is not held up by a resync that waits, nor a requested resync, nor another field of the table."""
+    seen = written(copied(mode="Changelog", resyncNonce=3, suspend=True), copied("events"), freshnessSeconds=30, **TEXT)
+    accepted = waiting(seen)
+    assert accepted.manifests is not None
+    assert accepted.manifests.pipeline.spec.freshness_seconds == 30
+    (table,) = accepted.manifests.table_syncs
+    assert (table.spec.mode, table.spec.resync_nonce, table.spec.suspend) == (None, 3, True)
+    assert accepted.changes == {"spec.freshnessSeconds": "Hot"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mode": "Changelog"}, {"destinationTable": "other"}, {"columns": {"exclude": ["secret"]}}]
+)
+def test_a_table_that_would_be_copied_again_waits(changes: dict[str, Any]) -> None:
+    """Only its own copy counts, and only once there is one. A requested resync never waits."""
+    accepted = waiting(written(copied(**changes), copied("events")))
+    assert accepted.request is not None
+    assert accepted.request.tables == (QualifiedTable("public", "orders"),)
+    assert not accept(written(table_sync(**changes), copied("events"))).waits
+    assert not accept(written(copied(resyncNonce=5))).waits
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_deleted_table_sync_waits(known: bool) -> None:
+    """Without its settings the table would be copied again. They stay, also after the operator made a plain one."""
+    body = yaml.safe_load(MANIFEST)
+    text = yaml.safe_dump({**body, "spec": spec(approval="Manual")}) + (
+        "---\napiVersion: levada.dev/v1alpha1\nkind: TableSync\nmetadata: {name: shop-public-orders}\n"
+        "spec: {pipelineRef: {name: shop}, table: {schema: public, name: orders}, columns: {exclude: [a]}}\n"
+    )
+    body = pipeline(spec={"approval": "Manual"})
+    for tables in ((), (table_sync(),)):
+        seen = running(owned=owned(owner_of(text)), body=body, report=progress() if known else None)
+        seen = replace(seen, table_syncs=tuple(map(read_table_sync, tables)))
+        accepted = waiting(seen)
+        assert accepted.manifests is not None
+        assert [t.spec.columns.exclude for t in accepted.manifests.table_syncs] == [("a",)]
+
+
+def test_a_change_that_is_set_back_waits_no_more() -> None:
+    """The condition says that nothing waits, and the next plan is empty."""
+    before = written(copied(), **TEXT)
+    (status,) = (w.status for w in reconcile(before).statuses if w.key.kind == "Pipeline")
+    body = pipeline(spec={"approval": "Manual"}, status=status)
+    seen = running(copied(), owned=owned(owner(approval="Manual")), body=body)
+    assert approved(seen, accept(seen)).reason == "NothingWaits"
+    assert not reconcile(seen).apply
+
+
+def test_tables_without_a_copy_are_not_counted() -> None:
+    """The driver's own report counts, and the TableSyncs' statuses without one."""
+    seen = running(copied(), merge(table_sync("events"), {"status": {"phase": "DataSync"}}))
+    assert copied_tables(replace(seen, report=None)) == {QualifiedTable("public", "orders")}
+    report = progress(table_document(phase="Init"), table_document("events", phase="Errored"))
+    assert copied_tables(replace(seen, report=report)) == {QualifiedTable("public", "events")}
