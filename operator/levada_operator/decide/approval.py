@@ -35,7 +35,7 @@ class ResyncRequest:
 
 
 def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
-    """Return the tables that have a copy, as the driver reports them, or else by the last status of their TableSyncs."""
+    """Return the tables that have a copy: as the driver reports them, or else by the status of their TableSyncs."""
     if observed.progress is not None:
         return frozenset(t.table for t in observed.progress.tables if t.phase not in _UNCOPIED)
     return frozenset(table_of(t) for t in observed.table_syncs if t.status.get("phase", "Pending") not in _UNCOPIED)

@@ -76,7 +76,7 @@ def approved(observed: Observed, acceptance: Acceptance) -> Condition:
     """Return Approved: False while a change that copies tables again waits. The last approved cost stays readable."""
     of, request = "Approved", acceptance.request
     if request is None or acceptance.manifests is None:
-        last = stored_condition(observed, of)
+        last = stored_condition(of, observed.pipeline.status)
         return last if last.status else Condition(of, True, "NothingWaits")
     spec = acceptance.manifests.pipeline.spec
     cost = cost_text(request, observed.table_syncs, spec.copy_.max_concurrent_tables)
