@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from levada.cli import formatting
 from levada.printable import printable
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
-from levada.status import History, Progress
+from levada.status import CutProgress, CutsProgress, History, Progress
+from levada.values import Lsn
 
 Tabs = Callable[..., Tab]
 HISTORY = "**/v1/history"
@@ -313,33 +315,21 @@ def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
         expect(page.locator("#connection")).to_contain_text("in version 2")
 
 
-def test_cuts_of_an_engine_that_makes_them(tab: Tabs) -> None:
+def test_cuts(tab: Tabs) -> None:
     """The complete one and the one that is made, with what they lack. Without cuts there is no such section."""
-    made = {
-        "phase": "Complete",
-        "lsn": "0/1F0",
-        "at": samples.NOON.isoformat(),
-        "tables": 6,
-        "tagged": 6,
-        "leftOut": [],
-    }
-    lacking = {"phase": "Pending", "lsn": None, "at": None, "tagged": 2, "leftOut": ["public.<b>: errored"]}
-    cuts = {"everySeconds": 5, "kept": 3, "lastComplete": {"name": "c-1", **made}, "pending": None}
-    cuts["pending"] = {"name": "<i>c-2", **made, **lacking}
-    document = documents.full().to_json()
-    with ProgressServer(documents.full) as server:
-        opened = tab()
-        opened.page.route("**/v1/progress", functools.partial(fulfill, json.dumps(document | {"cuts": cuts})))
-        text = opened.open(server.address).locator("#cuts").inner_text()
+    complete = CutProgress(name="c-1", phase="Complete", lsn=Lsn(0x1F0), at=samples.NOON, tables=6, tagged=6)
+    pending = CutProgress(name="<i>c-2", phase="Pending", tables=6, tagged=2, left_out=("public.<b>: errored",))
+    shown = [CutsProgress(every_seconds=5, kept=3, last_complete=complete, pending=pending)]
+    with ProgressServer(lambda: replace(documents.full(), cuts=shown[-1])) as server:
+        page = tab().open(server.address)
+        text = page.locator("#cuts").inner_text()
         assert "3 complete cuts kept, a new one every 5s" in text
         assert "Complete at 0/1F0: 6 of 6 tables, 31 Jan 12:00:00" in text
         assert "<i>c-2\n" in text
         assert "Pending: 2 of 6 tables" in text
         assert "Left out: public.<b>: errored" in text
-        opened.page.unroute("**/v1/progress")
-        without = document | {"cuts": {"everySeconds": None, "kept": 0, "lastComplete": None, "pending": None}}
-        opened.page.route("**/v1/progress", functools.partial(fulfill, json.dumps(without)))
-        expect(opened.page.locator("#cuts")).to_be_hidden()
+        shown.append(CutsProgress())
+        expect(page.locator("#cuts")).to_be_hidden()
 
 
 def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:

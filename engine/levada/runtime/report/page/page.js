@@ -57,8 +57,8 @@ async function poll() {
     else if (!response.ok) throw new Error(`status ${response.status}`);
     else await received(response);
     seen.failures = 0;
-    // Thousands of tables take long enough to notice. They take a twentieth of the time at most.
-    wait = Math.min(SLOWEST_POLL_MS, Math.max(POLL_MS, 20 * (performance.now() - begun)));
+    // Thousands of tables take long enough to notice. They take a tenth of the time at most.
+    wait = Math.min(SLOWEST_POLL_MS, Math.max(POLL_MS, 10 * (performance.now() - begun)));
   } catch (error) {
     if (error instanceof Refused) {
       polling = false;
